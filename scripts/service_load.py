@@ -221,7 +221,10 @@ def main() -> int:
         if count:
             print(f"{name:<40} {count:>14,}")
     found = faults(arrived, options)
-    print("\n".join(found) or "every range is below its own request; ordinary ones keep to their budget, slow ones are in full")
+    print(
+        "\n".join(found)
+        or "every range is below its request; ordinary ones keep to their budget, slow ones show what took long"
+    )
     return 1 if found else 0
 
 

@@ -19,6 +19,8 @@ Ids = NDArray[np.uint64]
 Places = NDArray[np.int64]
 COLUMN_BYTES = 400
 """What a column takes beside its values, with what holds it: much of a unit that has few spans."""
+OBJECTS_BYTES = 1600
+"""What the objects around a plan without a row take, whose batch is shared."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SUPPRESSED, _SAMPLED = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED)
 
@@ -81,7 +83,7 @@ class SpanPlan(NamedTuple):
         batch, empty = self.batch, empty_in_all([self.batch])
         own = [getattr(self, name) for name in self._fields[1:-1]]
         columns = [*own, *[getattr(batch, name) for name in COLUMN_TYPES if name not in empty]]
-        return bytes_of(columns) if len(batch) else 4 * COLUMN_BYTES  # a batch of nothing is shared
+        return bytes_of(columns) if len(batch) else OBJECTS_BYTES
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""

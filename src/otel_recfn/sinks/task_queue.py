@@ -67,17 +67,17 @@ class TaskQueue(Generic[T]):
 
     def put(self, task: T) -> list[T]:
         """Append a task. Returns those that are dropped for want of room, which may be this one."""
-        weight = self._weigh(task)
+        weight, goes_first = self._weigh(task), self._goes_first is not None and self._goes_first(task)
         with self._changed:
             if self._ended or (self._weight and self._in_hand + weight > self._most):
                 return [task]
             dropped: list[T] = []
             while self._weight and self._weight + weight > self._most:
-                if self._goes_first is None or not (self._first or not self._goes_first(task)):
+                if self._goes_first is None or (goes_first and not self._first):
                     return [*dropped, task]
                 dropped.append(self._drop())
             entry = self._append(task, weight)
-            if self._goes_first is not None and self._goes_first(task):
+            if goes_first:
                 self._first.append(entry)
             return dropped
 

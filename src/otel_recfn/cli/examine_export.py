@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import os
 import socket
+from contextlib import suppress
 from importlib import import_module
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
 HTTP_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+REST_BYTES = 4096
+"""More is not read of an answer."""
 HTTP2_SETTINGS = 4
 """The type of the frame that a server of gRPC begins with, whatever it is asked."""
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
@@ -124,10 +127,12 @@ def _spoken_by(address: tuple[str, int]) -> str | None:
             connection.settimeout(CONNECT_SECONDS)
             connection.sendall(HTTP_REQUEST)
             answer = connection.recv(64)
+            if answer.startswith(b"HTTP/1."):
+                with suppress(OSError), connection.makefile("rb") as rest:
+                    rest.read(REST_BYTES)  # a server whose answer isn't read to its end logs an error
+                return "http/protobuf"
     except OSError:
         return None
-    if answer.startswith(b"HTTP/1."):
-        return "http/protobuf"
     return "grpc" if answer[3:4] == bytes([HTTP2_SETTINGS]) else None
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch import callbacks_library, details
+from otel_recfn.pytorch.future_callbacks import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts
 from otel_recfn.recording.recorder import recorder
@@ -97,6 +98,20 @@ def test_memory_between_operators(lack: Lack, name: str) -> None:
     starts.unwatch()
     lack(name)
     assert not starts.watch()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_callbacks_of_futures(lack: Lack, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    future, called_back = torch._C.Future, FutureCallbacks()
+    theirs = dict(vars(future))
+    monkeypatch.delattr(future, method)
+    called_back.watch()
+    assert {name for name, found in vars(future).items() if found is not theirs[name]} == {"then", "add_done_callback"} - {
+        method
+    }
+    called_back.leave()
+    lack("future")
+    FutureCallbacks().watch()
 
 
 def test_schemas(lack: Lack) -> None:

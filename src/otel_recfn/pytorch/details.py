@@ -238,6 +238,11 @@ PYTHON: Mapping[str, Detail] = MappingProxyType(
             "reads what is current where a backward pass begins",
             "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
         ),
+        "future": Detail(
+            "torch._C:Future",
+            "carries the current context along with what a future calls back",
+            "what a collective's future calls back in gloo's thread is in traces of its own",
+        ),
         "rpc_pickler": Detail(
             "torch.distributed.rpc.internal:_internal_rpc_pickler",
             "carries the current context along with calls of Python functions by torch.distributed.rpc",

@@ -16,6 +16,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details, gpu_times, native_range, observer_build
 from otel_recfn.pytorch.backward_passes import BackwardPasses
+from otel_recfn.pytorch.future_callbacks import FutureCallbacks
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Wanted
@@ -61,6 +62,7 @@ class TorchObserver:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._backward_passes = BackwardPasses(recorder)
+        self._future_callbacks = FutureCallbacks()
         self._enabled = False
         self._scopes = 0
         self._reason = ""
@@ -99,6 +101,7 @@ class TorchObserver:
             return
         _library().recfn_observer_watch_profilers(int(wanted.profilers))
         self._backward_passes.watch()
+        self._future_callbacks.watch()
         self._enabled, self._scopes, self._reason = True, wanted.scopes, ""
 
     def disable(self) -> None:
@@ -106,6 +109,7 @@ class TorchObserver:
         if self._enabled:
             self._enabled = False
             self._backward_passes.leave()
+            self._future_callbacks.leave()
             try:
                 _call(_library(), "recfn_observer_disable")
             except ObserverUnavailable as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from otel_recfn.codegen.errors import GeneratorError, SchemaError
-    from otel_recfn.legacy.errors import ProfilerError
+    from otel_recfn.legacy.config import ProfilerError
     from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
     from otel_recfn.pytorch.callbacks_library import RangeOver
     from otel_recfn.pytorch.private_cache import CacheUnsafe
@@ -31,7 +31,7 @@ _HOMES = {
     "InputsError": "runtime.range_properties",
     "ObserverUnavailable": "pytorch.unavailable",
     "OperatorMissingError": "tracing.library",
-    "ProfilerError": "legacy.errors",
+    "ProfilerError": "legacy.config",
     "RangeOver": "pytorch.callbacks_library",
     "RecfnError": "model.errors",
     "RecorderUnavailable": "model.errors",

@@ -1,6 +1,6 @@
-"""Profiles a block of code into a trace file.
+"""Profiles a block of code into a trace file in the legacy profiler's own format, for chrome://tracing.
 
-Source: ``RecordProfile`` in torch/csrc/autograd/profiler_legacy.cpp.
+Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/autograd/profiler_legacy.cpp.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
-from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
+from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerError, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.sinks.files.growing_file import GrowingFile
+from otel_recfn.support.json_text import json_string
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -123,3 +123,49 @@ class _Appending(io.RawIOBase):
     def write(self, data: Any) -> int:
         self._file.append(data)
         return len(data)
+
+
+def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
+    """Write a list with one complete event per range of a run, each as soon as its pop is read. The stream encodes as UTF-8.
+
+    Times are microseconds since the mark ``__start_profile``, with three decimals.
+
+    Raises:
+        ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
+    """
+    start = next((event for event in events if event.name == START_PROFILE), None)
+    if start is None:
+        raise ProfilerError(
+            f"Could not find {START_PROFILE} mark; pass the events of all threads, from the beginning of the run"
+        )
+    separator = "[\n"
+    for push, pop in _ranges(events):
+        out.write(separator + _complete_event(start, push, pop))
+        separator = ",\n"
+    out.write("\n]\n" if separator == ",\n" else "[\n]\n")
+
+
+def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:
+    """Pushes with their pops, by handle and node: processes number their ranges alike."""
+    pushes: dict[tuple[int, int], LegacyEvent] = {}
+    for event in events:
+        key = event.handle, event.node_id
+        if event.kind == EventKind.PUSH_RANGE:
+            pushes[key] = event
+        elif event.kind == EventKind.POP_RANGE:
+            if key not in pushes:
+                raise ProfilerError(
+                    f"Unmatched pop event: handle {event.handle} of node {event.node_id} on thread {event.thread_id}; "
+                    "pass the events of all threads, each thread's in their order"
+                )
+            yield pushes.pop(key), event
+
+
+def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
+    times = f'"ts":{_microseconds(push.cpu_ns - start.cpu_ns)},"dur":{_microseconds(pop.cpu_ns - push.cpu_ns)}'
+    return f'{{"name":{json_string(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
+
+
+def _microseconds(ns: int) -> str:
+    whole, rest = divmod(abs(ns), 1000)
+    return f"{'-' if ns < 0 else ''}{whole}.{rest:03}"

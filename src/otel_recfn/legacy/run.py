@@ -15,22 +15,21 @@ import weakref
 from collections.abc import Iterable, MutableSequence
 from functools import partial
 from itertools import count
+from typing import Any
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
-from otel_recfn.legacy.chrome_writer import START_PROFILE
-from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerState
-from otel_recfn.legacy.cuda import cuda_stubs
-from otel_recfn.legacy.cuda_memory import collect, end_timing
-from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.legacy.config import START_PROFILE, ActiveProfilerType, EventKind, ProfilerConfig, ProfilerState
+from otel_recfn.legacy.cuda import CudaTimes, begin_timing_memory, collect_memory_times, cuda_stubs, end_timing_memory
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.from_batch import event_lists
-from otel_recfn.legacy.result import ThreadEventLists
+from otel_recfn.legacy.thread_events import ThreadEventLists
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
+from otel_recfn.runtime.callback import RecordFunctionCallback
+from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, add_thread_local_callback
+from otel_recfn.runtime.debug_info import DebugInfoKind, debug_info_get
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.stored import EventStoreSink
@@ -87,7 +86,7 @@ class ProfilerRun:
         """Record nothing more; ranges that are open stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        end_timing(self.cuda_times)
+        end_timing_memory(self.cuda_times)
         if self._give_up is not None:
             self._give_up.detach()
 
@@ -115,12 +114,12 @@ class ProfilerRun:
         A range that is open stays until it has ended, or the run has.
         """
         process_session().flush(self._capture, STOP_SECONDS)
-        collect()
+        collect_memory_times()
         rows = merged(self._store.take())
         remote, self._remote_events = self._remote_events, []
         with no_collections():
             lists = event_lists(rows, self.cuda_times, self.config)
-            found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+            found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *lists, *remote]
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
 
     def _lost_start(self) -> list[list[LegacyEvent]]:
@@ -143,3 +142,104 @@ def _stop_soon(capture: Capture) -> None:
         _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
     except RuntimeError:  # no more threads here, or none any more: the capture ends with the process, at the latest
         pass
+
+
+# --- a CUDA run's or an NVTX run's callback on the thread's ranges
+
+
+NOT_TIMED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view",
+        "t",
+        "transpose",
+        "stride",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "as_strided",
+        "expand",
+        "resize_",
+        "squeeze",
+        "unsqueeze",
+        "slice",
+        "_unsafe_view",
+        "size",
+    )
+)
+"""Operators that launch nothing on a GPU: timing them would only cost."""
+
+
+def add_cuda_callback(run: ProfilerRun) -> int:
+    """Time the calling thread's ranges on the GPU, or announce them to NVIDIA's tools, if the run asks for that.
+
+    The thread-local state carries the callback to work that the thread launches. If the run is disabled without cleanup, the
+    callback stays and does nothing.
+
+    Returns:
+        The callback's handle, or INVALID_CALLBACK_HANDLE.
+    """
+    if run.config.state == ProfilerState.NVTX:
+        ranges = _NvtxRanges(run)
+        needs_inputs = run.config.report_input_shapes
+        return add_thread_local_callback(RecordFunctionCallback(ranges.start, ranges.end).needs_inputs(needs_inputs))
+    if run.config.state != ProfilerState.CUDA:
+        return INVALID_CALLBACK_HANDLE
+    if not cuda_stubs().enabled():
+        log.warning("CUDA is not available; ranges are timed on the CPU alone")
+        return INVALID_CALLBACK_HANDLE
+    if run.config.profile_memory:
+        begin_timing_memory(run.cuda_times)
+    times = _CudaRanges(run)
+    return add_thread_local_callback(RecordFunctionCallback(times.start, times.end).needs_ids(True))
+
+
+class _OfRun:
+    """Knows its run as long as that lives."""
+
+    def __init__(self, run: ProfilerRun) -> None:
+        self._run = weakref.ref(run)
+
+    def living(self) -> ProfilerRun | None:
+        """The run, where it isn't over and no other one shadows it. PyTorch's own threads have no debug info of ours."""
+        run = self._run()
+        shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
+        return run if run is not None and not run.over and shadow in (None, run) else None
+
+
+class _CudaRanges(_OfRun):
+    def start(self, fn: Any) -> bool:
+        run = self.living()
+        if run is None or fn.name() in NOT_TIMED:
+            return False
+        run.cuda_times.record(EventKind.PUSH_RANGE, fn.handle())
+        return True
+
+    def end(self, fn: Any, timed: bool) -> None:
+        run = self.living()
+        if run is not None and timed:
+            run.cuda_times.record(EventKind.POP_RANGE, fn.handle())
+
+
+class _NvtxRanges(_OfRun):
+    def start(self, fn: Any) -> bool:
+        run = self.living()
+        if run is None:
+            return False
+        shapes = _shapes(fn.inputs()) if run.config.report_input_shapes else []
+        cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), shapes))
+        return True
+
+    def end(self, fn: Any, pushed: bool) -> None:
+        if pushed:
+            cuda_stubs().range_pop()
+
+
+def nvtx_text(name: str, sequence_nr: int, shapes: list[list[int]]) -> str:
+    """What NVIDIA's tools show: ``aten::add, seq = 3, sizes = [[2, 3], []]`` (source: ``getNvtxStr``)."""
+    text = f"{name}, seq = {sequence_nr}" if sequence_nr >= 0 else name
+    return f"{text}, sizes = {shapes}" if shapes else text
+
+
+def _shapes(inputs: Iterable[Any]) -> list[list[int]]:
+    return [[int(size) for size in getattr(value, "shape", ())] for value in inputs]

@@ -1,11 +1,12 @@
-"""A thread's events as a list, each made when it is first looked at: a run of millions is consolidated without making them."""
+"""The events of each thread as lists. An event is made when it is first looked at: most of a run of millions never are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from typing import Any, SupportsIndex, overload
 
 from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.store.averages import KeyAverages
 from otel_recfn.support.collector import no_collections
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
@@ -122,3 +123,49 @@ class ThreadEvents(MutableSequence[LegacyEvent]):
             self._left -= len(made)
             if not self._left:
                 self._make = None  # what they are made of may go
+
+
+class ThreadEventLists(list["MutableSequence[LegacyEvent]"]):
+    """The events of each thread, in their order; each event is made when it is first looked at.
+
+    Attributes:
+        lost: what ran and is not in them, by counter; empty where all is.
+    """
+
+    def __init__(
+        self,
+        lists: Iterable[MutableSequence[LegacyEvent]] = (),
+        averages: Callable[[], KeyAverages] | None = None,
+        lost: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(lists)
+        self._averages = averages
+        self.lost = dict(lost or {})
+
+    def key_averages(self) -> KeyAverages:
+        """Count, total and self time per name, of the ranges of this process; as those of ``profile``."""
+        averages = self._averages() if self._averages is not None else KeyAverages(())
+        return averages.with_losses(self.lost)
+
+
+class RangeEventList:
+    """A thread's events, until they are consolidated; for programs that use it under PyTorch's name.
+
+    Source: ``RangeEventList`` in torch/csrc/autograd/profiler_legacy.h.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[LegacyEvent] = []
+
+    def record(self, event: LegacyEvent) -> None:
+        """The thread's next event."""
+        self._events.append(event)
+
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._events)
+
+    def consolidate(self) -> list[LegacyEvent]:
+        """Take all events away, in their order."""
+        events, self._events = self._events, []
+        return events

@@ -17,7 +17,7 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     mark,
 )
-from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
+from otel_recfn.legacy.run import NOT_TIMED, nvtx_text
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.runtime.callbacks import has_thread_local_callbacks

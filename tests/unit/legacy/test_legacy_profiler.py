@@ -22,7 +22,7 @@ from otel_recfn.legacy import (
     profiler_enabled,
     run,
 )
-from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder

@@ -10,36 +10,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from otel_recfn.callbacks.callback import SamplingProbabilityError
+    from otel_recfn.callbacks.debug_info import DebugInfoError
+    from otel_recfn.callbacks.library import InputsError, RangeOver
+    from otel_recfn.callbacks.operations import UnknownHandleError
     from otel_recfn.codegen.errors import GeneratorError, SchemaError
     from otel_recfn.legacy.config import ProfilerError
     from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-    from otel_recfn.pytorch.callbacks_library import RangeOver
     from otel_recfn.pytorch.private_cache import CacheUnsafe
     from otel_recfn.pytorch.unavailable import ObserverUnavailable
-    from otel_recfn.runtime.callback import SamplingProbabilityError
-    from otel_recfn.runtime.debug_info import DebugInfoError
-    from otel_recfn.runtime.operations import UnknownHandleError
-    from otel_recfn.runtime.range_properties import InputsError
     from otel_recfn.tracing.library import OperatorMissingError
     from otel_recfn.tracing.trace import TraceError
 
 _HOMES = {
     "CacheUnsafe": "pytorch.private_cache",
     "CallRefused": "model.errors",
-    "DebugInfoError": "runtime.debug_info",
+    "DebugInfoError": "callbacks.debug_info",
     "GeneratorError": "codegen.errors",
-    "InputsError": "runtime.range_properties",
+    "InputsError": "callbacks.library",
     "ObserverUnavailable": "pytorch.unavailable",
     "OperatorMissingError": "tracing.library",
     "ProfilerError": "legacy.config",
-    "RangeOver": "pytorch.callbacks_library",
+    "RangeOver": "callbacks.library",
     "RecfnError": "model.errors",
     "RecorderUnavailable": "model.errors",
-    "SamplingProbabilityError": "runtime.callback",
+    "SamplingProbabilityError": "callbacks.callback",
     "SchemaError": "codegen.errors",
     "SettingError": "model.errors",
     "TraceError": "tracing.trace",
-    "UnknownHandleError": "runtime.operations",
+    "UnknownHandleError": "callbacks.operations",
 }
 
 __all__ = [

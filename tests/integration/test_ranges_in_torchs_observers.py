@@ -28,8 +28,8 @@ from otel_recfn import (  # noqa: E402
     record_function_enter_new,
     record_function_exit,
 )
-from otel_recfn.pytorch import torchs_observers  # noqa: E402
-from otel_recfn.pytorch.range_in_torch import TorchsRange  # noqa: E402
+from otel_recfn.callbacks import torchs_observers  # noqa: E402
+from otel_recfn.callbacks.range_in_torch import TorchsRange  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 

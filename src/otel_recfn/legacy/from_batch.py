@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.input_lists import flat_shapes
+from otel_recfn.callbacks.record_function import next_handle
 from otel_recfn.legacy.config import EventKind, ProfilerConfig
 from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent, memory_columns
@@ -30,7 +31,6 @@ from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.record_function import next_handle
 
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""

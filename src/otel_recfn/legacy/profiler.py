@@ -13,6 +13,15 @@ import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from otel_recfn.callbacks.debug_info import (
+    DebugInfoKind,
+    debug_info_get,
+    debug_info_peek,
+    debug_info_pop,
+    debug_info_push,
+    on_profiler_state,
+)
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.legacy.config import (
     STOP_PROFILE,
     ActiveProfilerType,
@@ -29,15 +38,6 @@ from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
-from otel_recfn.runtime.debug_info import (
-    DebugInfoKind,
-    debug_info_get,
-    debug_info_peek,
-    debug_info_pop,
-    debug_info_push,
-    on_profiler_state,
-)
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")

@@ -19,6 +19,9 @@ from typing import Any
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.debug_info import DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback
 from otel_recfn.legacy.config import START_PROFILE, ActiveProfilerType, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import CudaTimes, begin_timing_memory, collect_memory_times, cuda_stubs, end_timing_memory
 from otel_recfn.legacy.event import LegacyEvent
@@ -27,9 +30,6 @@ from otel_recfn.legacy.thread_events import ThreadEventLists
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, add_thread_local_callback
-from otel_recfn.runtime.debug_info import DebugInfoKind, debug_info_get
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.stored import EventStoreSink

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from otel_recfn.callbacks import thread_locals
+from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.operations import record_outputs
+from otel_recfn.callbacks.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
+from otel_recfn.callbacks.running import get_step_callbacks
+from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime import thread_locals
-from otel_recfn.runtime.helpers import record_outputs
-from otel_recfn.runtime.input_texts import input_texts, input_words
-from otel_recfn.runtime.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
-from otel_recfn.runtime.thread_locals import ThreadState
 from otel_recfn.support.stack_trace import failure
 from otel_recfn.tracing.tracer import Tracer
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.recording.watched import unwatch, watch
-from otel_recfn.runtime import thread_locals
 from otel_recfn.tracing.graph import Graph
 from otel_recfn.tracing.tracer import Tracer
 

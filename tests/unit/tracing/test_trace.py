@@ -15,8 +15,8 @@ import numpy_wrappers as ops
 import pytest
 
 from otel_recfn import PropagatingExecutor, RecordFunctionCallback, add_global_callback, propagate, remove_callback
+from otel_recfn.callbacks import thread_locals
 from otel_recfn.recording.watched import Watched
-from otel_recfn.runtime import thread_locals
 from otel_recfn.tracing import Graph, TraceError, trace
 from otel_recfn.tracing.library import Library, OperatorMissingError
 from otel_recfn.tracing.operator import Option, Recorded

@@ -16,7 +16,7 @@ from otel_recfn.sources.calls.protocol import CallText, Hides
 
 ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>$")
 OWN = str(Path(__file__).parents[2]) + os.sep
-OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "runtime" + os.sep, f"sources{os.sep}steps.py"))
+OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "callbacks" + os.sep, f"sources{os.sep}steps.py"))
 """What of ours calls functions of the program, which are to be seen."""
 
 FrameNamer: TypeAlias = "Callable[[CodeType, str], Hides | Callable[[FrameType], str | None] | None]"

@@ -4,12 +4,15 @@ Source: ``at::RecordFunctionCallback``. Like there, each property is a method of
 the object, so that calls chain; without one it returns the value.
 
     RecordFunctionCallback(start, end).needs_inputs(True).scopes({RecordScope.USER_SCOPE}).sampling_prob(0.01)
+
+Callbacks that were added are entries of lists, which stand below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar, overload
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope, scopes_mask
@@ -149,3 +152,45 @@ def _callable_or_none(name: str, function: T) -> T:
     if function is not None and not callable(function):
         raise TypeError(f"{name}={function!r} can't be called; pass a function, or None")
     return function
+
+
+# --- lists of callbacks
+
+
+class CallbackEntry(NamedTuple):
+    """A callback as it was when it was added: changing the object afterwards changes nothing."""
+
+    callback: RecordFunctionCallback
+    handle: int
+    """Unique in the process; callbacks run in its order."""
+    enabled: bool = True
+
+
+Entries: TypeAlias = tuple[CallbackEntry, ...]
+"""Replaced and never changed, so that an open range keeps the list that it began with."""
+_BY_HANDLE = attrgetter("handle")
+
+
+def with_entry(entries: Entries, entry: CallbackEntry) -> Entries:
+    """The list with one more entry, in the order of handles."""
+    return tuple(sorted((*entries, entry), key=_BY_HANDLE))
+
+
+def without(entries: Entries, handle: int) -> Entries:
+    """The list without the entry with this handle."""
+    return tuple([entry for entry in entries if entry.handle != handle])
+
+
+def switched(entries: Entries, handle: int, enabled: bool) -> Entries:
+    """The list with the entry with this handle enabled or disabled."""
+    return tuple([entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries])
+
+
+def has(entries: Entries, handle: int) -> bool:
+    """Whether one has this handle."""
+    return any(entry.handle == handle for entry in entries)
+
+
+def any_enabled(entries: Entries) -> bool:
+    """Whether one is enabled."""
+    return any(entry.enabled for entry in entries)

@@ -4,7 +4,7 @@
     before(name, inputs)    recorder.begin, then start callbacks in their order; inputs are readable meanwhile
     end()                   end callbacks in the same order, then recorder.end; once
 
-Observers that are not ours (``other_observers.py``) are told of it after recorder.begin and before recorder.end.
+PyTorch's own observers (``range_in_torch.py``) are told of it after recorder.begin and before recorder.end.
 
 The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
 numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
@@ -16,38 +16,73 @@ import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from otel_recfn.model.arguments import INT64, whole_number
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.callbacks import registry
+from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.library import InputsError, OperatorName
+from otel_recfn.callbacks.range_in_torch import NOT_TOLD, Others, RangeElsewhere, RangeToTell
+from otel_recfn.callbacks.running import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
+from otel_recfn.callbacks.sampling import StepCallbacks
+from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
+from otel_recfn.model.events import EventFlag, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
+from otel_recfn.ranges.protocol import RangeHandle
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime.callback_runs import run_ends, run_starts
-from otel_recfn.runtime.input_texts import input_texts, input_words
-from otel_recfn.runtime.other_observers import NOT_TOLD, Others, RangeElsewhere, RangeToTell
-from otel_recfn.runtime.range_properties import ASYNC, NCCL_META, OUT_VARIANT, RangeProperties
-from otel_recfn.runtime.sampling import StepCallbacks
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
 from otel_recfn.support.stack_trace import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""
 FIRST_HANDLE = 1 << 39
 
+# Plain ints: arithmetic on an IntFlag costs a microsecond.
+ASYNC, OUT_VARIANT, NCCL_META = int(EventFlag.ASYNC), int(EventFlag.STATIC_RUNTIME_OUT_VARIANT), int(EventFlag.NCCL_META)
 SHAPES, FLOPS, SOURCE = int(Extra.SHAPES), int(Extra.FLOPS), int(EventSource.RECORD_FUNCTION)
+
+T = TypeVar("T")
 
 _handles = itertools.count(FIRST_HANDLE)
 _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 
 
-class RecordFunction(RangeProperties):
+class RecordFunction:
     """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and ``end`` in different places.
+
+    Its properties are the accessors of ``at::RecordFunction``. After its end they say nothing useful, and hold nothing of the
+    program's alive.
 
     Args:
         scope: of the range; or what ``get_step_callbacks`` returned for it.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__",
+        "_code",
+        "_contexts",
+        "_debug_handle",
+        "_elsewhere",
+        "_flags",
+        "_fn",
+        "_forward_thread_id",
+        "_handle",
+        "_inputs",
+        "_kwinputs",
+        "_num_inputs",
+        "_open",
+        "_outputs",
+        "_over",
+        "_sequence_nr",
+        "_step",
+        "event_id",
+    )
+
+    _inputs: Sequence[Any] | None
+    _kwinputs: Mapping[str, Any] | None
+    _outputs: Sequence[Any]
+    _contexts: list[Any]
+    event_id: int
+    """Of the recorder's row; 0 where none is recorded."""
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._open = self._over = False
@@ -145,7 +180,106 @@ class RecordFunction(RangeProperties):
         """Whether somebody reads the outputs."""
         return self._step.needs_outputs
 
+    # --- what it is
+
+    def name(self) -> str:
+        """The range's name; an operator's without its overload."""
+        return self._fn if isinstance(self._fn, str) else str(self._fn.name)
+
+    def scope(self) -> RecordScope:
+        """What kind of range it is."""
+        return self._step.scope
+
+    def seq_nr(self) -> int:
+        """The sequence number, -1 where there is none."""
+        return self._sequence_nr
+
+    def operator_name(self) -> OperatorName | None:
+        """The operator's name, for a range that was begun with a schema; else None."""
+        schema = self.operator_schema()
+        return OperatorName(self.name(), str(schema.overload_name)) if schema is not None else None
+
+    def operator_schema(self) -> Any:
+        """The schema with which it was begun, or None."""
+        return None if isinstance(self._fn, str) else self._fn
+
+    def handle(self) -> int:
+        """Known as soon as the range is made, and unique, if it may be recorded or a callback needs ids; else 0."""
+        return self._handle
+
+    def set_handle(self, handle: int) -> None:
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins.
+
+        Raises:
+            SettingError: another one.
+        """
+        self._handle = whole_number(handle, "handle", UINT64)
+
+    def debug_handle(self) -> int:
+        """By which a mobile model finds its source, -1 where there is none."""
+        return self._debug_handle
+
+    def set_debug_handle(self, debug_handle: int) -> None:
+        """Set it, before the range begins.
+
+        Raises:
+            SettingError: no 64-bit number.
+        """
+        self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
+
+    # --- what goes in and out
+
+    def inputs(self) -> Sequence[Any]:
+        """What ``before`` was given.
+
+        Raises:
+            InputsError: not in a start callback of this range.
+        """
+        return self._readable(self._inputs, "inputs")
+
+    def kwinputs(self) -> Mapping[str, Any]:
+        """The same by name.
+
+        Raises:
+            InputsError: not in a start callback of this range.
+        """
+        return self._readable(self._kwinputs, "kwinputs")
+
+    def num_inputs(self) -> int:
+        """How many inputs; of a schema, how many arguments it declares."""
+        schema = self.operator_schema()
+        return len(schema.arguments) if schema is not None else self._num_inputs
+
+    def outputs(self) -> Sequence[Any]:
+        """What ``set_outputs`` was given."""
+        return self._outputs
+
+    def set_outputs(self, outputs: Sequence[Any]) -> None:
+        """Give end callbacks the outputs: what the sequence holds now."""
+        self._outputs = list(outputs)
+
+    def num_outputs(self) -> int:
+        """How many outputs; of a schema, how many it declares."""
+        schema = self.operator_schema()
+        return len(schema.returns) if schema is not None else len(self._outputs)
+
     # --- threads and nodes
+
+    def thread_id(self) -> int:
+        """RecordFunction's logical id of the thread in which the start callbacks ran."""
+        return self._step.thread_id
+
+    def forward_thread_id(self) -> int:
+        """Of a backward range, the logical id of the thread that ran its forward operator; else 0."""
+        return self._forward_thread_id
+
+    def set_forward_thread_id(self, thread_id: int) -> None:
+        """Set it, before the range begins.
+
+        Raises:
+            SettingError: no logical thread id, which has 32 bits.
+        """
+        self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
 
     @staticmethod
     def current_thread_id() -> int:
@@ -166,7 +300,38 @@ class RecordFunction(RangeProperties):
         """
         recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
+    # --- kinds of ranges
+
+    def is_async(self) -> bool:
+        """Whether it ends elsewhere, in another thread or when a future completes."""
+        return bool(self._flags & ASYNC)
+
+    def is_static_runtime_out_variant(self) -> bool:
+        """Whether static runtime ran the variant that writes into its output."""
+        return bool(self._flags & OUT_VARIANT)
+
+    def is_nccl_meta(self) -> bool:
+        """Whether it carries the metadata of a collective."""
+        return bool(self._flags & NCCL_META)
+
     # --- inside
+
+    def _set_async(self) -> None:
+        self._flags |= ASYNC
+
+    def _forget(self) -> None:
+        """Forget what the range was, so that it keeps no object of the program alive."""
+        self._fn = ""
+        self._inputs = self._kwinputs = None
+        self._outputs, self._contexts = (), []
+        self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
+
+    def _readable(self, values: T | None, what: str) -> T:
+        if values is None:
+            raise InputsError(
+                f"{what}() was called outside the start callback; keep what you need in the observer context instead"
+            )
+        return values
 
     def _set_static_runtime_out_variant(self) -> None:
         if self.is_active():
@@ -218,3 +383,29 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
         raise TypeError(f"inputs={inputs!r} is no sequence; pass a tuple or a list")
     if sequence_nr != -1:
         whole_number(sequence_nr, "sequence_nr", INT64)
+
+
+# --- ranges of record_function
+
+
+def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
+    """Begin a range that a callback may want. ``args`` is its only input (``Recorder.set_range_observer``)."""
+    step = get_step_callbacks(RecordScope.USER_SCOPE)
+    if not step.callbacks and Others.told is None:
+        leave_next_unobserved()
+        return _record_range(name, flags, code)
+    range_ = RecordFunction(step)
+    range_._flags, range_._code = flags, code
+    range_.before(name, (args,) if args is not None and range_.needs_inputs() else ())
+    return range_
+
+
+def _record_range(name: str, flags: int, code: str) -> RangeHandle:
+    """Begin a range that no callback wants: for the recorder alone."""
+    if not registry.global_entries():
+        registry.watch_ranges()  # the thread whose callback wanted ranges may have ended
+    event_id = recorder.begin(name, RecordScope.USER_SCOPE, SOURCE, "", flags, code=code)
+    return RecordedRange(event_id) if event_id else NOT_RECORDED
+
+
+registry.observe_ranges_with(observe_range)

@@ -43,7 +43,7 @@ def watch() -> None:
 
 
 def _wrap_all() -> None:
-    from otel_recfn.runtime import callbacks  # noqa: F401 - it hands ranges of record_function to the runtime
+    from otel_recfn.callbacks import record_function  # noqa: F401 - it hands ranges of record_function to callbacks
 
     for start, end in OBSERVERS:
         if details.find(start) is not None and details.find(end) is not None:
@@ -74,8 +74,8 @@ def _counting(original: Callable[..., Any], change: int) -> Callable[..., Any]:
 
 def _change(change: int) -> None:
     """One has started, or ended; one that ends may have started before we looked."""
-    from otel_recfn.pytorch.range_in_torch import RangesInTorch
-    from otel_recfn.runtime.callback_lists import tell_others
+    from otel_recfn.callbacks.range_in_torch import RangesInTorch
+    from otel_recfn.callbacks.registry import tell_others
 
     global _running
     with _lock:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from otel_recfn.runtime import debug_info
-from otel_recfn.runtime.debug_info import (
+from otel_recfn.callbacks import debug_info
+from otel_recfn.callbacks.debug_info import (
     DebugInfoError,
     DebugInfoGuard,
     DebugInfoKind,
@@ -20,7 +20,7 @@ from otel_recfn.runtime.debug_info import (
     on_profiler_state,
     set_current_debug_info,
 )
-from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from patience import PATIENCE_S
 
 PROFILER, TEST = DebugInfoKind.PROFILER_STATE, DebugInfoKind.TEST_INFO

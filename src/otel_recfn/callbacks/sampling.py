@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import NamedTuple, TypeAlias
 
+from otel_recfn.callbacks.callback import CallbackEntry, EndCallback, StartCallback
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.callback import EndCallback, StartCallback
-from otel_recfn.runtime.callback_entries import CallbackEntry
 
 NEVER = 1 << 62
 

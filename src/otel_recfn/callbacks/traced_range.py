@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.sampling import StepCallbacks
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.record_function import RecordFunction
-from otel_recfn.runtime.sampling import StepCallbacks
 
 
 class TracedRange(RecordFunction):

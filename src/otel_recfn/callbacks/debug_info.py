@@ -15,8 +15,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.runtime import carried
 
 
 class DebugInfoKind(IntEnum):
@@ -78,16 +78,16 @@ def debug_info_peek(kind: DebugInfoKind) -> Any:
 
 def current_debug_info() -> DebugInfo | None:
     """The calling thread's whole map, to be set elsewhere."""
-    info: DebugInfo | None = carried.look().debug_info
+    info: DebugInfo | None = thread_locals.look().debug_info
     return info
 
 
 def set_current_debug_info(debug_info: DebugInfo | None) -> None:
     """Make this the calling thread's map."""
-    state = carried.look()
+    state = thread_locals.look()
     before = state.debug_info
     if debug_info is not before:
-        carried.put(state._replace(debug_info=debug_info))
+        thread_locals.put(state._replace(debug_info=debug_info))
     profiler = _find(debug_info, DebugInfoKind.PROFILER_STATE)
     if profiler is not _find(before, DebugInfoKind.PROFILER_STATE):
         for listener in _profiler_listeners:

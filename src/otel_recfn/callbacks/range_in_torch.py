@@ -1,0 +1,217 @@
+"""A range of the program's for PyTorch's own observers, such as its profilers: while some run, ranges are told to them too.
+
+The compiled observer makes a RecordFunction of which our own callbacks are left out, for they see the range already. Where that
+library isn't loaded PyTorch's ``record_function`` is used: then nothing of ours is on PyTorch's ranges but callbacks in Python,
+which are made to look away. It calls two operators, so it is not used where the program looks at the operators that it calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from typing import Any, NamedTuple, TypeAlias
+
+from otel_recfn.callbacks import library as callbacks_library
+from otel_recfn.callbacks.thread_locals import RunningCallback
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.pytorch import observer
+
+log = logging.getLogger("otel_recfn")
+
+
+class RangeToTell(NamedTuple):
+    """A range that begins."""
+
+    name: str
+    scope: RecordScope
+    inputs: Sequence[Any]
+    sequence_nr: int
+    forward_thread_id: int
+    debug_handle: int
+    is_async: bool
+
+
+class NotTold:
+    """Stands for a range that PyTorch's observers see by themselves, or that was not told to them."""
+
+    __slots__ = ()
+
+    def end(self, _is_async: bool) -> None:
+        """Nothing to end."""
+
+
+NOT_TOLD = NotTold()
+
+
+class RangesInTorch:
+    """Begins ranges for those that observe the calling thread."""
+
+    def __init__(self) -> None:
+        self._declared: object = None
+        self._left_out: object = None
+        self._warned = False
+
+    def begin(self, told: RangeToTell) -> RangeElsewhere | None:
+        """Begin it there; None where nobody observes the calling thread. Never raises."""
+        try:
+            library = observer.loaded_library()
+            if library is None:
+                return _begin_by_torch(told)
+            self._prepare(library)
+            return _begin_natively(library, told)
+        except Exception as error:  # the program goes on
+            if not self._warned:
+                self._warned = True
+                log.warning("PyTorch's own profilers don't see some of the program's ranges: %s", error)
+            return None
+
+    def _prepare(self, library: ctypes.CDLL) -> None:
+        """Say what its functions take, and that callbacks with the other library's starts are ours too."""
+        if library is not self._declared:
+            _declare(library)
+            self._declared = library
+        callbacks = callbacks_library.loaded()
+        if callbacks is not self._left_out and callbacks is not None:
+            starts = callbacks.starts()
+            library.recfn_observer_leave_out((ctypes.c_uint64 * len(starts))(*starts), len(starts))
+            self._left_out = callbacks
+
+
+class Others:
+    """Read ``told`` at the begin of a range; ``registry.tell_others`` writes it."""
+
+    told: RangesInTorch | None = None
+    """Who tells PyTorch's observers; None while there are none in the process."""
+
+
+# --- by PyTorch's record_function
+
+
+class TorchsRange:
+    """A ``record_function`` of PyTorch's that was entered."""
+
+    __slots__ = ("_range",)
+
+    def __init__(self, range_: Any) -> None:
+        self._range = range_
+
+    def end(self, _is_async: bool) -> None:
+        """End it; in any thread, once."""
+        with suppress(Exception), RunningCallback():  # the interpreter ends, say: PyTorch's modules are empty
+            self._range.__exit__(None, None, None)
+
+
+def _begin_by_torch(told: RangeToTell) -> RangeElsewhere | None:
+    if _is_looked_at(sys.modules["torch"]):
+        return None
+    first = told.inputs[0] if told.inputs else None
+    with RunningCallback():
+        range_ = sys.modules["torch.autograd.profiler"].record_function(told.name, first if isinstance(first, str) else None)
+        range_.__enter__()
+    return TorchsRange(range_)
+
+
+def _is_looked_at(torch: Any) -> bool:
+    """Whether a graph is traced, or a mode of PyTorch's is told of operators."""
+    counts = [getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")]
+    return bool(torch.jit.is_tracing()) or any(count() for count in counts if count is not None)
+
+
+# --- by the compiled observer (native/observer/ranges_for_others.hpp)
+
+NONE, BOOL, INT, DOUBLE, TEXT, TENSOR = range(6)
+INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Input(ctypes.Structure):
+    """RangeInput."""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint64),
+        ("number", ctypes.c_int64),
+        ("real", ctypes.c_double),
+        ("text", ctypes.c_char_p),
+        ("size", ctypes.c_uint64),
+    )
+
+
+class Range(ctypes.Structure):
+    """RangeForOthers."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_uint64),
+        ("scope", ctypes.c_uint64),
+        ("sequence_nr", ctypes.c_int64),
+        ("forward_thread_id", ctypes.c_uint64),
+        ("debug_handle", ctypes.c_int64),
+        ("is_async", ctypes.c_uint64),
+        ("inputs", ctypes.POINTER(Input)),
+        ("input_count", ctypes.c_uint64),
+    )
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Say what its functions take and return."""
+    library.recfn_observer_begin_for_others.argtypes = [ctypes.POINTER(Range)]
+    library.recfn_observer_begin_for_others.restype = ctypes.c_void_p
+    library.recfn_observer_end_for_others.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.recfn_observer_end_for_others.restype = None
+    library.recfn_observer_leave_out.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
+
+
+class NativeRange:
+    """A RecordFunction that the observer has begun."""
+
+    __slots__ = ("_address", "_library")
+
+    def __init__(self, library: ctypes.CDLL, address: int) -> None:
+        self._library, self._address = library, address
+
+    def end(self, is_async: bool) -> None:
+        """End it; in any thread, once. ``is_async``: it was, as is known now."""
+        address, self._address = self._address, 0
+        if address:
+            self._library.recfn_observer_end_for_others(address, is_async)
+
+
+RangeElsewhere: TypeAlias = NativeRange | TorchsRange | NotTold
+"""What ends a range there."""
+
+
+def _begin_natively(library: ctypes.CDLL, told: RangeToTell) -> NativeRange | None:
+    """Begin it; None where nobody but us observes the calling thread."""
+    name = told.name.encode("utf-8", "replace")
+    inputs = (Input * len(told.inputs))(*_inputs_of(told.inputs)) if told.inputs else None
+    numbers = (told.sequence_nr, told.forward_thread_id, told.debug_handle, told.is_async)
+    what = Range(name, len(name), told.scope, *numbers, inputs, len(told.inputs))
+    address = library.recfn_observer_begin_for_others(ctypes.byref(what))
+    return NativeRange(library, address) if address else None
+
+
+def _inputs_of(values: Sequence[Any]) -> list[Input]:
+    """The values; those that are no plain values or tensors as None."""
+    torch = sys.modules["torch"]
+    # A tensor's address must not be asked of the program's tensor subclasses and modes.
+    quiet = getattr(torch._C, "DisableTorchFunction", nullcontext)
+    with quiet():
+        return [_input_of(value, torch.Tensor) for value in values]
+
+
+def _input_of(value: Any, tensor_type: type) -> Input:
+    if isinstance(value, bool):
+        return Input(BOOL, value)
+    if isinstance(value, int) and value in INT64:
+        return Input(INT, value)
+    if isinstance(value, float):
+        return Input(DOUBLE, 0, value)
+    if isinstance(value, str):
+        text = value.encode("utf-8", "replace")
+        return Input(TEXT, 0, 0, text, len(text))
+    if isinstance(value, tensor_type):
+        address = getattr(value, "_cdata", 0)  # of PyTorch's implementation, which the value keeps
+        return Input(TENSOR, address) if address else Input(NONE)
+    return Input(NONE)

@@ -29,8 +29,8 @@ from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.support.failures import failure
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.stack_trace import failure
 
 F = TypeVar("F")
 

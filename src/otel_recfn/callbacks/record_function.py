@@ -27,10 +27,9 @@ from otel_recfn.callbacks.sampling import StepCallbacks
 from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
 from otel_recfn.model.events import EventFlag, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges.async_range import NOT_RECORDED, RecordedRange
-from otel_recfn.ranges.protocol import RangeHandle
+from otel_recfn.ranges.async_range import NOT_RECORDED, RangeHandle, RecordedRange
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.stack_trace import failure
+from otel_recfn.support.failures import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""

@@ -31,7 +31,7 @@ from otel_recfn.callbacks.callback import (
 from otel_recfn.callbacks.range_in_torch import Others, RangesInTorch
 from otel_recfn.callbacks.thread_locals import STALE, ThreadState
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
-from otel_recfn.ranges.protocol import RangeObserver
+from otel_recfn.ranges.async_range import RangeObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Watcher, Watching, unwatch, watch
 from otel_recfn.support.fork_safe_lock import ForkSafeLock

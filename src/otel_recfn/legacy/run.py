@@ -26,7 +26,7 @@ from otel_recfn.legacy.config import START_PROFILE, ActiveProfilerType, EventKin
 from otel_recfn.legacy.cuda import CudaTimes, begin_timing_memory, collect_memory_times, cuda_stubs, end_timing_memory
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.from_batch import event_lists
-from otel_recfn.legacy.thread_events import ThreadEventLists
+from otel_recfn.legacy.thread_events import ThreadEventLists, no_collections
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
@@ -35,7 +35,6 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
-from otel_recfn.support.collector import no_collections
 
 log = logging.getLogger("otel_recfn")
 

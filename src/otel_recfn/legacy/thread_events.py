@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from contextlib import contextmanager
 from typing import Any, SupportsIndex, overload
 
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.store.averages import KeyAverages
-from otel_recfn.support.collector import no_collections
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 BLOCK = 4096
@@ -15,6 +16,21 @@ BLOCK = 4096
 
 Make = Callable[[int, int], "list[LegacyEvent]"]
 """Makes the events from the first place to before the second."""
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Keep Python's collector of cycles from looking at millions of new objects again and again while they are made.
+
+    A few seconds at most, in which nothing becomes a cycle.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class ThreadEvents(MutableSequence[LegacyEvent]):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.model.call_names import CalledCode, called_code, python_call_name
+from otel_recfn.support.code_text import CalledCode, called_code, python_call_name
 
 pytestmark = pytest.mark.one_python
 

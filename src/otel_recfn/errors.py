@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from otel_recfn.callbacks.debug_info import DebugInfoError
     from otel_recfn.callbacks.library import InputsError, RangeOver
     from otel_recfn.callbacks.operations import UnknownHandleError
-    from otel_recfn.codegen.errors import GeneratorError, SchemaError
+    from otel_recfn.codegen.operators import GeneratorError, SchemaError
     from otel_recfn.legacy.config import ProfilerError
     from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
     from otel_recfn.pytorch.private_cache import CacheUnsafe
     from otel_recfn.pytorch.unavailable import ObserverUnavailable
-    from otel_recfn.tracing.library import OperatorMissingError
     from otel_recfn.tracing.trace import TraceError
+    from otel_recfn.tracing.wrappers import OperatorMissingError
 
 _HOMES = {
     "CacheUnsafe": "pytorch.private_cache",
     "CallRefused": "model.errors",
     "DebugInfoError": "callbacks.debug_info",
-    "GeneratorError": "codegen.errors",
+    "GeneratorError": "codegen.operators",
     "InputsError": "callbacks.library",
     "ObserverUnavailable": "pytorch.unavailable",
-    "OperatorMissingError": "tracing.library",
+    "OperatorMissingError": "tracing.wrappers",
     "ProfilerError": "legacy.config",
     "RangeOver": "callbacks.library",
     "RecfnError": "model.errors",
     "RecorderUnavailable": "model.errors",
     "SamplingProbabilityError": "callbacks.callback",
-    "SchemaError": "codegen.errors",
+    "SchemaError": "codegen.operators",
     "SettingError": "model.errors",
     "TraceError": "tracing.trace",
     "UnknownHandleError": "callbacks.operations",

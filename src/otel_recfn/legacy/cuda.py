@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from otel_recfn.legacy.config import EventKind, ProfilerError
 from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time, take_memory_times
@@ -27,30 +27,8 @@ class CudaRecord(NamedTuple):
     """When it was asked for, in Unix nanoseconds."""
 
 
-class CudaStubs(Protocol):
-    """CUDA, as far as the profiler uses it."""
-
-    def enabled(self) -> bool:
-        """Whether PyTorch has CUDA: the other methods may be called."""
-
-    def record(self) -> CudaRecord:
-        """An event on the current stream of the current device."""
-
-    def elapsed_us(self, begin: Any, end: Any) -> float:
-        """Microseconds between two events; waits for both."""
-
-    def mark(self, name: str) -> None:
-        """An NVTX mark."""
-
-    def range_push(self, name: str) -> None:
-        """An NVTX range begins in this thread."""
-
-    def range_pop(self) -> None:
-        """The innermost NVTX range of this thread ends."""
-
-
-class TorchCuda:
-    """CUDA by way of PyTorch, where the program has imported it."""
+class CudaStubs:
+    """CUDA, as far as the profiler uses it, by way of PyTorch, where the program has imported that."""
 
     def enabled(self) -> bool:
         """Whether there is a device to time."""
@@ -100,16 +78,19 @@ def _cuda() -> Any:
     return sys.modules["torch"].cuda
 
 
-_stubs: CudaStubs = TorchCuda()
+_stubs: Any = CudaStubs()
 
 
-def cuda_stubs() -> CudaStubs:
-    """What stands for CUDA now."""
+def cuda_stubs() -> Any:
+    """What stands for CUDA now: the CudaStubs, or what was registered in their place."""
     return _stubs
 
 
-def register_cuda_methods(stubs: CudaStubs) -> CudaStubs:
-    """Put something else in CUDA's place, as another device's plugin or a test does. Returns what was there."""
+def register_cuda_methods(stubs: Any) -> Any:
+    """Put something else in CUDA's place, as another device's plugin or a test does. Returns what was there.
+
+    It has the methods of CudaStubs; ``record`` gives a CudaRecord, and ``elapsed_us`` takes the events of two.
+    """
     global _stubs
     replaced, _stubs = _stubs, stubs
     return replaced
@@ -154,7 +135,7 @@ _timed: dict[int, weakref.ref[CudaTimes]] = {}
 def begin_timing_memory(times: CudaTimes) -> None:
     """Note in ``times`` when memory changes, from now on. Does nothing where that can't be taken natively."""
     library = loaded_library()
-    if library is None or not isinstance(cuda_stubs(), TorchCuda):
+    if library is None or not isinstance(cuda_stubs(), CudaStubs):
         return
     _timed[id(times)] = weakref.ref(times)
     weakref.finalize(times, _leave, id(times)).atexit = False

@@ -146,7 +146,8 @@ class LegacyEvent:
             return float(later.cuda_us - self.cuda_us)
         if self.cuda_event is None or later.cuda_event is None:
             raise ProfilerError("only one of the events is remote; compare events of one process")
-        return cuda_stubs().elapsed_us(self.cuda_event, later.cuda_event)
+        elapsed_us: float = cuda_stubs().elapsed_us(self.cuda_event, later.cuda_event)
+        return elapsed_us
 
     def to_value_list(self) -> list[Any]:
         """Twelve values in which the event travels to another process (``LegacyEvent::toIValue``).

@@ -12,8 +12,8 @@ that is open still has no pop.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
+from functools import cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,6 +42,8 @@ KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, E
 """What each kind of row is for the legacy profiler when it begins."""
 EXACT_AS_FLOAT = 1 << 53
 """Whole numbers up to this one are, and handles travel as floats."""
+BLOCK = 4096
+"""Events that are made at once."""
 DEFAULTS = {field.name: repeat(field.default) for field in dataclasses.fields(LegacyEvent)}
 
 
@@ -55,7 +57,7 @@ def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> 
 def _thread_events(batch: Batch, rows: Rows, maker: _EventMaker) -> ThreadEvents:
     """The events of a thread, from its rows."""
     moments = _moments(batch, rows)
-    made = ThreadEvents.made_by(len(moments.rows), partial(maker.make, moments))
+    made = ThreadEvents.made_by(len(moments.rows), partial(maker.events, moments))
     if maker.times_on_gpu():
         _time_memory(made)
     return made
@@ -143,24 +145,14 @@ def _one_by_one(batch: Batch, begins: Rows, ends: Rows) -> Rows:
 # --- their events
 
 
-class _Parsed(dict[int, Any]):
-    """Texts of the batch by index, each parsed once."""
-
-    def __init__(self, names: Sequence[str], parse: Callable[[str], Any]) -> None:
-        self._names, self._parse = names, parse
-
-    def __missing__(self, index: int) -> Any:
-        found = self[index] = self._parse(self._names[index])
-        return found
-
-
 class _EventMaker:
     """Makes the events of a batch's rows, many at a time."""
 
     def __init__(self, batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> None:
         self._batch, self._cuda_times, self._config = batch, cuda_times, config
         self._thread_ids = [track.thread_id for track in batch.tracks]
-        self._shapes, self._lines = _Parsed(batch.names, _shapes), _Parsed(batch.names, _lines)
+        self._shapes = cache(lambda index: _shapes(batch.names[index]))
+        self._lines = cache(lambda index: _lines(batch.names[index]))
         self._handles = batch.handle
         inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
         if len(inexact):
@@ -171,9 +163,14 @@ class _EventMaker:
         """Whether events have times on a GPU, which are taken as the events are made."""
         return len(self._cuda_times) > 0
 
-    def make(self, moments: Moments, first: int, after: int) -> list[LegacyEvent]:
-        """The events from the first place to before the other."""
-        rows, kinds = moments.rows[first:after], moments.kinds[first:after]
+    def events(self, moments: Moments) -> list[LegacyEvent]:
+        """All events of a thread, some at a time: their columns are lists of numbers meanwhile."""
+        made: list[LegacyEvent] = []
+        for first in range(0, len(moments.rows), BLOCK):
+            made += self._block(moments.rows[first : first + BLOCK], moments.kinds[first : first + BLOCK])
+        return made
+
+    def _block(self, rows: Rows, kinds: NDArray[np.uint8]) -> list[LegacyEvent]:
         found = np.empty(len(rows), object)
         for kind, make in (
             (EventKind.PUSH_RANGE, self.pushes),
@@ -197,7 +194,7 @@ class _EventMaker:
             name=self._texts(batch.name[rows]),
             thread_id=self._threads(batch.thread[rows]),
             handle=self._handles[rows].tolist(),
-            shapes=self._parsed(batch.shapes[rows], self._shapes) if config.report_input_shapes else DEFAULTS["shapes"],
+            shapes=map(self._shapes, batch.shapes[rows].tolist()) if config.report_input_shapes else DEFAULTS["shapes"],
             node_id=batch.node_id[rows].tolist(),
             is_async=(batch.flags[rows] & EventFlag.ASYNC != 0).tolist(),
             cpu_ns=batch.start_ns[rows].tolist(),
@@ -205,7 +202,7 @@ class _EventMaker:
             fwd_thread_id=batch.forward_thread_id[rows].tolist(),
             scope=batch.scope[rows].tolist(),
             flops=batch.flops[rows].tolist(),
-            stack=self._parsed(stacks, self._lines),
+            stack=map(self._lines, stacks.tolist()),
         )
         if config.with_flops:
             self._say_what_was_counted(made, rows)
@@ -216,7 +213,7 @@ class _EventMaker:
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs", "words")]
         for event, shapes, dtypes, concrete, words in zip(made, *texts, strict=True):
             if event.name in SIZES:
-                inputs = Inputs(self._shapes[shapes], names[dtypes], names[concrete], names[words])
+                inputs = Inputs(self._shapes(shapes), names[dtypes], names[concrete], names[words])
                 event.set_extra_args(extra_args(event.name, inputs))
 
     def pops(self, rows: Rows) -> list[LegacyEvent]:
@@ -280,9 +277,6 @@ class _EventMaker:
 
     def _threads(self, indices: NDArray[np.uint32]) -> list[int]:
         return list(map(self._thread_ids.__getitem__, indices.tolist()))
-
-    def _parsed(self, indices: NDArray[np.uint32], parsed: _Parsed) -> list[Any]:
-        return list(map(parsed.__getitem__, indices.tolist()))
 
 
 def _as_array(made: list[LegacyEvent]) -> NDArray[Any]:

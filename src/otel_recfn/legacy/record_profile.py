@@ -5,15 +5,14 @@ Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/auto
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerError, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("otel_recfn")
 
-PIECE_BYTES = 1 << 20
+RANGES_AT_ONCE = 4096
+"""That are written to a file."""
 
 
 class RecordProfile:
@@ -98,31 +98,13 @@ class RecordProfile:
             if self._file is None:
                 write_profiler_events_to_stream(self._out, events)
             else:
-                _fill(self._file, events)
+                texts = _texts(events)
+                while piece := "".join(islice(texts, RANGES_AT_ONCE)):
+                    self._file.append(piece.encode())
+                self._file.show(b"")
         finally:
             if self._file is not None:
                 self._file.close()
-
-
-def _fill(file: GrowingFile, events: Sequence[LegacyEvent]) -> None:
-    with io.TextIOWrapper(io.BufferedWriter(_Appending(file), PIECE_BYTES), encoding="utf-8", newline="") as out:
-        write_profiler_events_to_stream(out, events)
-    file.show(b"")
-
-
-class _Appending(io.RawIOBase):
-    """A file to write to, for io's buffers."""
-
-    def __init__(self, file: GrowingFile) -> None:
-        super().__init__()
-        self._file = file
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._file.append(data)
-        return len(data)
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
@@ -133,6 +115,11 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
     Raises:
         ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
     """
+    for text in _texts(events):
+        out.write(text)
+
+
+def _texts(events: Sequence[LegacyEvent]) -> Iterator[str]:
     start = next((event for event in events if event.name == START_PROFILE), None)
     if start is None:
         raise ProfilerError(
@@ -140,9 +127,9 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
         )
     separator = "[\n"
     for push, pop in _ranges(events):
-        out.write(separator + _complete_event(start, push, pop))
+        yield separator + _complete_event(start, push, pop)
         separator = ",\n"
-    out.write("\n]\n" if separator == ",\n" else "[\n]\n")
+    yield "\n]\n" if separator == ",\n" else "[\n]\n"
 
 
 def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:

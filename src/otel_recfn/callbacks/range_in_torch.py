@@ -12,26 +12,13 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from otel_recfn.callbacks import library as callbacks_library
 from otel_recfn.callbacks.thread_locals import RunningCallback
-from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import observer
 
 log = logging.getLogger("otel_recfn")
-
-
-class RangeToTell(NamedTuple):
-    """A range that begins."""
-
-    name: str
-    scope: RecordScope
-    inputs: Sequence[Any]
-    sequence_nr: int
-    forward_thread_id: int
-    debug_handle: int
-    is_async: bool
 
 
 class NotTold:
@@ -54,14 +41,14 @@ class RangesInTorch:
         self._left_out: object = None
         self._warned = False
 
-    def begin(self, told: RangeToTell) -> RangeElsewhere | None:
-        """Begin it there; None where nobody observes the calling thread. Never raises."""
+    def begin(self, range_: Any, inputs: Sequence[Any]) -> RangeElsewhere | None:
+        """Begin a RecordFunction of ours there; None where nobody observes the calling thread. Never raises."""
         try:
             library = observer.loaded_library()
             if library is None:
-                return _begin_by_torch(told)
+                return _begin_by_torch(range_, inputs)
             self._prepare(library)
-            return _begin_natively(library, told)
+            return _begin_natively(library, range_, inputs)
         except Exception as error:  # the program goes on
             if not self._warned:
                 self._warned = True
@@ -104,14 +91,16 @@ class TorchsRange:
             self._range.__exit__(None, None, None)
 
 
-def _begin_by_torch(told: RangeToTell) -> RangeElsewhere | None:
+def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> RangeElsewhere | None:
     if _is_looked_at(sys.modules["torch"]):
         return None
-    first = told.inputs[0] if told.inputs else None
+    first = inputs[0] if inputs else None
     with RunningCallback():
-        range_ = sys.modules["torch.autograd.profiler"].record_function(told.name, first if isinstance(first, str) else None)
-        range_.__enter__()
-    return TorchsRange(range_)
+        of_torch = sys.modules["torch.autograd.profiler"].record_function(
+            range_.name(), first if isinstance(first, str) else None
+        )
+        of_torch.__enter__()
+    return TorchsRange(of_torch)
 
 
 def _is_looked_at(torch: Any) -> bool:
@@ -182,12 +171,12 @@ RangeElsewhere: TypeAlias = NativeRange | TorchsRange | NotTold
 """What ends a range there."""
 
 
-def _begin_natively(library: ctypes.CDLL, told: RangeToTell) -> NativeRange | None:
+def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> NativeRange | None:
     """Begin it; None where nobody but us observes the calling thread."""
-    name = told.name.encode("utf-8", "replace")
-    inputs = (Input * len(told.inputs))(*_inputs_of(told.inputs)) if told.inputs else None
-    numbers = (told.sequence_nr, told.forward_thread_id, told.debug_handle, told.is_async)
-    what = Range(name, len(name), told.scope, *numbers, inputs, len(told.inputs))
+    name = range_.name().encode("utf-8", "replace")
+    given = (Input * len(inputs))(*_inputs_of(inputs)) if inputs else None
+    numbers = (range_.seq_nr(), range_.forward_thread_id(), range_.debug_handle(), range_.is_async())
+    what = Range(name, len(name), range_.scope(), *numbers, given, len(inputs))
     address = library.recfn_observer_begin_for_others(ctypes.byref(what))
     return NativeRange(library, address) if address else None
 

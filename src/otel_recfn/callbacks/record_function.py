@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.input_texts import input_texts, input_words
 from otel_recfn.callbacks.library import InputsError, OperatorName
-from otel_recfn.callbacks.range_in_torch import NOT_TOLD, Others, RangeElsewhere, RangeToTell
+from otel_recfn.callbacks.range_in_torch import NOT_TOLD, Others, RangeElsewhere
 from otel_recfn.callbacks.running import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.sampling import StepCallbacks
 from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
 from otel_recfn.model.events import EventFlag, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges.async_range import NOT_RECORDED, RangeHandle, RecordedRange
+from otel_recfn.ranges.async_range import RangeHandle, record_range
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.failures import failure
 
@@ -129,7 +129,7 @@ class RecordFunction:
                 self._begin_row(inputs)
                 others = Others.told
                 if others is not None and self._elsewhere is None:
-                    self._elsewhere = others.begin(self._to_tell(inputs)) or NOT_TOLD
+                    self._elsewhere = others.begin(self, inputs) or NOT_TOLD
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -340,10 +340,6 @@ class RecordFunction:
         """Observers that are not ours see what it stands for by themselves."""
         self._elsewhere = NOT_TOLD
 
-    def _to_tell(self, inputs: Sequence[Any]) -> RangeToTell:
-        numbers = (self._sequence_nr, self._forward_thread_id, self._debug_handle)
-        return RangeToTell(self.name(), self._step.scope, inputs, *numbers, bool(self._flags & ASYNC))
-
     def _end_elsewhere(self, told: RangeElsewhere) -> None:
         self._elsewhere = NOT_TOLD
         told.end(bool(self._flags & ASYNC))
@@ -392,19 +388,13 @@ def observe_range(name: str, args: str | None, flags: int, code: str = "") -> Ra
     step = get_step_callbacks(RecordScope.USER_SCOPE)
     if not step.callbacks and Others.told is None:
         leave_next_unobserved()
-        return _record_range(name, flags, code)
+        if not registry.global_entries():
+            registry.watch_ranges()  # the thread whose callback wanted ranges may have ended
+        return record_range(name, flags, code)
     range_ = RecordFunction(step)
     range_._flags, range_._code = flags, code
     range_.before(name, (args,) if args is not None and range_.needs_inputs() else ())
     return range_
-
-
-def _record_range(name: str, flags: int, code: str) -> RangeHandle:
-    """Begin a range that no callback wants: for the recorder alone."""
-    if not registry.global_entries():
-        registry.watch_ranges()  # the thread whose callback wanted ranges may have ended
-    event_id = recorder.begin(name, RecordScope.USER_SCOPE, SOURCE, "", flags, code=code)
-    return RecordedRange(event_id) if event_id else NOT_RECORDED
 
 
 registry.observe_ranges_with(observe_range)

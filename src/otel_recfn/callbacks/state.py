@@ -22,6 +22,7 @@ import functools
 import inspect
 import sys
 import threading
+import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, TypeVar, cast
@@ -32,6 +33,7 @@ from otel_recfn.callbacks.debug_info import current_debug_info, set_current_debu
 from otel_recfn.callbacks.thread_locals import is_record_function_enabled
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.ranges.decorators import in_steps
 from otel_recfn.recording.recorder import recorder
 
 T = TypeVar("T")
@@ -219,39 +221,25 @@ def _wrap_function(work: Callable[..., Any], state: ThreadLocalState) -> Callabl
 def _wrap_coroutine_function(work: Callable[..., Any], state: ThreadLocalState) -> Callable[..., Any]:
     @functools.wraps(work)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        return await _Steps(work(*args, **kwargs), state)
+        return await _stepped(work(*args, **kwargs), state)
 
     return run
 
 
 async def _run_steps(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Any:
-    return await _Steps(work, state)
+    return await _stepped(work, state)
 
 
-class _Steps:
-    """Awaits a coroutine with a state of its own."""
+@types.coroutine
+def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generator[Any, Any, Any]:
+    """A coroutine with a state of its own, which is installed around each step."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> None:
-        self._work, self._state = work, state
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        step = functools.partial(self._work.send, None)
-        while True:
-            try:
-                awaited = self._take(step)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                step = functools.partial(self._work.send, (yield awaited))
-            except GeneratorExit:
-                self._take(self._work.close)
-                raise
-            except BaseException as thrown:
-                step = functools.partial(self._work.throw, thrown)
-
-    def _take(self, step: Callable[[], Any]) -> Any:
-        with ThreadLocalStateGuard(self._state):
+    def run(step: Callable[[], Any]) -> Any:
+        nonlocal state
+        with ThreadLocalStateGuard(state):
             try:
                 return step()
             finally:
-                self._state = ThreadLocalState()
+                state = ThreadLocalState()
+
+    return (yield from in_steps(work, run))

@@ -95,7 +95,12 @@ def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     observer = _native.range_observer()
     if observer is not None:
         return observer(range_.name, range_.args, flags, range_._code or "")
-    event_id = _native.begin(range_.name, USER_SCOPE, SOURCE, "", flags, code=range_._code or "")
+    return record_range(range_.name, flags, range_._code or "")
+
+
+def record_range(name: str, flags: int, code: str) -> RangeHandle:
+    """Begin a range for the recorder alone."""
+    event_id = _native.begin(name, USER_SCOPE, SOURCE, "", flags, code=code)
     return RecordedRange(event_id) if event_id else NOT_RECORDED
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from otel_recfn.callbacks import library as callbacks_library
@@ -21,16 +22,12 @@ from otel_recfn.pytorch import observer
 log = logging.getLogger("otel_recfn")
 
 
-class NotTold:
-    """Stands for a range that PyTorch's observers see by themselves, or that was not told to them."""
-
-    __slots__ = ()
-
-    def end(self, _is_async: bool) -> None:
-        """Nothing to end."""
+EndElsewhere: TypeAlias = Callable[[bool], object]
+"""Ends a range there: in any thread, once. Is given whether the range was asynchronous, as is known now."""
 
 
-NOT_TOLD = NotTold()
+def not_told(_is_async: bool) -> None:
+    """Stands for the end of a range that PyTorch's observers see by themselves, or that was not told to them."""
 
 
 class RangesInTorch:
@@ -41,7 +38,7 @@ class RangesInTorch:
         self._left_out: object = None
         self._warned = False
 
-    def begin(self, range_: Any, inputs: Sequence[Any]) -> RangeElsewhere | None:
+    def begin(self, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
         """Begin a RecordFunction of ours there; None where nobody observes the calling thread. Never raises."""
         try:
             library = observer.loaded_library()
@@ -77,21 +74,7 @@ class Others:
 # --- by PyTorch's record_function
 
 
-class TorchsRange:
-    """A ``record_function`` of PyTorch's that was entered."""
-
-    __slots__ = ("_range",)
-
-    def __init__(self, range_: Any) -> None:
-        self._range = range_
-
-    def end(self, _is_async: bool) -> None:
-        """End it; in any thread, once."""
-        with suppress(Exception), RunningCallback():  # the interpreter ends, say: PyTorch's modules are empty
-            self._range.__exit__(None, None, None)
-
-
-def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> RangeElsewhere | None:
+def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
     if _is_looked_at(sys.modules["torch"]):
         return None
     first = inputs[0] if inputs else None
@@ -100,7 +83,12 @@ def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> RangeElsewhere | None
             range_.name(), first if isinstance(first, str) else None
         )
         of_torch.__enter__()
-    return TorchsRange(of_torch)
+    return partial(_end_by_torch, of_torch)
+
+
+def _end_by_torch(of_torch: Any, _is_async: bool) -> None:
+    with suppress(Exception), RunningCallback():  # the interpreter ends, say: PyTorch's modules are empty
+        of_torch.__exit__(None, None, None)
 
 
 def _is_looked_at(torch: Any) -> bool:
@@ -152,33 +140,14 @@ def _declare(library: ctypes.CDLL) -> None:
     library.recfn_observer_leave_out.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
 
 
-class NativeRange:
-    """A RecordFunction that the observer has begun."""
-
-    __slots__ = ("_address", "_library")
-
-    def __init__(self, library: ctypes.CDLL, address: int) -> None:
-        self._library, self._address = library, address
-
-    def end(self, is_async: bool) -> None:
-        """End it; in any thread, once. ``is_async``: it was, as is known now."""
-        address, self._address = self._address, 0
-        if address:
-            self._library.recfn_observer_end_for_others(address, is_async)
-
-
-RangeElsewhere: TypeAlias = NativeRange | TorchsRange | NotTold
-"""What ends a range there."""
-
-
-def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> NativeRange | None:
+def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
     """Begin it; None where nobody but us observes the calling thread."""
     name = range_.name().encode("utf-8", "replace")
     given = (Input * len(inputs))(*_inputs_of(inputs)) if inputs else None
     numbers = (range_.seq_nr(), range_.forward_thread_id(), range_.debug_handle(), range_.is_async())
     what = Range(name, len(name), range_.scope(), *numbers, given, len(inputs))
     address = library.recfn_observer_begin_for_others(ctypes.byref(what))
-    return NativeRange(library, address) if address else None
+    return partial(library.recfn_observer_end_for_others, address) if address else None
 
 
 def _inputs_of(values: Sequence[Any]) -> list[Input]:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.input_texts import input_texts, input_words
 from otel_recfn.callbacks.library import InputsError, OperatorName
-from otel_recfn.callbacks.range_in_torch import NOT_TOLD, Others, RangeElsewhere
+from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, not_told
 from otel_recfn.callbacks.running import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.sampling import StepCallbacks
 from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
@@ -88,7 +88,7 @@ class RecordFunction:
         self._step = scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope)
         self.event_id = self._flags = self._forward_thread_id = 0
         self._debug_handle = -1
-        self._elsewhere: RangeElsewhere | None = None
+        self._elsewhere: EndElsewhere | None = None
         self._code = ""
         self._forget()
         if self._step.needs_ids or recorder.recording:
@@ -129,7 +129,7 @@ class RecordFunction:
                 self._begin_row(inputs)
                 others = Others.told
                 if others is not None and self._elsewhere is None:
-                    self._elsewhere = others.begin(self, inputs) or NOT_TOLD
+                    self._elsewhere = others.begin(self, inputs) or not_told
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -148,7 +148,8 @@ class RecordFunction:
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
             if self._elsewhere is not None:
-                self._end_elsewhere(self._elsewhere)
+                end_elsewhere, self._elsewhere = self._elsewhere, not_told
+                end_elsewhere(self.is_async())
             recorder.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
@@ -338,11 +339,7 @@ class RecordFunction:
 
     def _keep_from_others(self) -> None:
         """Observers that are not ours see what it stands for by themselves."""
-        self._elsewhere = NOT_TOLD
-
-    def _end_elsewhere(self, told: RangeElsewhere) -> None:
-        self._elsewhere = NOT_TOLD
-        told.end(bool(self._flags & ASYNC))
+        self._elsewhere = not_told
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES

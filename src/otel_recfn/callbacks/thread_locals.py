@@ -1,8 +1,8 @@
 """What belongs to a thread: its own callbacks, whether RecordFunction is enabled, its sampling and its debug info.
 
-These belong to a thread and not to a contextvars context, as in PyTorch: observers are put
-on a thread for a piece of code that runs there, and ``ThreadLocalState`` hands them on. The current span and the enclosing
-``async with record_function`` belong to a task: they are in contextvars, which asyncio keeps per task.
+These belong to a thread and not to a contextvars context, as in PyTorch: observers are put on a thread for a piece of code that
+runs there, and ``ThreadLocalState`` hands them on. The current span and the enclosing ``async with record_function`` belong to
+a task: they are in contextvars, which asyncio keeps per task.
 
 Callbacks and debug info are one object, which PyTorch hands on to whatever works for the thread: autograd's workers,
 ``torch.jit.fork`` and ``at::launch``. PyTorch keeps Python objects in its thread-local state, by name.
@@ -45,7 +45,7 @@ class ThreadState:
         """By scope; valid while ``version`` is that of the global callbacks."""
         self.version = STALE
         self.tracer: Any = None
-        """What generated wrappers record calls into (``tracing/tracer.py``); None where nothing is traced."""
+        """What generated wrappers record calls into (``tracing/trace.py``); None where nothing is traced."""
 
     @property
     def in_callback(self) -> bool:

@@ -165,8 +165,16 @@ def facts_of(operator: Operator, rules: Rules) -> Facts:
         return Facts(Wrapping.UNRECORDED)
     return Facts(
         Wrapping.TRACED,
-        in_place=Recorded(_in_place_name(operator, rules), _in_place_inputs(operator), tuple(operator.return_names())),
-        out_of_place=Recorded(_out_of_place_name(operator, rules), _out_of_place_inputs(operator, rules), _results(operator)),
+        in_place=Recorded(
+            _recorded_name(operator, rules, operator.cpp_name),
+            tuple(Input(each.name, each.name) for each in operator.arguments),
+            tuple(operator.return_names()),
+        ),
+        out_of_place=Recorded(
+            _recorded_name(operator, rules, operator.name.base),
+            _out_of_place_inputs(operator, rules),
+            _results(operator),
+        ),
         guard=_guard(operator) if _writes(operator) else None,
     )
 
@@ -179,23 +187,11 @@ def _is_traced(operator: Operator, rules: Rules) -> bool:
     )
 
 
-def _has_one_name(operator: Operator) -> bool:
-    """Whether it is called the same in both modes."""
-    return operator.kind in (Kind.FUNCTIONAL, Kind.OUT) or operator.name.is_dunder
-
-
-def _in_place_name(operator: Operator, rules: Rules) -> str:
-    name = operator.name.full if _has_one_name(operator) else operator.cpp_name
+def _recorded_name(operator: Operator, rules: Rules, otherwise: str) -> str:
+    """What the node is called: as the operator where that is called the same in both modes."""
+    has_one_name = operator.kind in (Kind.FUNCTIONAL, Kind.OUT) or operator.name.is_dunder
+    name = operator.name.full if has_one_name else otherwise
     return rules.renamed.get(name, name)
-
-
-def _out_of_place_name(operator: Operator, rules: Rules) -> str:
-    name = operator.name.full if _has_one_name(operator) else operator.name.base
-    return rules.renamed.get(name, name)
-
-
-def _in_place_inputs(operator: Operator) -> tuple[Input, ...]:
-    return tuple(Input(each.name, each.name) for each in operator.arguments)
 
 
 def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[Input, ...]:

@@ -42,8 +42,20 @@ class Wrapper:
 
     @property
     def constants(self) -> dict[str, str]:
-        """Constants of its module that it needs: expressions by name."""
-        return Calls(self.operator, operator_name(self.name), self.words).constants
+        """Constants of its module that the defaults are compared with: expressions by name."""
+        named = {_constant(value): value for value in self._defaults.values()}
+        return {name: value for name, value in named.items() if name != value}
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The defaults, by argument, that may be left out of a call."""
+        optional = [each for each in self.operator.arguments if each.default is not None] if self.words is TORCH else []
+        return {each.name: hints.default(each, self.operator, self.words) for each in optional}
+
+    @property
+    def _object(self) -> str:
+        """The Operator object's name in the module."""
+        return operator_name(self.name)
 
     def lines(self) -> list[str]:
         """The Operator object and the function."""
@@ -65,7 +77,7 @@ class Wrapper:
             self._return_types(),
             *self._recorded(),
         ]
-        return Group(f"{operator_name(self.name)} = {library_name(name.namespace)}.operator(", parts, ")")
+        return Group(f"{self._object} = {library_name(name.namespace)}.operator(", parts, ")")
 
     def _types(self) -> Group:
         return dict_of([f'"{each.name}": "{each.type.text}"' for each in self.operator.arguments])
@@ -95,13 +107,12 @@ class Wrapper:
     # --- the function
 
     def _function(self) -> list[str]:
-        calls = Calls(self.operator, operator_name(self.name), self.words)
         return [
             *self._signature(),
             *docstring(f"{self.operator.name.namespace}::{self.operator.schema}", INDENT),
             f"{INDENT}if not Watched.now:",
-            *calls.unobserved(INDENT * 2),
-            *lines_of(calls.observed(), INDENT),
+            *self._unobserved(INDENT * 2),
+            *lines_of(self._observed(), INDENT),
         ]
 
     def _signature(self) -> list[str]:
@@ -135,55 +146,26 @@ class Wrapper:
         if positional != sorted(positional):
             raise SchemaError(self.operator.location, "an argument without a default follows one with a default; give it one")
 
+    # --- how it calls the operator
 
-def _input(given: Input) -> str:
-    if given.value.startswith("="):
-        return f'Constant("{given.name}", {given.value.removeprefix("=")})'
-    argument, _, option = given.value.partition(".")
-    return f'Option("{given.name}", "{argument}", "{option}")' if option else f'"{argument}"'
-
-
-class Calls:
-    """The calls in one wrapper.
-
-    Args:
-        operator: what is wrapped.
-        name: of its Operator object in the module.
-        words: of its defaults.
-    """
-
-    def __init__(self, operator: Operator, name: str, words: Words) -> None:
-        self._name = name
-        self._arguments = operator.arguments
-        self._defaults: dict[str, str] = {}
-        if words is TORCH:
-            optional = [each for each in operator.arguments if each.default is not None]
-            self._defaults = {each.name: hints.default(each, operator, words) for each in optional}
-
-    def unobserved(self, indent: str) -> list[str]:
+    def _unobserved(self, indent: str) -> list[str]:
         """What a wrapper does where nobody observes."""
-        keywords = [each.name for each in self._arguments if each.keyword_only and each.name in self._defaults]
+        keywords = [each.name for each in self.operator.arguments if each.keyword_only and each.name in self._defaults]
         lines: list[str] = []
         for left_out in dict.fromkeys((tuple(self._defaults), tuple(keywords))):
             if left_out:
                 lines += [*self._condition(left_out, indent), *lines_of(self._call(left_out), f"{indent}    ")]
         return [*lines, *lines_of(self._call(()), indent)]
 
-    def observed(self) -> Group:
+    def _observed(self) -> Group:
         """What it does where somebody may."""
-        positional = [parameter_name(each.name) for each in self._arguments if not each.keyword_only]
-        by_name = [f'"{each.name}": {parameter_name(each.name)}' for each in self._arguments if each.keyword_only]
-        return Group(f"return {self._name}.observed(", [tuple_of(positional), dict_of(by_name)], ")")
-
-    @cached_property
-    def constants(self) -> dict[str, str]:
-        """Constants that the defaults are compared with: expressions by name."""
-        named = {_constant(value): value for value in self._defaults.values()}
-        return {name: value for name, value in named.items() if name != value}
+        positional = [parameter_name(each.name) for each in self.operator.arguments if not each.keyword_only]
+        by_name = [f'"{each.name}": {parameter_name(each.name)}' for each in self.operator.arguments if each.keyword_only]
+        return Group(f"return {self._object}.observed(", [tuple_of(positional), dict_of(by_name)], ")")
 
     def _call(self, left_out: Sequence[str]) -> Group:
-        passed = [_passed(each) for each in self._arguments if each.name not in left_out]
-        return Group(f"return {self._name}.target(", passed, ")")
+        passed = [_passed(each) for each in self.operator.arguments if each.name not in left_out]
+        return Group(f"return {self._object}.target(", passed, ")")
 
     def _condition(self, names: Sequence[str], indent: str) -> list[str]:
         """Whether all these have their defaults: ``if dtype is device is None and alpha is _DEFAULT_1:``"""
@@ -197,6 +179,13 @@ class Calls:
                 condition = ALL_DEFAULT
             condition = f"{condition} and {part}"
         return [*lines, f"{indent}if {condition}:"]
+
+
+def _input(given: Input) -> str:
+    if given.value.startswith("="):
+        return f'Constant("{given.name}", {given.value.removeprefix("=")})'
+    argument, _, option = given.value.partition(".")
+    return f'Option("{given.name}", "{argument}", "{option}")' if option else f'"{argument}"'
 
 
 def _few(names: list[str], value: str) -> Iterator[list[str]]:

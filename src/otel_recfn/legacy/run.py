@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -178,10 +178,11 @@ def add_cuda_callback(run: ProfilerRun) -> int:
     Returns:
         The callback's handle, or INVALID_CALLBACK_HANDLE.
     """
+    living = partial(_living, weakref.ref(run))
     if run.config.state == ProfilerState.NVTX:
-        ranges = _NvtxRanges(run)
-        needs_inputs = run.config.report_input_shapes
-        return add_thread_local_callback(RecordFunctionCallback(ranges.start, ranges.end).needs_inputs(needs_inputs))
+        with_shapes = run.config.report_input_shapes
+        start = partial(_push_range, living, with_shapes)
+        return add_thread_local_callback(RecordFunctionCallback(start, _pop_range).needs_inputs(with_shapes))
     if run.config.state != ProfilerState.CUDA:
         return INVALID_CALLBACK_HANDLE
     if not cuda_stubs().enabled():
@@ -189,49 +190,41 @@ def add_cuda_callback(run: ProfilerRun) -> int:
         return INVALID_CALLBACK_HANDLE
     if run.config.profile_memory:
         begin_timing_memory(run.cuda_times)
-    times = _CudaRanges(run)
-    return add_thread_local_callback(RecordFunctionCallback(times.start, times.end).needs_ids(True))
+    callback = RecordFunctionCallback(partial(_time_begin, living), partial(_time_end, living))
+    return add_thread_local_callback(callback.needs_ids(True))
 
 
-class _OfRun:
-    """Knows its run as long as that lives."""
-
-    def __init__(self, run: ProfilerRun) -> None:
-        self._run = weakref.ref(run)
-
-    def living(self) -> ProfilerRun | None:
-        """The run, where it isn't over and no other one shadows it. PyTorch's own threads have no debug info of ours."""
-        run = self._run()
-        shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
-        return run if run is not None and not run.over and shadow in (None, run) else None
+def _living(reference: weakref.ref[ProfilerRun]) -> ProfilerRun | None:
+    """The run, where it isn't over and no other one shadows it. PyTorch's own threads have no debug info of ours."""
+    run = reference()
+    shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
+    return run if run is not None and not run.over and shadow in (None, run) else None
 
 
-class _CudaRanges(_OfRun):
-    def start(self, fn: Any) -> bool:
-        run = self.living()
-        if run is None or fn.name() in NOT_TIMED:
-            return False
-        run.cuda_times.record(EventKind.PUSH_RANGE, fn.handle())
-        return True
-
-    def end(self, fn: Any, timed: bool) -> None:
-        run = self.living()
-        if run is not None and timed:
-            run.cuda_times.record(EventKind.POP_RANGE, fn.handle())
+def _time_begin(living: Callable[[], ProfilerRun | None], fn: Any) -> bool:
+    run = living()
+    if run is None or fn.name() in NOT_TIMED:
+        return False
+    run.cuda_times.record(EventKind.PUSH_RANGE, fn.handle())
+    return True
 
 
-class _NvtxRanges(_OfRun):
-    def start(self, fn: Any) -> bool:
-        run = self.living()
-        if run is None:
-            return False
-        shapes = _shapes(fn.inputs()) if run.config.report_input_shapes else []
-        cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), shapes))
-        return True
+def _time_end(living: Callable[[], ProfilerRun | None], fn: Any, timed: bool) -> None:
+    run = living()
+    if run is not None and timed:
+        run.cuda_times.record(EventKind.POP_RANGE, fn.handle())
 
-    def end(self, fn: Any, pushed: bool) -> None:
-        if pushed:
-            cuda_stubs().range_pop()
+
+def _push_range(living: Callable[[], ProfilerRun | None], with_shapes: bool, fn: Any) -> bool:
+    if living() is None:
+        return False
+    cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), _shapes(fn.inputs()) if with_shapes else []))
+    return True
+
+
+def _pop_range(_fn: Any, pushed: bool) -> None:
+    if pushed:
+        cuda_stubs().range_pop()
 
 
 def nvtx_text(name: str, sequence_nr: int, shapes: list[list[int]]) -> str:

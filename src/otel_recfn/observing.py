@@ -19,8 +19,8 @@ from otel_recfn.callbacks.debug_info import (
     debug_info_pop,
     debug_info_push,
 )
+from otel_recfn.callbacks.futures import call_end_callbacks_on_future
 from otel_recfn.callbacks.operations import (
-    call_end_callbacks_on_future,
     record_edge_scope_with_debug_handle_and_inputs,
     record_function_enter,
     record_function_enter_new,

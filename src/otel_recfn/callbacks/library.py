@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch import details, observer_build
+from otel_recfn.pytorch import details
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
@@ -63,6 +63,8 @@ def load(report: Report) -> Library:
     """
     global _library
     if _library is None:
+        from otel_recfn.pytorch import observer_build  # which programs without callbacks need not import
+
         library = observer_build.load(observer_build.TORCH_CALLBACKS, _open)
         details.tell_losses(library.features(), details.CALLBACKS)
         library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, report)

@@ -11,28 +11,21 @@ Inputs are passed on only where somebody needs them. Where nobody observes, the 
     legacy   handle = record_function_enter(name, args)       a number that stands for the range until it ends, and holds it
     new      record = record_function_enter_new(name, args)   an object that is the range
     both     record_function_exit(handle_or_record)
-             call_end_callbacks_on_future(handle_or_record, future)
+             call_end_callbacks_on_future(handle_or_record, future)     see futures.py
 
 (sources: record_function.h, record_function_ops.cpp)
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import sys
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.support.failures import failure
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-
-F = TypeVar("F")
 
 
 def record_function_with_scope(
@@ -190,125 +183,3 @@ def _next_number() -> int:
 
 def _enter(record: RecordFunction, name: str, args: str | None) -> None:
     record.before(name, (args,) if args is not None and record.needs_inputs() else ())
-
-
-# --- ranges that end when a future completes
-
-
-def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) -> F:
-    """End the range when ``future`` completes, with the state that the calling thread has now.
-
-    The returned future replaces the one that was passed: once it is done, the range has ended. Cancelling it cancels that one.
-
-    Args:
-        record: what ``record_function_enter`` or ``record_function_enter_new`` returned.
-        future: a ``concurrent.futures.Future``, an asyncio future or task (call from its loop's thread), or a
-            ``torch.futures.Future``.
-
-    Returns:
-        a future of the same library that completes after the end callbacks ran, with the same value, error or cancellation.
-
-    Raises:
-        TypeError: ``record`` or ``future`` is none of these.
-        UnknownHandleError: a number that no enter has returned.
-    """
-    end = _Ending(record)
-    profiled: Any
-    if isinstance(future, concurrent.futures.Future):
-        profiled = _ProfiledFuture(future, end)
-    elif isinstance(future, asyncio.Future):
-        profiled = _ProfiledAsyncioFuture(future, end)
-    elif (torch := sys.modules.get("torch")) is not None and isinstance(future, torch.futures.Future):
-        profiled = _profiled_torch_future(torch, future, end)
-    else:
-        raise TypeError(f"{type(future).__name__} is not a future of concurrent.futures, asyncio or torch; pass one of these")
-    return profiled  # type: ignore[no-any-return]
-
-
-class _Ending:
-    """Ends the range, which it holds, with the state of the thread that asked for it."""
-
-    def __init__(self, record: int | PythonRecordFunction) -> None:
-        self._range, self._state = find_range(record), ThreadLocalState()
-
-    def __call__(self, error: BaseException | None, pass_on: Callable[[], None]) -> None:
-        range_, self._range = self._range, None
-        try:
-            if range_ is not None:
-                with ThreadLocalStateGuard(self._state):
-                    range_.end(*failure(error))
-        finally:
-            pass_on()
-
-
-def _error_of(future: Any) -> BaseException | None:
-    try:
-        error: BaseException | None = future.exception()
-    except (concurrent.futures.CancelledError, asyncio.CancelledError) as cancelled:
-        return cancelled
-    return error
-
-
-class _ProfiledFuture(concurrent.futures.Future[Any]):
-    def __init__(self, source: concurrent.futures.Future[Any], end: _Ending) -> None:
-        super().__init__()
-        self._source = source
-        source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
-
-    def cancel(self) -> bool:
-        return self._source.cancel()
-
-    def running(self) -> bool:
-        return self._source.running()
-
-    def _take_over(self) -> None:
-        error = _error_of(self._source)
-        if isinstance(error, concurrent.futures.CancelledError) and self._source.cancelled():
-            super().cancel()
-            self.set_running_or_notify_cancel()
-        elif error is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(self._source.result())
-
-
-class _ProfiledAsyncioFuture(asyncio.Future[Any]):
-    def __init__(self, source: asyncio.Future[Any], end: _Ending) -> None:
-        super().__init__(loop=source.get_loop())
-        self._source = source
-        source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
-
-    def cancel(self, msg: Any = None) -> bool:
-        return self._source.cancel(msg)
-
-    def _take_over(self) -> None:
-        error = _error_of(self._source)
-        if isinstance(error, asyncio.CancelledError) and self._source.cancelled():
-            super().cancel(*error.args[:1])
-        elif error is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(self._source.result())
-
-
-def _profiled_torch_future(torch: Any, source: Any, end: _Ending) -> Any:
-    # Not source.then(): it would give the program a RuntimeError with the text of its exception instead of that exception.
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else None
-    profiled = torch.futures.Future(devices=devices)
-
-    def on_done(source: Any) -> None:
-        try:
-            value, error = source.value(), None
-        except Exception as failure:
-            value, error = None, failure
-
-        def take_over() -> None:
-            if error is not None:
-                profiled.set_exception(error)
-            else:
-                profiled.set_result(value)
-
-        end(error, take_over)
-
-    source.add_done_callback(on_done)
-    return profiled

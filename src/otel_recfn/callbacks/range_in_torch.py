@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 from otel_recfn.callbacks import library as callbacks_library
 from otel_recfn.callbacks.thread_locals import RunningCallback
-from otel_recfn.pytorch import observer
 
 log = logging.getLogger("otel_recfn")
 
@@ -34,6 +33,9 @@ class RangesInTorch:
     """Begins ranges for those that observe the calling thread."""
 
     def __init__(self) -> None:
+        from otel_recfn.pytorch.observer import loaded_library  # which programs with callbacks alone need not import
+
+        self._loaded_library = loaded_library
         self._declared: object = None
         self._left_out: object = None
         self._warned = False
@@ -41,7 +43,7 @@ class RangesInTorch:
     def begin(self, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
         """Begin a RecordFunction of ours there; None where nobody observes the calling thread. Never raises."""
         try:
-            library = observer.loaded_library()
+            library = self._loaded_library()
             if library is None:
                 return _begin_by_torch(range_, inputs)
             self._prepare(library)

@@ -87,6 +87,8 @@ class TorchCallbacks:
         with self._loading:
             ask, self._asked_for = not self._asked_for, True
             if ask:
+                from otel_recfn.pytorch import observer_build  # noqa: F401 - a thread of ours may load, and must not import
+
                 when_torch_is_imported(self._load)
         with self._lock:
             if self._library is not None:

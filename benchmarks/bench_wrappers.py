@@ -20,11 +20,9 @@ import torch
 from command_line import number_given
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
-from otel_recfn.codegen.files import write
-from otel_recfn.codegen.generate import generate
+from otel_recfn.codegen.generate import generate, write
 from otel_recfn.codegen.shards import Request
-from otel_recfn.tracing.trace import tracing_into
-from otel_recfn.tracing.tracer import Tracer
+from otel_recfn.tracing.trace import Tracer, tracing_into
 
 ROUNDS = 100
 CALLS = 2_000

@@ -25,13 +25,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, remove_callback
-from otel_recfn.codegen.files import write
-from otel_recfn.codegen.generate import generate
+from otel_recfn.codegen.generate import generate, write
 from otel_recfn.codegen.names import parameter_name
+from otel_recfn.codegen.schemas import packaged_schemas
 from otel_recfn.codegen.shards import Request
-from otel_recfn.codegen.torchgen_schemas import packaged_schemas
-from otel_recfn.tracing.trace import tracing_into
-from otel_recfn.tracing.tracer import Tracer
+from otel_recfn.tracing.trace import Tracer, tracing_into
 
 ANY_CONTENT = ("empty", "resize", "_efficientzerotensor")
 """Operators, by the begin of their names, whose results have no defined content."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from otel_recfn.model.scope import NUM_SCOPES, RecordScope
     from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
-    from otel_recfn.pytorch.steps import step
     from otel_recfn.sinks.in_memory import InMemorySink
+    from otel_recfn.user_steps import step
 
     record_function: type[Any]
 
@@ -29,8 +29,8 @@ _HOMES = {
     "PythonCalls": "otel_recfn.model.python_calls",
     "RecordScope": "otel_recfn.model.scope",
     "profile": "otel_recfn.profiling",
-    "record_function": "otel_recfn.pytorch.user_ranges",
-    "step": "otel_recfn.pytorch.steps",
+    "record_function": "otel_recfn.user_ranges",
+    "step": "otel_recfn.user_steps",
 }
 """Where a name is; those that are not here are in ``otel_recfn.observing``."""
 

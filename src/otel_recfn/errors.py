@@ -10,36 +10,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from otel_recfn.codegen.errors import GeneratorError, SchemaError
-    from otel_recfn.legacy.errors import ProfilerError
+    from otel_recfn.callbacks.callback import SamplingProbabilityError
+    from otel_recfn.callbacks.debug_info import DebugInfoError
+    from otel_recfn.callbacks.library import InputsError, RangeOver
+    from otel_recfn.callbacks.operations import UnknownHandleError
+    from otel_recfn.codegen.operators import GeneratorError, SchemaError
+    from otel_recfn.legacy.config import ProfilerError
     from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-    from otel_recfn.pytorch.callbacks_library import RangeOver
     from otel_recfn.pytorch.private_cache import CacheUnsafe
     from otel_recfn.pytorch.unavailable import ObserverUnavailable
-    from otel_recfn.runtime.callback import SamplingProbabilityError
-    from otel_recfn.runtime.debug_info import DebugInfoError
-    from otel_recfn.runtime.operations import UnknownHandleError
-    from otel_recfn.runtime.range_properties import InputsError
-    from otel_recfn.tracing.library import OperatorMissingError
     from otel_recfn.tracing.trace import TraceError
+    from otel_recfn.tracing.wrappers import OperatorMissingError
 
 _HOMES = {
     "CacheUnsafe": "pytorch.private_cache",
     "CallRefused": "model.errors",
-    "DebugInfoError": "runtime.debug_info",
-    "GeneratorError": "codegen.errors",
-    "InputsError": "runtime.range_properties",
+    "DebugInfoError": "callbacks.debug_info",
+    "GeneratorError": "codegen.operators",
+    "InputsError": "callbacks.library",
     "ObserverUnavailable": "pytorch.unavailable",
-    "OperatorMissingError": "tracing.library",
-    "ProfilerError": "legacy.errors",
-    "RangeOver": "pytorch.callbacks_library",
+    "OperatorMissingError": "tracing.wrappers",
+    "ProfilerError": "legacy.config",
+    "RangeOver": "callbacks.library",
     "RecfnError": "model.errors",
     "RecorderUnavailable": "model.errors",
-    "SamplingProbabilityError": "runtime.callback",
-    "SchemaError": "codegen.errors",
+    "SamplingProbabilityError": "callbacks.callback",
+    "SchemaError": "codegen.operators",
     "SettingError": "model.errors",
     "TraceError": "tracing.trace",
-    "UnknownHandleError": "runtime.operations",
+    "UnknownHandleError": "callbacks.operations",
 }
 
 __all__ = [

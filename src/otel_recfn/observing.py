@@ -1,4 +1,4 @@
-"""Observers in Python: the public names of the runtime, mirrored on PyTorch's own operators.
+"""Observers in Python: the public names of ``callbacks/``.
 
 A callback that is added here sees ranges of ``record_function`` and ``RecordFunction`` and, once torch is imported, every
 RecordFunction of PyTorch's, in whatever thread it runs: operators, autograd nodes, TorchScript functions. PyTorch decides in
@@ -9,12 +9,33 @@ observer context. Tensors that the program has are the program's own objects; on
 tensor that shares its data. dtypes, layouts and memory formats are the numbers that PyTorch's operators get.
 """
 
-from otel_recfn.pytorch import torchs_observers
-from otel_recfn.pytorch.callbacks import TorchCallbacks
-from otel_recfn.pytorch.compiling import trace_instead, trace_into_graphs
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callback_lists import set_mirror
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks import torchs_observers
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.debug_info import (
+    DebugInfoGuard,
+    DebugInfoKind,
+    debug_info_get,
+    debug_info_peek,
+    debug_info_pop,
+    debug_info_push,
+)
+from otel_recfn.callbacks.futures import call_end_callbacks_on_future
+from otel_recfn.callbacks.operations import (
+    record_edge_scope_with_debug_handle_and_inputs,
+    record_function_enter,
+    record_function_enter_new,
+    record_function_exit,
+    record_function_with_inputs,
+    record_function_with_inputs_outputs,
+    record_function_with_scope,
+    record_function_with_scope_inputs_outputs,
+    record_outputs,
+    record_torchscript_function,
+    record_user_scope,
+    record_with_scope_debug_handle_and_inputs,
+)
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
     add_thread_local_callback,
@@ -28,46 +49,25 @@ from otel_recfn.runtime.callbacks import (
     reenable_callback,
     remove_callback,
 )
-from otel_recfn.runtime.debug_info import (
-    DebugInfoGuard,
-    DebugInfoKind,
-    debug_info_get,
-    debug_info_peek,
-    debug_info_pop,
-    debug_info_push,
-)
-from otel_recfn.runtime.futures import call_end_callbacks_on_future
-from otel_recfn.runtime.guards import (
+from otel_recfn.callbacks.running import get_step_callbacks, get_step_callbacks_unless_empty
+from otel_recfn.callbacks.sampling import StepCallbacks
+from otel_recfn.callbacks.state import (
     DisableRecordFunctionGuard,
+    PropagatingExecutor,
+    PropagatingThread,
     RecordFunctionGuard,
-    enable_record_function,
-    is_record_function_enabled,
-)
-from otel_recfn.runtime.helpers import (
-    record_edge_scope_with_debug_handle_and_inputs,
-    record_function_with_inputs,
-    record_function_with_inputs_outputs,
-    record_function_with_scope,
-    record_function_with_scope_inputs_outputs,
-    record_outputs,
-    record_torchscript_function,
-    record_user_scope,
-    record_with_scope_debug_handle_and_inputs,
-)
-from otel_recfn.runtime.operations import record_function_enter, record_function_enter_new, record_function_exit
-from otel_recfn.runtime.propagation import PropagatingExecutor, PropagatingThread, propagate
-from otel_recfn.runtime.record_function import RecordFunction
-from otel_recfn.runtime.sampling import StepCallbacks
-from otel_recfn.runtime.state import (
     RecordFunctionTLS,
     ThreadLocalState,
     ThreadLocalStateGuard,
+    enable_record_function,
     get_record_function_tls,
+    propagate,
     set_record_function_seed_for_testing,
     set_record_function_tls,
 )
-from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
-from otel_recfn.runtime.traced_range import TracedRange, enter_in_graph, graphs_have_ranges, leave_in_graph
+from otel_recfn.callbacks.thread_locals import is_record_function_enabled
+from otel_recfn.callbacks.traced_range import TracedRange, enter_in_graph, graphs_have_ranges, leave_in_graph
+from otel_recfn.pytorch.compiling import trace_instead, trace_into_graphs
 
 __all__ = [
     "INVALID_CALLBACK_HANDLE",
@@ -121,7 +121,6 @@ __all__ = [
     "set_record_function_tls",
 ]
 
-set_mirror(TorchCallbacks())
 torchs_observers.watch()
 trace_instead(RecordFunction, TracedRange)
 trace_instead(record_function_enter, record_function_enter_new)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.call_names import called_code
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
+from otel_recfn.support.code_text import called_code
 from running_capture import Running
 
 WITH_CALLS = Selected(sources=RECORD_FUNCTIONS | {EventSource.PYTHON_CALL})

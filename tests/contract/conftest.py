@@ -11,9 +11,9 @@ from calling_program import Traced
 from recording_helpers import Capture, Worker, reset, workers_of
 from runtime_helpers import Notes
 
+from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.recorder import recorder as the_recorder
-from otel_recfn.runtime.callbacks import add_thread_local_callback
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def recorder() -> Iterator[Recorder]:
 @pytest.fixture
 def runtime(recorder: Recorder) -> Iterator[Recorder]:
     """The recorder, under a runtime without callbacks."""
-    from otel_recfn.runtime import callbacks, guards
+    from otel_recfn.callbacks import registry, state
 
     yield recorder
-    callbacks.clear_callbacks()
-    guards.enable_record_function()
+    registry.clear_callbacks()
+    state.enable_record_function()
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.operations import record_function_enter, record_function_enter_new
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import add_global_callback
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import add_global_callback
-from otel_recfn.runtime.operations import record_function_enter, record_function_enter_new
-from otel_recfn.runtime.record_function import RecordFunction
 from patience import PATIENCE_S
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE

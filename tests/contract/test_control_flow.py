@@ -14,8 +14,8 @@ import pytest
 from opentelemetry import trace
 from step_program import Program
 
+from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.runtime.record_function import RecordFunction
 
 
 class Exit(enum.IntEnum):

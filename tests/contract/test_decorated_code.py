@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from recording_helpers import SOURCE, USER, Capture
 
-from otel_recfn.model.call_names import called_code, python_call_name
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import add_thread_local_callback
-from otel_recfn.support.code_text import code_text
+from otel_recfn.support.code_text import called_code, code_text, python_call_name
 
 
 class Called:

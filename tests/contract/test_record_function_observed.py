@@ -9,8 +9,8 @@ from test_record_function_async import *  # noqa: F403
 from test_record_function_async_decorator import *  # noqa: F403
 from test_record_function_decorator import *  # noqa: F403
 
+from otel_recfn.callbacks.registry import add_global_callback
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.runtime.callbacks import add_global_callback
 
 
 @pytest.fixture(autouse=True)

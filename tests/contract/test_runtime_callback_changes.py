@@ -8,7 +8,8 @@ import pytest
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
     add_thread_local_callback,
@@ -22,13 +23,12 @@ from otel_recfn.runtime.callbacks import (
     reenable_callback,
     remove_callback,
 )
-from otel_recfn.runtime.guards import (
+from otel_recfn.callbacks.state import (
     DisableRecordFunctionGuard,
     RecordFunctionGuard,
     enable_record_function,
     is_record_function_enabled,
 )
-from otel_recfn.runtime.record_function import RecordFunction
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

@@ -9,14 +9,14 @@ import pytest
 from recording_helpers import Capture
 from runtime_helpers import Notes, pairs, run_range
 
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import (
     add_global_callback,
     add_thread_local_callback,
     has_callbacks,
     remove_callback,
 )
-from otel_recfn.runtime.record_function import RecordFunction
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

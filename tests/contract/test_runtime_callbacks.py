@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
-from otel_recfn.model.errors import RecfnError, SettingError
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime import callback_lists
-from otel_recfn.runtime.callback import RecordFunctionCallback, SamplingProbabilityError
-from otel_recfn.runtime.callback_entries import CallbackEntry
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks import registry
+from otel_recfn.callbacks.callback import CallbackEntry, RecordFunctionCallback, SamplingProbabilityError
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
     add_thread_local_callback,
     has_callbacks,
 )
-from otel_recfn.runtime.record_function import RecordFunction
-from otel_recfn.runtime.step_callbacks import get_step_callbacks, get_step_callbacks_unless_empty
+from otel_recfn.callbacks.running import get_step_callbacks, get_step_callbacks_unless_empty
+from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.model.scope import RecordScope
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -129,16 +128,17 @@ def test_order_is_global_then_thread_local_each_by_handle(notes: Notes) -> None:
 
 def test_order_is_by_handle_also_where_the_earlier_handle_arrives_later(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread may be held up between taking its handle and adding its callback."""
-    main, add_global = threading.current_thread(), callback_lists.add_global
+    main, new_entry = threading.current_thread(), registry._new_entry
     taken, go_on = threading.Event(), threading.Event()
 
-    def held_up(entry: CallbackEntry) -> None:
+    def held_up(callback: RecordFunctionCallback) -> CallbackEntry:
+        entry = new_entry(callback)
         if threading.current_thread() is not main:
             taken.set()
             assert go_on.wait(PATIENCE_S)
-        add_global(entry)
+        return entry
 
-    monkeypatch.setattr(callback_lists, "add_global", held_up)
+    monkeypatch.setattr(registry, "_new_entry", held_up)
     earlier = threading.Thread(target=add_global_callback, args=(notes.callback("earlier"),))
     earlier.start()
     assert taken.wait(PATIENCE_S)

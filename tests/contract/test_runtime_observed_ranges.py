@@ -13,15 +13,16 @@ from recording_helpers import Capture
 from runtime_helpers import USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn import _native
-from otel_recfn.recording.recorder import Recorder
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks import registry
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.registry import (
     add_global_callback,
     add_thread_local_callback,
     disable_callback,
     reenable_callback,
     remove_callback,
 )
+from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -78,12 +79,11 @@ def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(notes: Notes) -> None:
-    from otel_recfn.runtime import callback_lists
 
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with callback_lists._lock:
+        with registry._lock:
             held.set()
             done.wait(PATIENCE_S)
 

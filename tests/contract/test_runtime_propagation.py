@@ -15,21 +15,24 @@ from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from otel_recfn.recording.recorder import Recorder
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.registry import (
     add_thread_local_callback,
     has_thread_local_callbacks,
     remove_callback,
 )
-from otel_recfn.runtime.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
-from otel_recfn.runtime.guards import enable_record_function, is_record_function_enabled
-from otel_recfn.runtime.propagation import PropagatingExecutor, PropagatingThread, propagate
-from otel_recfn.runtime.state import (
+from otel_recfn.callbacks.running import get_step_callbacks
+from otel_recfn.callbacks.state import (
+    PropagatingExecutor,
+    PropagatingThread,
     RecordFunctionTLS,
+    enable_record_function,
     get_record_function_tls,
+    is_record_function_enabled,
+    propagate,
 )
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
+from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S
 from thoroughness import examples
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from runtime_helpers import FUNCTION, in_thread, observe
 
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.record_function import FIRST_HANDLE, InputsError, OperatorName, RecordFunction
+from otel_recfn.callbacks.registry import add_global_callback
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import add_global_callback
-from otel_recfn.runtime.range_properties import InputsError, OperatorName
-from otel_recfn.runtime.record_function import FIRST_HANDLE, RecordFunction
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

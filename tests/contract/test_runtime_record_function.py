@@ -9,14 +9,14 @@ import pytest
 from recording_helpers import Capture
 from runtime_helpers import FUNCTION, USER, Notes, pairs, run_range
 
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.input_texts import input_texts
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import add_global_callback, clear_callbacks
 from otel_recfn.model.events import EventFlag, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import add_global_callback, clear_callbacks
-from otel_recfn.runtime.input_texts import input_texts
-from otel_recfn.runtime.record_function import RecordFunction
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from otel_recfn.recording.recorder import Recorder
-from otel_recfn.runtime.callback import RecordFunctionCallback
-from otel_recfn.runtime.callbacks import (
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.registry import (
     add_global_callback,
     add_thread_local_callback,
     disable_callback,
@@ -22,16 +22,17 @@ from otel_recfn.runtime.callbacks import (
     reenable_callback,
     remove_callback,
 )
-from otel_recfn.runtime.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
-from otel_recfn.runtime.guards import DisableRecordFunctionGuard, is_record_function_enabled
-from otel_recfn.runtime.state import (
+from otel_recfn.callbacks.running import get_step_callbacks
+from otel_recfn.callbacks.state import (
+    DisableRecordFunctionGuard,
     RecordFunctionTLS,
     ThreadLocalState,
     ThreadLocalStateGuard,
     get_record_function_tls,
+    is_record_function_enabled,
     set_record_function_tls,
 )
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
+from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S
 from thoroughness import examples
 

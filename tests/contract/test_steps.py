@@ -18,12 +18,12 @@ from step_program import Program
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Event
-from otel_recfn.model.call_names import called_code
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.steps import step
+from otel_recfn.support.code_text import called_code
 from patience import PATIENCE_S
 from running_capture import Running
 

@@ -15,9 +15,9 @@ import torch.profiler as theirs  # noqa: E402
 from torch_programs import run_together  # noqa: E402
 
 from otel_recfn import profile  # noqa: E402
+from otel_recfn.callbacks.state import PropagatingThread  # noqa: E402
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy  # noqa: E402
 from otel_recfn.model.events import EventKind  # noqa: E402
-from otel_recfn.runtime.propagation import PropagatingThread  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 

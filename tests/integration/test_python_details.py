@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from otel_recfn.callbacks import library as callbacks_library
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.pytorch import callbacks_library, details
+from otel_recfn.pytorch import details
 from otel_recfn.pytorch.future_callbacks import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.profiler_starts import ProfilerStarts

@@ -28,8 +28,8 @@ from otel_recfn import (  # noqa: E402
     record_function_enter_new,
     record_function_exit,
 )
-from otel_recfn.pytorch import torchs_observers  # noqa: E402
-from otel_recfn.pytorch.range_in_torch import TorchsRange  # noqa: E402
+from otel_recfn.callbacks import torchs_observers  # noqa: E402
+from otel_recfn.callbacks.range_in_torch import _end_by_torch  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 
@@ -305,7 +305,7 @@ def test_a_range_of_torchs_that_cannot_end_raises_nothing() -> None:
         def __exit__(self, *_error: object) -> None:
             raise TypeError("'NoneType' object is not callable")
 
-    TorchsRange(Broken()).end(False)
+    _end_by_torch(Broken(), False)
 
 
 def test_ranges_reach_torchs_observers_where_ours_is_not_loaded(run_with_dynamo: Any) -> None:

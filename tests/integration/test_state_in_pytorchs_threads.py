@@ -11,9 +11,8 @@ import pytest
 
 import otel_recfn
 from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
-from otel_recfn.pytorch.thread_state import TorchState
-from otel_recfn.runtime.carried import Carried
-from otel_recfn.runtime.debug_info import debug_info_get
+from otel_recfn.callbacks.debug_info import debug_info_get
+from otel_recfn.callbacks.thread_locals import Carried, TorchState
 
 torch = pytest.importorskip("torch")
 

@@ -15,11 +15,11 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, scripted_programs  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
+from otel_recfn.callbacks.library import RangeOver  # noqa: E402
+from otel_recfn.callbacks.record_function import InputsError  # noqa: E402
 from otel_recfn.model.errors import RecfnError  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
-from otel_recfn.pytorch.callbacks_library import RangeOver  # noqa: E402
-from otel_recfn.runtime.range_properties import InputsError  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 

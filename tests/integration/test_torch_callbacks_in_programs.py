@@ -70,16 +70,16 @@ assert names == ["python", "python"]
             PROGRAM
             + """
 import torch
-from otel_recfn.pytorch import callbacks as torch_callbacks
+from otel_recfn.callbacks import torch_callbacks
 load, settle = torch_callbacks.load, torch_callbacks.TorchCallbacks.finish_adding
 loading, waiting = threading.Event(), threading.Event()
-def load_slowly():
+def load_slowly(report):
     loading.set()
     assert waiting.wait(60)
-    return load()
-def settle_after_saying_so(mirror):
+    return load(report)
+def settle_after_saying_so(callbacks):
     if loading.is_set(): waiting.set()
-    settle(mirror)
+    settle(callbacks)
 torch_callbacks.load, torch_callbacks.TorchCallbacks.finish_adding = load_slowly, settle_after_saying_so
 loads = threading.Thread(target=observing.add_global_callback, args=(RecordFunctionCallback(lambda function: None),))
 loads.start()

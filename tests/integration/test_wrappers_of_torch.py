@@ -15,7 +15,7 @@ from otel_recfn import RecordFunctionCallback, add_global_callback, profile, rem
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
 from otel_recfn.tracing.graph import Node
-from otel_recfn.tracing.tracer import TracerWarning
+from otel_recfn.tracing.trace import TracerWarning
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -27,10 +27,9 @@ Words = torch.dtype, torch.layout, torch.memory_format
 @pytest.fixture(scope="module")
 def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A module with wrappers of all operators of the installed torch."""
-    from otel_recfn.codegen.files import write
-    from otel_recfn.codegen.generate import generate
+    from otel_recfn.codegen.generate import generate, write
+    from otel_recfn.codegen.schemas import packaged_schemas
     from otel_recfn.codegen.shards import Request
-    from otel_recfn.codegen.torchgen_schemas import packaged_schemas
 
     folder = tmp_path_factory.mktemp("generated")
     made = generate(Request(packaged_schemas(), shards=5))

@@ -22,7 +22,14 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(output.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("statement", ["import otel_recfn", "from otel_recfn import RecordScope"])
+IMPORTS = (
+    "import otel_recfn",
+    "from otel_recfn import RecordScope",
+    "import otel_recfn.observing, otel_recfn.tracing.wrappers",
+)
+
+
+@pytest.mark.parametrize("statement", IMPORTS)
 def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
     assert not loaded_by(statement) & set(HEAVY)
 

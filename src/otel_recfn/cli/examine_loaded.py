@@ -27,8 +27,8 @@ observer.ensure_loaded()
 print(observer.status().features)
 """
 LOAD_CALLBACKS = """
-from otel_recfn.pytorch import callbacks_library
-print(callbacks_library.load().features())
+from otel_recfn.callbacks import library as callbacks_library
+print(callbacks_library.load(lambda *_error: True).features())
 """
 FIND_DETAILS = """
 import torch.utils.checkpoint

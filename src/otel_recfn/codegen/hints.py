@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from otel_recfn.codegen.errors import SchemaError
-from otel_recfn.codegen.operators import Argument, Operator, Return, SchemaType
+from otel_recfn.codegen.operators import Argument, Operator, Return, SchemaError, SchemaType
 
 PLAIN: Mapping[str, str] = MappingProxyType(
     {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}

@@ -1,4 +1,4 @@
-"""The frozen model of operators: all that the generator knows of a schema, without torchgen."""
+"""The frozen model of operators: all that the generator knows of a schema, without torchgen; and what may be wrong with one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,33 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
-from otel_recfn.codegen.errors import Location
+from otel_recfn.model.errors import RecfnError
+
+
+class Location(NamedTuple):
+    """An entry of a schema file."""
+
+    file: str
+    line: int
+    operator: str = ""
+    """Its schema's text up to the arguments, as far as it could be read."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.operator}" if self.operator else f"{self.file}:{self.line}"
+
+
+class SchemaError(RecfnError):
+    """An operator schema that can't be read."""
+
+    def __init__(self, location: Location, message: str) -> None:
+        super().__init__(f"{location}: {message}")
+        self.location = location
+
+
+class GeneratorError(RecfnError):
+    """The generator lacks something that it needs."""
 
 
 class Kind(Enum):

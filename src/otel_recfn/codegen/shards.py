@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_recfn.codegen.errors import SchemaError
 from otel_recfn.codegen.layout import STEP, WIDTH, Group, comment, lines_of, split_lines
 from otel_recfn.codegen.names import RUNTIME, is_objects, library_name
+from otel_recfn.codegen.operators import SchemaError
 from otel_recfn.codegen.wrapper_text import Wrapper
 
 MARK = "# Written by otel-recfn codegen"

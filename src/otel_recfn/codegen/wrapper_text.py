@@ -1,19 +1,30 @@
-"""The text of one operator's wrapper."""
+"""The text of one operator's wrapper, and how it calls the operator.
+
+PyTorch converts each argument that is passed, also those that are the default, which costs up to some hundred nanoseconds for a
+list or a keyword. So wrappers of its operators leave out what has its default, where all have that, or all keywords have it.
+Operators in Python are passed all arguments: their own defaults may be others than the schema's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from keyword import iskeyword
 
 from otel_recfn.codegen import hints
-from otel_recfn.codegen.call_text import Calls
-from otel_recfn.codegen.errors import SchemaError
-from otel_recfn.codegen.facts import Facts, Input, Recorded
-from otel_recfn.codegen.hints import Words
+from otel_recfn.codegen.hints import TORCH, Words
 from otel_recfn.codegen.layout import STEP as INDENT
 from otel_recfn.codegen.layout import WIDTH, Group, dict_of, docstring, lines_of, split_lines, tuple_of
 from otel_recfn.codegen.names import function_name, is_name, is_objects, library_name, operator_name, parameter_name
-from otel_recfn.codegen.operators import Argument, Operator
+from otel_recfn.codegen.operators import Argument, Operator, SchemaError
+from otel_recfn.codegen.rules import Facts, Input, Recorded
+
+SINGLETONS = ("None", "True", "False")
+ALL_DEFAULT = "all_default"
+"""The variable that a condition is kept in that has no room on a line."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +42,20 @@ class Wrapper:
 
     @property
     def constants(self) -> dict[str, str]:
-        """Constants of its module that it needs: expressions by name."""
-        return Calls(self.operator, operator_name(self.name), self.words).constants
+        """Constants of its module that the defaults are compared with: expressions by name."""
+        named = {_constant(value): value for value in self._defaults.values()}
+        return {name: value for name, value in named.items() if name != value}
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The defaults, by argument, that may be left out of a call."""
+        optional = [each for each in self.operator.arguments if each.default is not None] if self.words is TORCH else []
+        return {each.name: hints.default(each, self.operator, self.words) for each in optional}
+
+    @property
+    def _object(self) -> str:
+        """The Operator object's name in the module."""
+        return operator_name(self.name)
 
     def lines(self) -> list[str]:
         """The Operator object and the function."""
@@ -54,7 +77,7 @@ class Wrapper:
             self._return_types(),
             *self._recorded(),
         ]
-        return Group(f"{operator_name(self.name)} = {library_name(name.namespace)}.operator(", parts, ")")
+        return Group(f"{self._object} = {library_name(name.namespace)}.operator(", parts, ")")
 
     def _types(self) -> Group:
         return dict_of([f'"{each.name}": "{each.type.text}"' for each in self.operator.arguments])
@@ -84,13 +107,12 @@ class Wrapper:
     # --- the function
 
     def _function(self) -> list[str]:
-        calls = Calls(self.operator, operator_name(self.name), self.words)
         return [
             *self._signature(),
             *docstring(f"{self.operator.name.namespace}::{self.operator.schema}", INDENT),
             f"{INDENT}if not Watched.now:",
-            *calls.unobserved(INDENT * 2),
-            *lines_of(calls.observed(), INDENT),
+            *self._unobserved(INDENT * 2),
+            *lines_of(self._observed(), INDENT),
         ]
 
     def _signature(self) -> list[str]:
@@ -124,9 +146,72 @@ class Wrapper:
         if positional != sorted(positional):
             raise SchemaError(self.operator.location, "an argument without a default follows one with a default; give it one")
 
+    # --- how it calls the operator
+
+    def _unobserved(self, indent: str) -> list[str]:
+        """What a wrapper does where nobody observes."""
+        keywords = [each.name for each in self.operator.arguments if each.keyword_only and each.name in self._defaults]
+        lines: list[str] = []
+        for left_out in dict.fromkeys((tuple(self._defaults), tuple(keywords))):
+            if left_out:
+                lines += [*self._condition(left_out, indent), *lines_of(self._call(left_out), f"{indent}    ")]
+        return [*lines, *lines_of(self._call(()), indent)]
+
+    def _observed(self) -> Group:
+        """What it does where somebody may."""
+        positional = [parameter_name(each.name) for each in self.operator.arguments if not each.keyword_only]
+        by_name = [f'"{each.name}": {parameter_name(each.name)}' for each in self.operator.arguments if each.keyword_only]
+        return Group(f"return {self._object}.observed(", [tuple_of(positional), dict_of(by_name)], ")")
+
+    def _call(self, left_out: Sequence[str]) -> Group:
+        passed = [_passed(each) for each in self.operator.arguments if each.name not in left_out]
+        return Group(f"return {self._object}.target(", passed, ")")
+
+    def _condition(self, names: Sequence[str], indent: str) -> list[str]:
+        """Whether all these have their defaults: ``if dtype is device is None and alpha is _DEFAULT_1:``"""
+        wanted = list(dict.fromkeys(_constant(self._defaults[name]) for name in names))
+        same = [[parameter_name(name) for name in names if _constant(self._defaults[name]) == each] for each in wanted]
+        parts = [" is ".join([*some, value]) for chain, value in zip(same, wanted, strict=True) for some in _few(chain, value)]
+        lines, condition = [], parts[0]
+        for part in parts[1:]:
+            if len(f"{indent}if {condition} and {part}:") > WIDTH - len(ALL_DEFAULT):
+                lines.append(f"{indent}{ALL_DEFAULT} = {condition}")
+                condition = ALL_DEFAULT
+            condition = f"{condition} and {part}"
+        return [*lines, f"{indent}if {condition}:"]
+
 
 def _input(given: Input) -> str:
     if given.value.startswith("="):
         return f'Constant("{given.name}", {given.value.removeprefix("=")})'
     argument, _, option = given.value.partition(".")
     return f'Option("{given.name}", "{argument}", "{option}")' if option else f'"{argument}"'
+
+
+def _few(names: list[str], value: str) -> Iterator[list[str]]:
+    """As many as a line has room for, beside the value and what else it says."""
+    some: list[str] = []
+    for name in names:
+        if some and len(" is ".join([*some, name, value])) > WIDTH - 40:
+            yield some
+            some = []
+        some.append(name)
+    yield some
+
+
+def _passed(argument: Argument) -> str:
+    value = parameter_name(argument.name)
+    if not argument.keyword_only:
+        return value
+    return f'**{{"{argument.name}": {value}}}' if iskeyword(argument.name) else f"{argument.name}={value}"
+
+
+def _constant(expression: str) -> str:
+    """The name under which a default is compared: itself, where ``is`` may stand beside it."""
+    if expression in SINGLETONS or expression.startswith("torch."):
+        return expression
+    readable = "_DEFAULT_" + re.sub(r"\W+", "_", expression.replace("-", "minus ")[:30]).strip("_")
+    if re.fullmatch(r"-?\d{,20}", expression):
+        return readable
+    # Others may read the same: 2, "2" and (2,).
+    return f"{readable}_{hashlib.sha1(expression.encode(), usedforsecurity=False).hexdigest()[:6]}"

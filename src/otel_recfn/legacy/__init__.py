@@ -3,15 +3,18 @@
 Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
 """
 
-from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
-from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
+from otel_recfn.legacy.config import (
+    ActiveProfilerType,
+    EventKind,
+    ProfilerConfig,
+    ProfilerDisableOptions,
+    ProfilerError,
+    ProfilerState,
+)
 from otel_recfn.legacy.cuda import CudaRecord, CudaStubs, register_cuda_methods
-from otel_recfn.legacy.errors import ProfilerError
-from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.event_kind import EventKind
-from otel_recfn.legacy.event_list import RangeEventList
-from otel_recfn.legacy.guard import TLSLegacyProfilerGuard
+from otel_recfn.legacy.event import LegacyEvent, TorchRecord, torch_records
 from otel_recfn.legacy.profiler import (
+    TLSLegacyProfilerGuard,
     add_event_list,
     disable_profiler_legacy,
     enable_profiler_legacy,
@@ -20,10 +23,8 @@ from otel_recfn.legacy.profiler import (
     profiler_enabled,
     profiler_type,
 )
-from otel_recfn.legacy.record_profile import RecordProfile
-from otel_recfn.legacy.result import ThreadEventLists
-from otel_recfn.legacy.thread_events import ThreadEvents
-from otel_recfn.legacy.torch_records import TorchRecord, torch_records
+from otel_recfn.legacy.record_profile import RecordProfile, write_profiler_events_to_stream
+from otel_recfn.legacy.thread_events import RangeEventList, ThreadEventLists, ThreadEvents
 
 __all__ = [
     "ActiveProfilerType",

@@ -1,4 +1,4 @@
-"""What a profiler run records, and how it ends."""
+"""What a profiler run records and how it ends, the kinds of its events, and its error; most values and names are PyTorch's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import Extra
 
 NUM_VALUES = 3
 """Of a config that travels: state, shapes, memory."""
+START_PROFILE = "__start_profile"
+STOP_PROFILE = "__stop_profile"
+"""The marks at the two ends of a run."""
+
+
+class ProfilerError(RecfnError, RuntimeError):
+    """The profiler can't do that now, or an event isn't what it should be. A RuntimeError, as PyTorch's."""
+
+
+class EventKind(IntEnum):
+    """What happened. The values are PyTorch's."""
+
+    MARK = 0
+    PUSH_RANGE = 1
+    POP_RANGE = 2
+    MEMORY_ALLOC = 3
 
 
 class ProfilerState(IntEnum):

@@ -1,4 +1,4 @@
-"""What the profiler asks of CUDA: events that time the GPU, and NVTX ranges.
+"""What the profiler asks of CUDA: events that time the GPU, and NVTX ranges; and the times of a run that were taken so.
 
 Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h; a build of PyTorch without CUDA has none there either.
 """
@@ -7,26 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, NamedTuple, Protocol
+import weakref
+from typing import Any, NamedTuple
 
-from otel_recfn.legacy.errors import ProfilerError
-from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time
+from otel_recfn.legacy.config import EventKind, ProfilerError
+from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time, take_memory_times
 from otel_recfn.pytorch.observer import loaded_library
 
 MICROSECONDS_PER_MILLISECOND = 1000.0
-
-
-class CudaEvent(Protocol):
-    """What is used of ``torch.cuda.Event``."""
-
-    def record(self) -> None:
-        """Record the event on the current stream: it happens when the stream reaches it."""
-
-    def synchronize(self) -> None:
-        """Wait until it has happened."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to a later one."""
 
 
 class CudaRecord(NamedTuple):
@@ -34,35 +22,13 @@ class CudaRecord(NamedTuple):
 
     device: int
     event: Any
-    """A CudaEvent, or what else the stubs' ``elapsed_us`` takes."""
+    """What the stubs' ``elapsed_us`` takes: a ``torch.cuda.Event``, where PyTorch's own clock of GPU moments isn't there."""
     cpu_ns: int
     """When it was asked for, in Unix nanoseconds."""
 
 
-class CudaStubs(Protocol):
-    """CUDA, as far as the profiler uses it."""
-
-    def enabled(self) -> bool:
-        """Whether PyTorch has CUDA: the other methods may be called."""
-
-    def record(self) -> CudaRecord:
-        """An event on the current stream of the current device."""
-
-    def elapsed_us(self, begin: Any, end: Any) -> float:
-        """Microseconds between two events; waits for both."""
-
-    def mark(self, name: str) -> None:
-        """An NVTX mark."""
-
-    def range_push(self, name: str) -> None:
-        """An NVTX range begins in this thread."""
-
-    def range_pop(self) -> None:
-        """The innermost NVTX range of this thread ends."""
-
-
-class TorchCuda:
-    """CUDA by way of PyTorch, where the program has imported it."""
+class CudaStubs:
+    """CUDA, as far as the profiler uses it, by way of PyTorch, where the program has imported that."""
 
     def enabled(self) -> bool:
         """Whether there is a device to time."""
@@ -112,16 +78,90 @@ def _cuda() -> Any:
     return sys.modules["torch"].cuda
 
 
-_stubs: CudaStubs = TorchCuda()
+_stubs: Any = CudaStubs()
 
 
-def cuda_stubs() -> CudaStubs:
-    """What stands for CUDA now."""
+def cuda_stubs() -> Any:
+    """What stands for CUDA now: the CudaStubs, or what was registered in their place."""
     return _stubs
 
 
-def register_cuda_methods(stubs: CudaStubs) -> CudaStubs:
-    """Put something else in CUDA's place, as another device's plugin or a test does. Returns what was there."""
+def register_cuda_methods(stubs: Any) -> Any:
+    """Put something else in CUDA's place, as another device's plugin or a test does. Returns what was there.
+
+    It has the methods of CudaStubs; ``record`` gives a CudaRecord, and ``elapsed_us`` takes the events of two.
+    """
     global _stubs
     replaced, _stubs = _stubs, stubs
     return replaced
+
+
+# --- when ranges, marks and changes of memory of a run came to pass on a GPU
+
+
+class CudaTimes:
+    """CUDA events by what they time, until that becomes an event of the run. Methods may be called from any thread.
+
+    Args:
+        most: moments kept; what comes beyond is not timed, as its range wouldn't be kept either.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._records: dict[tuple[EventKind, int], CudaRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def record(self, kind: EventKind, key: int) -> None:
+        """It happens now on the current stream: the push or pop of the range with handle ``key``, or the mark with that id."""
+        if len(self._records) < self._most:
+            self._records[kind, key] = cuda_stubs().record()
+
+    def put(self, kind: EventKind, key: int, record: CudaRecord) -> None:
+        """It happened then."""
+        if len(self._records) < self._most:
+            self._records[kind, key] = record
+
+    def take(self, kind: EventKind, key: int) -> CudaRecord | None:
+        """What was recorded for it; None where nothing was."""
+        return self._records.pop((kind, key), None)
+
+
+_timed: dict[int, weakref.ref[CudaTimes]] = {}
+"""Where runs that ask for changes of memory have their times, by identity. PyTorch's reports are timed natively meanwhile."""
+
+
+def begin_timing_memory(times: CudaTimes) -> None:
+    """Note in ``times`` when memory changes, from now on. Does nothing where that can't be taken natively."""
+    library = loaded_library()
+    if library is None or not isinstance(cuda_stubs(), CudaStubs):
+        return
+    _timed[id(times)] = weakref.ref(times)
+    weakref.finalize(times, _leave, id(times)).atexit = False
+    library.recfn_observer_time_memory(1)
+
+
+def end_timing_memory(times: CudaTimes) -> None:
+    """Note no more changes there: the run is over."""
+    if id(times) in _timed:
+        collect_memory_times()
+        _leave(id(times))
+
+
+def collect_memory_times() -> None:
+    """Give the runs what was taken since the last time."""
+    library = loaded_library()
+    if library is None or not _timed:
+        return
+    for event_id, timed in take_memory_times(library).items():
+        record = CudaRecord(timed.device, timed.moment, timed.cpu_ns)
+        for each in list(_timed.values()):
+            if (times := each()) is not None:
+                times.put(EventKind.MEMORY_ALLOC, event_id, record)
+
+
+def _leave(identity: int) -> None:
+    library = loaded_library()
+    if _timed.pop(identity, None) is not None and not _timed and library is not None:
+        library.recfn_observer_time_memory(0)

@@ -1,4 +1,4 @@
-"""One event of the legacy profiler: a begin, an end, a mark or a memory report.
+"""One event of the legacy profiler: a begin, an end, a mark or a memory report. It is read and sent as PyTorch's own are.
 
 Source: ``LegacyEvent`` in torch/csrc/autograd/profiler_legacy.h; the same fields under the same names.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.legacy import event_values
-from otel_recfn.legacy.cuda import CudaEvent, cuda_stubs
-from otel_recfn.legacy.errors import ProfilerError
-from otel_recfn.legacy.event_kind import KIND_WORDS, EventKind
+from otel_recfn.legacy.config import EventKind, ProfilerError
+from otel_recfn.legacy.cuda import cuda_stubs
 
 log = logging.getLogger("otel_recfn")
 
 CPU_MEMORY = ("cpu", "mkldnn", "ideep")
 CUDA_MEMORY = ("cuda", "hip")
+KIND_WORDS = {
+    EventKind.MARK: "mark",
+    EventKind.PUSH_RANGE: "push",
+    EventKind.POP_RANGE: "pop",
+    EventKind.MEMORY_ALLOC: "memory_alloc",
+}
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class LegacyEvent:
     cuda_memory_usage: int = 0
     device: int = -1
     cuda_us: int = -1
-    cuda_event: CudaEvent | None = None
+    cuda_event: Any = None
     sequence_nr: int = -1
     fwd_thread_id: int = 0
     scope: int = 0
@@ -83,7 +87,7 @@ class LegacyEvent:
         return self._extra_args if self._extra_args is not None else {}
 
     def set_extra_args(self, extra_args: Mapping[str, Any]) -> None:
-        """Say it."""
+        """Replace what ``extra_args`` says."""
         self._extra_args = dict(extra_args)
 
     @property
@@ -97,7 +101,7 @@ class LegacyEvent:
         return self.cpu_ns / 1000
 
     def set_cpu_us(self, cpu_us: int) -> None:
-        """Say when it was, in whole Unix microseconds."""
+        """Set the event's time, in whole Unix microseconds."""
         self.cpu_ns = cpu_us * 1000
 
     @property
@@ -142,7 +146,8 @@ class LegacyEvent:
             return float(later.cuda_us - self.cuda_us)
         if self.cuda_event is None or later.cuda_event is None:
             raise ProfilerError("only one of the events is remote; compare events of one process")
-        return cuda_stubs().elapsed_us(self.cuda_event, later.cuda_event)
+        elapsed_us: float = cuda_stubs().elapsed_us(self.cuda_event, later.cuda_event)
+        return elapsed_us
 
     def to_value_list(self) -> list[Any]:
         """Twelve values in which the event travels to another process (``LegacyEvent::toIValue``).
@@ -171,7 +176,7 @@ class LegacyEvent:
         Raises:
             ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
         """
-        return cls(**event_values.decode(values), is_remote=True)
+        return cls(**_decoded(values), is_remote=True)
 
 
 def memory_columns(nbytes: NDArray[np.int64], devices: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -191,3 +196,120 @@ def memory_columns(nbytes: NDArray[np.int64], devices: Sequence[str]) -> tuple[l
 def _warn_of(device: str) -> None:
     """Once a kind of device, not at each of its reports."""
     log.warning("Unsupported memory profiling device: %s", device)
+
+
+# --- as values
+
+VALUES: tuple[tuple[str, type], ...] = (
+    ("kind", int),
+    ("name", str),
+    ("thread_id", int),
+    ("handle", float),
+    ("node_id", int),
+    ("cpu_memory_usage", int),
+    ("cpu_ns", int),
+    ("cuda_recorded", bool),
+    ("cuda_memory_usage", int),
+    ("device", int),
+    ("cuda_us", int),
+    ("shapes", list),
+)
+"""What travels, in this order, and as what. A handle is a float, so one above 2**53 was rounded; shapes are lists of lists."""
+
+
+def _decoded(values: Any) -> dict[str, Any]:
+    """The fields of a LegacyEvent from its values; what follows the twelfth is ignored."""
+    if not isinstance(values, list):
+        raise ProfilerError(f"Expected an event as a list of values, got {type(values).__name__}; pass what to_value_list gave")
+    if len(values) < len(VALUES):
+        raise ProfilerError(f"Expected at least {len(VALUES)} elements to reconstruct LegacyEvent, got {len(values)}")
+    for place, (name, kind) in enumerate(VALUES):
+        if not isinstance(values[place], kind) or (kind is int and isinstance(values[place], bool)):
+            raise ProfilerError(f"Expected {name.upper()} (element {place}) to be {kind.__name__}, got {values[place]!r}")
+    fields = dict(zip((name for name, _ in VALUES), values, strict=False))
+    kind, handle, device, cuda_us = fields["kind"], fields["handle"], fields["device"], fields["cuda_us"]
+    if kind not in EventKind.__members__.values():
+        raise ProfilerError(f"unknown event kind {kind}; allowed: {', '.join(f'{kind:d}' for kind in EventKind)}")
+    if not handle.is_integer() or handle < 0:
+        raise ProfilerError(f"Expected HANDLE (element 3) to be a whole number, got {handle!r}")
+    if fields["cpu_ns"] <= 0:
+        raise ProfilerError(f"Expected CPU_NS above 0, got {fields['cpu_ns']}; send events that were recorded")
+    if fields.pop("cuda_recorded") and min(device, cuda_us) < 0:
+        raise ProfilerError(
+            "Expected CUDA_DEVICE and CUDA_US of an event recorded for CUDA to be at least 0, "
+            f"got {device} and {cuda_us}; set cuda_us before the event is sent"
+        )
+    return {**fields, "kind": EventKind(kind), "handle": int(handle), "shapes": tuple(map(_shape, fields["shapes"]))}
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ProfilerError(f"Expected each profiler shape element to be a list, got {value!r}")
+    for size in value:
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise ProfilerError(f"Expected sizes to be int, got {size!r}")
+    return tuple(value)
+
+
+# --- for PyTorch's parser of legacy records
+
+
+def torch_records(lists: Iterable[Iterable[LegacyEvent]]) -> list[list[TorchRecord]]:
+    """What ``disable_profiler_legacy`` gave, as ``torch.autograd._disable_profiler_legacy`` gives its own.
+
+    from torch.autograd.profiler_legacy import _parse_legacy_records
+    from torch.autograd.profiler_util import EventList
+
+    events = EventList(_parse_legacy_records(torch_records(lists)), use_device=None)
+    """
+    return [[TorchRecord(event) for event in events] for events in lists]
+
+
+def _method(attribute: str) -> Callable[[TorchRecord], Any]:
+    """A method that gives an attribute of the event; tuples as lists, as PyTorch's binding does."""
+
+    def get(self: TorchRecord) -> Any:
+        return _with_lists(getattr(self.event, attribute))
+
+    return get
+
+
+def _with_lists(value: Any) -> Any:
+    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+class TorchRecord:
+    """A LegacyEvent as ``torch._C._autograd.ProfilerEvent``: what are attributes of our events are methods there."""
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: LegacyEvent) -> None:
+        self.event = event
+
+    kind = _method("kind_str")
+    name = _method("name")
+    thread_id = _method("thread_id")
+    fwd_thread_id = _method("fwd_thread_id")
+    device = _method("device")
+    has_cuda = _method("has_cuda")
+    shapes = _method("shapes")
+    cpu_memory_usage = _method("cpu_memory_usage")
+    cuda_memory_usage = _method("cuda_memory_usage")
+    handle = _method("handle")
+    node_id = _method("node_id")
+    is_remote = _method("is_remote")
+    sequence_nr = _method("sequence_nr")
+    stack = _method("stack")
+    scope = _method("scope")
+    correlation_id = _method("correlation_id")
+    start_us = _method("cpu_us")
+    flops = _method("flops")
+    is_async = _method("is_async")
+
+    def cpu_elapsed_us(self, later: TorchRecord) -> float:
+        """Microseconds from this event to a later one."""
+        return self.event.cpu_elapsed_us(later.event)
+
+    def cuda_elapsed_us(self, later: TorchRecord) -> float:
+        """Microseconds on the GPU from this event to a later one."""
+        return self.event.cuda_elapsed_us(later.event)

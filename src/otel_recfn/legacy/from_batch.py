@@ -11,8 +11,9 @@ that is open still has no pop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+import dataclasses
+from collections.abc import Iterable
+from functools import cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,23 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.input_lists import flat_shapes
-from otel_recfn.legacy.config import ProfilerConfig
-from otel_recfn.legacy.cuda_times import CudaTimes, time_memory
+from otel_recfn.callbacks.record_function import next_handle
+from otel_recfn.legacy.config import EventKind, ProfilerConfig
+from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent, memory_columns
-from otel_recfn.legacy.event_kind import EventKind
-from otel_recfn.legacy.event_list import RangeEventList
-from otel_recfn.legacy.event_order import ends_in_order, places
 from otel_recfn.legacy.extra_args import SIZES, Inputs, extra_args
 from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.runtime.record_function import next_handle
 
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""
-Shapes = tuple[tuple[int, ...], ...]
 
 RANGE = events.EventKind.RANGE
 KINDS = np.zeros(len(events.EventKind), np.uint8)
@@ -45,24 +42,42 @@ KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, E
 """What each kind of row is for the legacy profiler when it begins."""
 EXACT_AS_FLOAT = 1 << 53
 """Whole numbers up to this one are, and handles travel as floats."""
+BLOCK = 4096
+"""Events that are made at once."""
+DEFAULTS = {field.name: repeat(field.default) for field in dataclasses.fields(LegacyEvent)}
 
 
-def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> list[RangeEventList]:
+def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> list[ThreadEvents]:
     """One list per thread that has rows, in the order in which the threads first recorded."""
     maker = _EventMaker(batch, cuda_times, config)
     number = batch.event_id >> np.uint64(ORDINAL_BITS)
-    return [_event_list(batch, np.flatnonzero(number == each), maker) for each in np.unique(number)]
+    return [_thread_events(batch, np.flatnonzero(number == each), maker) for each in np.unique(number)]
 
 
-def _event_list(batch: Batch, rows: Rows, maker: _EventMaker) -> RangeEventList:
+def _thread_events(batch: Batch, rows: Rows, maker: _EventMaker) -> ThreadEvents:
     """The events of a thread, from its rows."""
     moments = _moments(batch, rows)
-    events = ThreadEvents.made_by(len(moments.rows), partial(maker.make, moments))
+    made = ThreadEvents.made_by(len(moments.rows), partial(maker.events, moments))
     if maker.times_on_gpu():
-        time_memory(events)
-    made = RangeEventList()
-    made.record_all(events)
+        _time_memory(made)
     return made
+
+
+def _time_memory(events: Iterable[LegacyEvent]) -> None:
+    """Give changes of memory without a time on the GPU the newest one that their thread had then; none where it had none yet.
+
+    They have none of their own where this PyTorch lacks what takes it natively, or stubs in Python are registered: PyTorch's
+    allocator of GPU memory holds its lock as it reports a change, and whoever waits for that lock may have the GIL.
+    """
+    device, newest = -1, None
+    for event in events:
+        if event.kind == EventKind.MEMORY_ALLOC and event.cuda_event is None:
+            event.device, event.cuda_event = device, newest
+        elif event.cuda_event is not None:
+            device, newest = event.device, event.cuda_event
+
+
+# --- in which order the begins and ends of a thread came to pass
 
 
 class Moments(NamedTuple):
@@ -77,7 +92,9 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
     begins = rows[np.argsort(batch.event_id[rows], kind="stable")]
     ends = rows[(batch.kind[rows] == RANGE) & (batch.flags[rows] & EventFlag.PARTIAL == 0)]
     here = batch.thread[ends] == batch.end_thread[ends]
-    place_of_begins, place_of_ends = places(batch, begins, ends[here], ends_in_order(batch, begins, ends[here]))
+    begins_before = _begins_before_ends(batch, begins, ends[here])
+    place_of_ends = begins_before + np.arange(len(begins_before))
+    place_of_begins = np.arange(len(begins)) + np.searchsorted(begins_before, np.arange(len(begins)), "right")
     count = len(begins) + int(np.count_nonzero(here))
     moments = Moments(np.empty(count, np.int64), np.full(count, EventKind.POP_RANGE, np.uint8))
     moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, KINDS[batch.kind[begins]]
@@ -94,21 +111,38 @@ def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
     return Moments(rows[order], kinds[order])
 
 
-def _objects(made: list[LegacyEvent]) -> NDArray[Any]:
-    array = np.empty(len(made), object)
-    array[:] = made
-    return array
+def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
+    """How many begins stand before each end; both in the order in which they came to pass.
+
+    An end stands before the first begin that came after it, and after the ends that stand before it in their rows' order.
+    """
+    starts = batch.start_ns[begins]
+    if np.any(starts[1:] < starts[:-1]):  # a clock that went back
+        return _one_by_one(batch, begins, ends)
+    own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
+    first = np.searchsorted(starts, batch.end_ns[ends], "left")
+    later = np.searchsorted(starts, batch.end_ns[ends], "right")
+    for tie in np.flatnonzero(first < later).tolist():  # begins at the very time of the end: the rows decide
+        same = begins[first[tie] : later[tie]]
+        after = np.flatnonzero((same > ends[tie]) & (np.arange(first[tie], later[tie]) >= own[tie]))
+        first[tie] = first[tie] + after[0] if len(after) else later[tie]
+    found: Rows = np.maximum.accumulate(np.maximum(first, own)) if len(ends) else first
+    return found
 
 
-class _Parsed(dict[int, Any]):
-    """Texts of the batch by index, each parsed once."""
+def _one_by_one(batch: Batch, begins: Rows, ends: Rows) -> Rows:
+    columns = (batch.event_id[begins], batch.start_ns[begins], begins)
+    coming = list(zip(*(column.tolist() for column in columns), strict=True))
+    found, at = [], 0
+    for end in ends.tolist():
+        event_id, moment = int(batch.event_id[end]), (int(batch.end_ns[end]), end)
+        while at < len(coming) and not (event_id < coming[at][0] and moment < coming[at][1:]):
+            at += 1
+        found.append(at)
+    return np.array(found, np.int64)
 
-    def __init__(self, names: Sequence[str], parse: Callable[[str], Any]) -> None:
-        self._names, self._parse = names, parse
 
-    def __missing__(self, index: int) -> Any:
-        found = self[index] = self._parse(self._names[index])
-        return found
+# --- their events
 
 
 class _EventMaker:
@@ -117,7 +151,8 @@ class _EventMaker:
     def __init__(self, batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> None:
         self._batch, self._cuda_times, self._config = batch, cuda_times, config
         self._thread_ids = [track.thread_id for track in batch.tracks]
-        self._shapes, self._lines = _Parsed(batch.names, _shapes), _Parsed(batch.names, _lines)
+        self._shapes = cache(lambda index: _shapes(batch.names[index]))
+        self._lines = cache(lambda index: _lines(batch.names[index]))
         self._handles = batch.handle
         inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
         if len(inexact):
@@ -128,9 +163,14 @@ class _EventMaker:
         """Whether events have times on a GPU, which are taken as the events are made."""
         return len(self._cuda_times) > 0
 
-    def make(self, moments: Moments, first: int, after: int) -> list[LegacyEvent]:
-        """The events from the first place to before the other."""
-        rows, kinds = moments.rows[first:after], moments.kinds[first:after]
+    def events(self, moments: Moments) -> list[LegacyEvent]:
+        """All events of a thread, some at a time: their columns are lists of numbers meanwhile."""
+        made: list[LegacyEvent] = []
+        for first in range(0, len(moments.rows), BLOCK):
+            made += self._block(moments.rows[first : first + BLOCK], moments.kinds[first : first + BLOCK])
+        return made
+
+    def _block(self, rows: Rows, kinds: NDArray[np.uint8]) -> list[LegacyEvent]:
         found = np.empty(len(rows), object)
         for kind, make in (
             (EventKind.PUSH_RANGE, self.pushes),
@@ -140,40 +180,31 @@ class _EventMaker:
         ):
             chosen = np.flatnonzero(kinds == kind)
             if len(chosen):
-                found[chosen] = _objects(make(rows[chosen]))
+                found[chosen] = _as_array(make(rows[chosen]))
         made: list[LegacyEvent] = found.tolist()
         return made
 
     def pushes(self, rows: Rows) -> list[LegacyEvent]:
         """What ranges are when they begin."""
-        batch = self._batch
+        batch, config = self._batch, self._config
         stacks = np.where(batch.scope[rows] == RecordScope.BACKWARD_FUNCTION, np.uint32(0), batch.stack[rows])
-        made = list(
-            map(
-                LegacyEvent,
-                repeat(EventKind.PUSH_RANGE),
-                self._texts(batch.name[rows]),
-                self._threads(batch.thread[rows]),
-                self._handles[rows].tolist(),
-                self._parsed(batch.shapes[rows], self._shapes) if self._config.report_input_shapes else repeat(()),
-                batch.node_id[rows].tolist(),
-                (batch.flags[rows] & EventFlag.ASYNC != 0).tolist(),
-                repeat(False),
-                batch.start_ns[rows].tolist(),
-                repeat(0),
-                repeat(0),
-                repeat(-1),
-                repeat(-1),
-                repeat(None),
-                batch.sequence_nr[rows].tolist(),
-                batch.forward_thread_id[rows].tolist(),
-                batch.scope[rows].tolist(),
-                batch.flops[rows].tolist(),
-                self._parsed(stacks, self._lines),
-                batch.event_id[rows].tolist(),
-            )
+        made = self._events(
+            EventKind.PUSH_RANGE,
+            rows,
+            name=self._texts(batch.name[rows]),
+            thread_id=self._threads(batch.thread[rows]),
+            handle=self._handles[rows].tolist(),
+            shapes=map(self._shapes, batch.shapes[rows].tolist()) if config.report_input_shapes else DEFAULTS["shapes"],
+            node_id=batch.node_id[rows].tolist(),
+            is_async=(batch.flags[rows] & EventFlag.ASYNC != 0).tolist(),
+            cpu_ns=batch.start_ns[rows].tolist(),
+            sequence_nr=batch.sequence_nr[rows].tolist(),
+            fwd_thread_id=batch.forward_thread_id[rows].tolist(),
+            scope=batch.scope[rows].tolist(),
+            flops=batch.flops[rows].tolist(),
+            stack=map(self._lines, stacks.tolist()),
         )
-        if self._config.with_flops:
+        if config.with_flops:
             self._say_what_was_counted(made, rows)
         return self._timed(made, batch.handle[rows])
 
@@ -182,41 +213,55 @@ class _EventMaker:
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs", "words")]
         for event, shapes, dtypes, concrete, words in zip(made, *texts, strict=True):
             if event.name in SIZES:
-                inputs = Inputs(self._shapes[shapes], names[dtypes], names[concrete], names[words])
+                inputs = Inputs(self._shapes(shapes), names[dtypes], names[concrete], names[words])
                 event.set_extra_args(extra_args(event.name, inputs))
 
     def pops(self, rows: Rows) -> list[LegacyEvent]:
         """The ends of ranges."""
         batch = self._batch
-        threads = self._threads(batch.end_thread[rows])
-        made = self._plain(EventKind.POP_RANGE, rows, repeat(""), threads, self._handles[rows].tolist(), batch.end_ns[rows])
+        made = self._events(
+            EventKind.POP_RANGE,
+            rows,
+            name=repeat(""),
+            thread_id=self._threads(batch.end_thread[rows]),
+            handle=self._handles[rows].tolist(),
+            node_id=batch.node_id[rows].tolist(),
+            cpu_ns=batch.end_ns[rows].tolist(),
+        )
         return self._timed(made, batch.handle[rows])
 
     def marks(self, rows: Rows) -> list[LegacyEvent]:
         """Marks."""
         batch = self._batch
-        names, threads = self._texts(batch.name[rows]), self._threads(batch.thread[rows])
-        made = self._plain(EventKind.MARK, rows, names, threads, repeat(0), batch.start_ns[rows])
+        made = self._events(
+            EventKind.MARK,
+            rows,
+            name=self._texts(batch.name[rows]),
+            thread_id=self._threads(batch.thread[rows]),
+            node_id=batch.node_id[rows].tolist(),
+            cpu_ns=batch.start_ns[rows].tolist(),
+        )
         return self._timed(made, batch.event_id[rows])
 
     def memory(self, rows: Rows) -> list[LegacyEvent]:
         """Changes of memory."""
         batch = self._batch
         on_cpu, on_cuda = memory_columns(batch.nbytes[rows], self._texts(batch.device[rows]))
-        threads, starts = self._threads(batch.thread[rows]), batch.start_ns[rows].tolist()
-        first = (repeat(EventKind.MEMORY_ALLOC), repeat(""), threads, repeat(0), repeat(()), repeat(-1), repeat(False))
-        rest = (repeat(-1), repeat(-1), repeat(None), repeat(-1), repeat(0), repeat(0), repeat(0), repeat(()))
-        ids = batch.event_id[rows]
-        made = list(map(LegacyEvent, *first, repeat(False), starts, on_cpu, on_cuda, *rest, ids.tolist()))
-        return self._timed(made, ids)
+        made = self._events(
+            EventKind.MEMORY_ALLOC,
+            rows,
+            name=repeat(""),
+            thread_id=self._threads(batch.thread[rows]),
+            cpu_ns=batch.start_ns[rows].tolist(),
+            cpu_memory_usage=on_cpu,
+            cuda_memory_usage=on_cuda,
+        )
+        return self._timed(made, batch.event_id[rows])
 
-    def _plain(
-        self, kind: EventKind, rows: Rows, names: Iterable[str], threads: Iterable[int], handles: Iterable[int], times: Rows
-    ) -> list[LegacyEvent]:
-        nodes, ids = self._batch.node_id[rows].tolist(), self._batch.event_id[rows].tolist()
-        middle = (repeat(()), nodes, repeat(False), repeat(False), times.tolist(), repeat(0), repeat(0), repeat(-1), repeat(-1))
-        rest = (repeat(None), repeat(-1), repeat(0), repeat(0), repeat(0), repeat(()), ids)
-        return list(map(LegacyEvent, repeat(kind), names, threads, handles, *middle, *rest))
+    def _events(self, kind: EventKind, rows: Rows, **columns: Iterable[Any]) -> list[LegacyEvent]:
+        """An event of that kind for each row; a field without a column has its default."""
+        fields = DEFAULTS | columns | {"kind": repeat(kind), "event_id": self._batch.event_id[rows].tolist()}
+        return list(map(LegacyEvent, *fields.values()))
 
     def _timed(self, made: list[LegacyEvent], keys: NDArray[np.uint64]) -> list[LegacyEvent]:
         if not len(self._cuda_times):
@@ -233,11 +278,14 @@ class _EventMaker:
     def _threads(self, indices: NDArray[np.uint32]) -> list[int]:
         return list(map(self._thread_ids.__getitem__, indices.tolist()))
 
-    def _parsed(self, indices: NDArray[np.uint32], parsed: _Parsed) -> list[Any]:
-        return list(map(parsed.__getitem__, indices.tolist()))
+
+def _as_array(made: list[LegacyEvent]) -> NDArray[Any]:
+    array = np.empty(len(made), object)
+    array[:] = made
+    return array
 
 
-def _shapes(text: str) -> Shapes:
+def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
     return flat_shapes(text) if text else ()
 
 

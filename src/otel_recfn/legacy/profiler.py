@@ -9,22 +9,11 @@ it is debug info (slot PROFILER_STATE), which goes where thread-local state goes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
 
-from otel_recfn.legacy.chrome_writer import STOP_PROFILE
-from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
-from otel_recfn.legacy.cuda import cuda_stubs
-from otel_recfn.legacy.cuda_callbacks import add_cuda_callback
-from otel_recfn.legacy.errors import ProfilerError
-from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.result import ThreadEventLists
-from otel_recfn.legacy.run import ProfilerRun
-from otel_recfn.pytorch.compiling import trace_instead
-from otel_recfn.pytorch.observer import set_profiler
-from otel_recfn.pytorch.thread_memory import thread_memory
-from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE, remove_callback
-from otel_recfn.runtime.debug_info import (
+from otel_recfn.callbacks.debug_info import (
     DebugInfoKind,
     debug_info_get,
     debug_info_peek,
@@ -32,7 +21,26 @@ from otel_recfn.runtime.debug_info import (
     debug_info_push,
     on_profiler_state,
 )
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
+from otel_recfn.legacy.config import (
+    STOP_PROFILE,
+    ActiveProfilerType,
+    ProfilerConfig,
+    ProfilerDisableOptions,
+    ProfilerError,
+    ProfilerState,
+)
+from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.run import ProfilerRun, add_cuda_callback
+from otel_recfn.legacy.thread_events import ThreadEventLists
+from otel_recfn.pytorch.compiling import trace_instead
+from otel_recfn.pytorch.observer import set_profiler
+from otel_recfn.pytorch.thread_memory import thread_memory
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.forks import Order, around_forks
+
+log = logging.getLogger("otel_recfn")
 
 MEMORY_OWNER = "legacy profiler"
 DEFAULT_OPTIONS = ProfilerDisableOptions()
@@ -82,6 +90,37 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     else:
         run.callback_handle = INVALID_CALLBACK_HANDLE  # as in PyTorch, it stays in this thread, also after a later cleanup
     return run.consolidate() if consolidates else ThreadEventLists()
+
+
+class TLSLegacyProfilerGuard:
+    """``with TLSLegacyProfilerGuard(config, result):`` profiles the block in this thread, and hands ``result`` its events.
+
+    Args:
+        config: what is recorded.
+        result: called with the events of each thread, after the block. What it raises is logged and goes no further.
+        options: how the run ends.
+    """
+
+    def __init__(
+        self,
+        config: ProfilerConfig,
+        result: Callable[[ThreadEventLists], object] | None = None,
+        options: ProfilerDisableOptions | None = None,
+    ) -> None:
+        self._config, self._result, self._options = config, result, options
+
+    def __enter__(self) -> TLSLegacyProfilerGuard:
+        enable_profiler_legacy(self._config)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        lists = disable_profiler_legacy(self._options)
+        if self._result is None:
+            return
+        try:
+            self._result(lists)
+        except Exception:
+            log.exception("the function that is given a profiler's events failed")
 
 
 def profiler_enabled() -> bool:

@@ -1,32 +1,32 @@
-"""Profiles a block of code into a trace file.
+"""Profiles a block of code into a trace file in the legacy profiler's own format, for chrome://tracing.
 
-Source: ``RecordProfile`` in torch/csrc/autograd/profiler_legacy.cpp.
+Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/autograd/profiler_legacy.cpp.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from otel_recfn.legacy.chrome_writer import write_profiler_events_to_stream
-from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
+from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerError, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.sinks.files.growing_file import GrowingFile
+from otel_recfn.support.json_text import json_string
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = logging.getLogger("otel_recfn")
 
-PIECE_BYTES = 1 << 20
+RANGES_AT_ONCE = 4096
+"""That are written to a file."""
 
 
 class RecordProfile:
@@ -98,28 +98,61 @@ class RecordProfile:
             if self._file is None:
                 write_profiler_events_to_stream(self._out, events)
             else:
-                _fill(self._file, events)
+                texts = _texts(events)
+                while piece := "".join(islice(texts, RANGES_AT_ONCE)):
+                    self._file.append(piece.encode())
+                self._file.show(b"")
         finally:
             if self._file is not None:
                 self._file.close()
 
 
-def _fill(file: GrowingFile, events: Sequence[LegacyEvent]) -> None:
-    with io.TextIOWrapper(io.BufferedWriter(_Appending(file), PIECE_BYTES), encoding="utf-8", newline="") as out:
-        write_profiler_events_to_stream(out, events)
-    file.show(b"")
+def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
+    """Write a list with one complete event per range of a run, each as soon as its pop is read. The stream encodes as UTF-8.
+
+    Times are microseconds since the mark ``__start_profile``, with three decimals.
+
+    Raises:
+        ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
+    """
+    for text in _texts(events):
+        out.write(text)
 
 
-class _Appending(io.RawIOBase):
-    """A file to write to, for io's buffers."""
+def _texts(events: Sequence[LegacyEvent]) -> Iterator[str]:
+    start = next((event for event in events if event.name == START_PROFILE), None)
+    if start is None:
+        raise ProfilerError(
+            f"Could not find {START_PROFILE} mark; pass the events of all threads, from the beginning of the run"
+        )
+    separator = "[\n"
+    for push, pop in _ranges(events):
+        yield separator + _complete_event(start, push, pop)
+        separator = ",\n"
+    yield "\n]\n" if separator == ",\n" else "[\n]\n"
 
-    def __init__(self, file: GrowingFile) -> None:
-        super().__init__()
-        self._file = file
 
-    def writable(self) -> bool:
-        return True
+def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:
+    """Pushes with their pops, by handle and node: processes number their ranges alike."""
+    pushes: dict[tuple[int, int], LegacyEvent] = {}
+    for event in events:
+        key = event.handle, event.node_id
+        if event.kind == EventKind.PUSH_RANGE:
+            pushes[key] = event
+        elif event.kind == EventKind.POP_RANGE:
+            if key not in pushes:
+                raise ProfilerError(
+                    f"Unmatched pop event: handle {event.handle} of node {event.node_id} on thread {event.thread_id}; "
+                    "pass the events of all threads, each thread's in their order"
+                )
+            yield pushes.pop(key), event
 
-    def write(self, data: Any) -> int:
-        self._file.append(data)
-        return len(data)
+
+def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
+    times = f'"ts":{_microseconds(push.cpu_ns - start.cpu_ns)},"dur":{_microseconds(pop.cpu_ns - push.cpu_ns)}'
+    return f'{{"name":{json_string(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
+
+
+def _microseconds(ns: int) -> str:
+    whole, rest = divmod(abs(ns), 1000)
+    return f"{'-' if ns < 0 else ''}{whole}.{rest:03}"

@@ -12,31 +12,29 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence
 from functools import partial
 from itertools import count
+from typing import Any
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
-from otel_recfn.legacy.chrome_writer import START_PROFILE
-from otel_recfn.legacy.config import ActiveProfilerType, ProfilerConfig, ProfilerState
-from otel_recfn.legacy.cuda import cuda_stubs
-from otel_recfn.legacy.cuda_memory import collect, end_timing
-from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.debug_info import DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback
+from otel_recfn.legacy.config import START_PROFILE, ActiveProfilerType, EventKind, ProfilerConfig, ProfilerState
+from otel_recfn.legacy.cuda import CudaTimes, begin_timing_memory, collect_memory_times, cuda_stubs, end_timing_memory
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.event_kind import EventKind
 from otel_recfn.legacy.from_batch import event_lists
-from otel_recfn.legacy.result import ThreadEventLists
+from otel_recfn.legacy.thread_events import ThreadEventLists, no_collections
 from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.runtime.callbacks import INVALID_CALLBACK_HANDLE
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
-from otel_recfn.support.collector import no_collections
 
 log = logging.getLogger("otel_recfn")
 
@@ -87,7 +85,7 @@ class ProfilerRun:
         """Record nothing more; ranges that are open stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        end_timing(self.cuda_times)
+        end_timing_memory(self.cuda_times)
         if self._give_up is not None:
             self._give_up.detach()
 
@@ -115,12 +113,12 @@ class ProfilerRun:
         A range that is open stays until it has ended, or the run has.
         """
         process_session().flush(self._capture, STOP_SECONDS)
-        collect()
+        collect_memory_times()
         rows = merged(self._store.take())
         remote, self._remote_events = self._remote_events, []
         with no_collections():
             lists = event_lists(rows, self.cuda_times, self.config)
-            found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *(each.consolidate() for each in lists), *remote]
+            found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *lists, *remote]
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
 
     def _lost_start(self) -> list[list[LegacyEvent]]:
@@ -143,3 +141,97 @@ def _stop_soon(capture: Capture) -> None:
         _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
     except RuntimeError:  # no more threads here, or none any more: the capture ends with the process, at the latest
         pass
+
+
+# --- a CUDA run's or an NVTX run's callback on the thread's ranges
+
+
+NOT_TIMED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "view",
+        "t",
+        "transpose",
+        "stride",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "as_strided",
+        "expand",
+        "resize_",
+        "squeeze",
+        "unsqueeze",
+        "slice",
+        "_unsafe_view",
+        "size",
+    )
+)
+"""Operators that launch nothing on a GPU: timing them would only cost."""
+
+
+def add_cuda_callback(run: ProfilerRun) -> int:
+    """Time the calling thread's ranges on the GPU, or announce them to NVIDIA's tools, if the run asks for that.
+
+    The thread-local state carries the callback to work that the thread launches. If the run is disabled without cleanup, the
+    callback stays and does nothing.
+
+    Returns:
+        The callback's handle, or INVALID_CALLBACK_HANDLE.
+    """
+    living = partial(_living, weakref.ref(run))
+    if run.config.state == ProfilerState.NVTX:
+        with_shapes = run.config.report_input_shapes
+        start = partial(_push_range, living, with_shapes)
+        return add_thread_local_callback(RecordFunctionCallback(start, _pop_range).needs_inputs(with_shapes))
+    if run.config.state != ProfilerState.CUDA:
+        return INVALID_CALLBACK_HANDLE
+    if not cuda_stubs().enabled():
+        log.warning("CUDA is not available; ranges are timed on the CPU alone")
+        return INVALID_CALLBACK_HANDLE
+    if run.config.profile_memory:
+        begin_timing_memory(run.cuda_times)
+    callback = RecordFunctionCallback(partial(_time_begin, living), partial(_time_end, living))
+    return add_thread_local_callback(callback.needs_ids(True))
+
+
+def _living(reference: weakref.ref[ProfilerRun]) -> ProfilerRun | None:
+    """The run, where it isn't over and no other one shadows it. PyTorch's own threads have no debug info of ours."""
+    run = reference()
+    shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
+    return run if run is not None and not run.over and shadow in (None, run) else None
+
+
+def _time_begin(living: Callable[[], ProfilerRun | None], fn: Any) -> bool:
+    run = living()
+    if run is None or fn.name() in NOT_TIMED:
+        return False
+    run.cuda_times.record(EventKind.PUSH_RANGE, fn.handle())
+    return True
+
+
+def _time_end(living: Callable[[], ProfilerRun | None], fn: Any, timed: bool) -> None:
+    run = living()
+    if run is not None and timed:
+        run.cuda_times.record(EventKind.POP_RANGE, fn.handle())
+
+
+def _push_range(living: Callable[[], ProfilerRun | None], with_shapes: bool, fn: Any) -> bool:
+    if living() is None:
+        return False
+    cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), _shapes(fn.inputs()) if with_shapes else []))
+    return True
+
+
+def _pop_range(_fn: Any, pushed: bool) -> None:
+    if pushed:
+        cuda_stubs().range_pop()
+
+
+def nvtx_text(name: str, sequence_nr: int, shapes: list[list[int]]) -> str:
+    """What NVIDIA's tools show: ``aten::add, seq = 3, sizes = [[2, 3], []]`` (source: ``getNvtxStr``)."""
+    text = f"{name}, seq = {sequence_nr}" if sequence_nr >= 0 else name
+    return f"{text}, sizes = {shapes}" if shapes else text
+
+
+def _shapes(inputs: Iterable[Any]) -> list[list[int]]:
+    return [[int(size) for size in getattr(value, "shape", ())] for value in inputs]

@@ -11,7 +11,7 @@ from typing import Any
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import captures_of_calls
 from otel_recfn.pytorch.module_names import InstanceNames
-from otel_recfn.sources.calls.protocol import Hides
+from otel_recfn.sources.calls.texts import Hides
 
 FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
 """Where PyTorch has that code."""

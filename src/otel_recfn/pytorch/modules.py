@@ -30,9 +30,9 @@ from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Wanted
+from otel_recfn.support.failures import failure
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
-from otel_recfn.support.stack_trace import failure
 
 log = logging.getLogger("otel_recfn")
 

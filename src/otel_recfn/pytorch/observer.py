@@ -14,7 +14,7 @@ from typing import NamedTuple
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.pytorch import details, gpu_times, native_range, observer_build
+from otel_recfn.pytorch import details, gpu_times, observer_build
 from otel_recfn.pytorch.backward_passes import BackwardPasses
 from otel_recfn.pytorch.future_callbacks import FutureCallbacks
 from otel_recfn.pytorch.unavailable import ObserverUnavailable
@@ -207,7 +207,6 @@ def _open(path: Path) -> _Loaded:
     library.recfn_observer_step_aside.argtypes = []
     library.recfn_observer_step_aside.restype = None
     library.recfn_observer_without_memory.restype = ctypes.c_uint64
-    native_range.declare(library)
     gpu_times.declare(library)
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p

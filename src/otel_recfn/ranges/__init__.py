@@ -7,6 +7,6 @@ It calls
     __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
     __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
 
-and its objects have the attributes of ``protocol.UserRange``: ``name``, ``args``, and ``_entered``, which is
+and its objects have the attributes of ``async_range.UserRange``: ``name``, ``args``, and ``_entered``, which is
 None at first and writable.
 """

@@ -1,21 +1,56 @@
-"""``async with record_function(...)``: a range that belongs to a task, not to a place on its thread's stack.
+"""A range of ``record_function`` that is open, and ``async with record_function(...)``.
 
-Tasks take turns on a thread, so such a range may end while ranges that began after it are still open: it is asynchronous.
-``enter`` and ``leave`` tell the recorder (``recording/recorder.py``) when the task is in it.
+The latter belongs to a task, not to a place on its thread's stack. Tasks take turns on a thread, so such a range may end while
+ranges that began after it are still open: it is asynchronous. ``enter`` and ``leave`` tell the recorder
+(``recording/recorder.py``) when the task is in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges.protocol import RangeHandle, UserRange
-from otel_recfn.support.stack_trace import failure
+from otel_recfn.support.failures import failure
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
+
+
+class RangeHandle(Protocol):
+    """A range that is open."""
+
+    @property
+    def event_id(self) -> int:
+        """The event id of its row; 0 where it is not recorded."""
+
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        """Close it; both as in ``Recorder.end``."""
+
+
+RangeObserver: TypeAlias = Callable[[str, "str | None", int, str], RangeHandle]
+"""Opens a range of ``record_function``: its name, its ``args``, EventFlag bits known now, what it decorates."""
+
+
+class UserRange(Protocol):
+    """A ``record_function`` object."""
+
+    @property
+    def name(self) -> str:
+        """The name of its ranges."""
+
+    @property
+    def args(self) -> str | None:
+        """The ``args`` that it was made with."""
+
+    @property
+    def _code(self) -> str | None:
+        """What it decorates, as ``support/code_text.py`` tells it; None where nothing."""
+
+    _entered: Any
+    """A list of Entered, private to this file; None at first."""
 
 
 class Entered(NamedTuple):
@@ -60,7 +95,12 @@ def open_range(range_: UserRange, flags: int = 0) -> RangeHandle:
     observer = _native.range_observer()
     if observer is not None:
         return observer(range_.name, range_.args, flags, range_._code or "")
-    event_id = _native.begin(range_.name, USER_SCOPE, SOURCE, "", flags, code=range_._code or "")
+    return record_range(range_.name, flags, range_._code or "")
+
+
+def record_range(name: str, flags: int, code: str) -> RangeHandle:
+    """Begin a range for the recorder alone."""
+    event_id = _native.begin(name, USER_SCOPE, SOURCE, "", flags, code=code)
     return RecordedRange(event_id) if event_id else NOT_RECORDED
 
 

@@ -19,11 +19,10 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar, cast
 
 from otel_recfn import _native
-from otel_recfn.ranges.async_range import ASYNC, open_range
-from otel_recfn.ranges.protocol import UserRange
+from otel_recfn.ranges.async_range import ASYNC, UserRange, open_range
 from otel_recfn.ranges.tracing import is_traced
 from otel_recfn.support.code_text import code_text
-from otel_recfn.support.stack_trace import failure
+from otel_recfn.support.failures import failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
@@ -42,18 +41,16 @@ def decorate(record_function: Callable[..., Any], name: str, args: str | None, f
         TypeError: ``func`` can't be wrapped.
     """
     _refuse_what_breaks(func)
-    make = _maker(record_function, name, args, func)
+    make = maker(record_function, name, args, func)
     if is_of_kind(inspect.isasyncgenfunction, func):
         return cast(F, _wrap_async_generator(make, func))
     if is_of_kind(inspect.isgeneratorfunction, func):
         return cast(F, _wrap_generator(make, func))
-    if is_of_kind(inspect.iscoroutinefunction, func):
-        return cast(F, _wrap_coroutine(make, func))
-    return cast(F, _wrap_function(make, func))
+    return wrap(make, func)
 
 
-def _maker(record_function: Any, name: str, args: str | None, func: Any) -> Any:
-    """What makes the range of a call. torch.compile knows how to trace the type, and nothing of the other way."""
+def maker(record_function: Any, name: str, args: Any, func: Any) -> Any:
+    """What makes the range, or step, of a call. torch.compile knows how to trace the type, and nothing of the other way."""
     traced, code = functools.partial(record_function, name, args), code_text(func)
     if not code:
         return traced
@@ -78,24 +75,20 @@ def is_of_kind(predicate: Callable[[Any], bool], func: Any) -> bool:
     return predicate(func) or predicate(getattr(func, "__call__", None))  # noqa: B004 - we need the function, not whether there is one
 
 
-def _wrap_function(make: Any, func: Any) -> Any:
+def wrap(make: Any, func: F) -> F:
+    """A function, or a coroutine's, with what ``make`` makes around each call."""
 
     @functools.wraps(func)
     def wrapper(*positional: Any, **keywords: Any) -> Any:
         with make():
             return func(*positional, **keywords)
 
-    return wrapper
-
-
-def _wrap_coroutine(make: Any, func: Any) -> Any:
-
     @functools.wraps(func)
-    async def wrapper(*positional: Any, **keywords: Any) -> Any:
+    async def coroutine_wrapper(*positional: Any, **keywords: Any) -> Any:
         async with make():
             return await func(*positional, **keywords)
 
-    return wrapper
+    return cast(F, coroutine_wrapper if is_of_kind(inspect.iscoroutinefunction, func) else wrapper)
 
 
 def _wrap_generator(make: Any, func: Any) -> Any:
@@ -105,21 +98,26 @@ def _wrap_generator(make: Any, func: Any) -> Any:
             return (yield from func(*positional, **keywords))
         generator = func(*positional, **keywords)
         with _ResumedRange(make()) as resumed:
-            step: Step = functools.partial(next, generator)
-            while True:
-                try:
-                    item = resumed.resume(step)
-                except StopIteration as stop:
-                    return stop.value
-                try:
-                    step = functools.partial(generator.send, (yield item))
-                except GeneratorExit:
-                    resumed.resume(generator.close)
-                    raise
-                except BaseException as thrown:
-                    step = functools.partial(generator.throw, thrown)
+            return (yield from in_steps(generator, resumed.resume))
 
     return wrapper
+
+
+def in_steps(work: Any, run: Callable[[Step], Any]) -> Generator[Any, Any, Any]:
+    """A generator or coroutine whose steps are each called by ``run``."""
+    step: Step = functools.partial(work.send, None)
+    while True:
+        try:
+            item = run(step)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            step = functools.partial(work.send, (yield item))
+        except GeneratorExit:
+            run(work.close)
+            raise
+        except BaseException as thrown:
+            step = functools.partial(work.throw, thrown)
 
 
 def _wrap_async_generator(make: Any, func: Any) -> Any:

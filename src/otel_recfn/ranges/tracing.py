@@ -1,4 +1,7 @@
-"""Lets code ask whether ``torch.compile`` is tracing it: ``pytorch/compiling.py`` makes it trace ``yes`` for ``is_traced``."""
+"""Lets code ask whether ``torch.compile`` is tracing it: ``pytorch/compiling.py`` makes it trace ``yes`` for ``is_traced``.
+
+The native part isn't imported for it: ``otel-recfn doctor`` works without.
+"""
 
 from __future__ import annotations
 

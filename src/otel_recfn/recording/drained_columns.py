@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.announced import OpenedColumns
+from otel_recfn.model.batch import OpenedColumns
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS
 from otel_recfn.model.empty_columns import empty_column
 

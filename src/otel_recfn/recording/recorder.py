@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 from otel_recfn import _native
@@ -29,8 +30,7 @@ from otel_recfn.ranges.signatures import arguments
 from otel_recfn.recording.trace_states import TraceStates
 from otel_recfn.recording.types import ContextReading, RecorderCounters
 from otel_recfn.recording.watched import Watching, unwatch, watch
-from otel_recfn.support.greenlets import threads_are_greenlets
-from otel_recfn.support.stack_trace import failure
+from otel_recfn.support.failures import failure
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track
@@ -244,7 +244,7 @@ class Recorder:
 
     def wait(self, timeout_s: float) -> None:
         """Until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have passed."""
-        if threads_are_greenlets():
+        if _threads_are_greenlets():
             self._woken.wait(timeout_s)  # the native wait would hold up all of them
             self._woken.clear()
         else:
@@ -313,6 +313,14 @@ class Recorder:
                 self._remember(number, name)
             infos.append(Track(number, thread_id, native_id, ident if name else 0, name))
         return infos
+
+
+def _threads_are_greenlets() -> bool:
+    """Whether new threads are: gevent and eventlet replace Python's (``monkey.patch_all()``).
+
+    Such a thread goes on only where another one waits by one of Python's means.
+    """
+    return not isinstance(threading.get_ident, BuiltinFunctionType)
 
 
 def _call_later(seconds: float, call: Callable[[], object]) -> None:

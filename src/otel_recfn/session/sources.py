@@ -19,9 +19,8 @@ from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.pytorch.remote_calls import RemoteCalls
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.calls.source import CallSource
 from otel_recfn.sources.calls.texts import ProgramTexts
-from otel_recfn.sources.calls.tracer import CallTracer
+from otel_recfn.sources.calls.tracer import CallSource, CallTracer
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted, Watcher
 from otel_recfn.support.interrupts import raised_by_signal_handler

@@ -28,10 +28,9 @@ from opentelemetry.context import Context
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.sources.suppression import is_suppressed
+from otel_recfn.support.failures import failure
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.seen_spans import remember_current
-from otel_recfn.support.stack_trace import failure
 
 if TYPE_CHECKING:
     from otel_recfn.sources.range_spans import SpansOfRanges
@@ -41,6 +40,12 @@ log = logging.getLogger("otel_recfn")
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 MOST_NAMES = 1024
 """So many names are counted; beyond it the count of the oldest is forgotten."""
+
+
+SUPPRESSION_KEYS = tuple(
+    key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
+)
+"""Keys of a context that switch instrumentation off: those that ``is_instrumentation_enabled`` of OpenTelemetry asks for."""
 
 
 class ShownSteps:
@@ -183,3 +188,8 @@ def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
 @functools.cache
 def _tell_once() -> None:
     log.exception("a span processor raised as a step's span ended; this is logged once")
+
+
+def is_suppressed(context: Context) -> bool:
+    """Whether the context switches instrumentation off."""
+    return any(context.get(key) for key in SUPPRESSION_KEYS)

@@ -19,10 +19,9 @@ from opentelemetry.trace import TraceFlags
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import ContextReading
-from otel_recfn.sources.open_steps import begins_now, seen_in_step, shown_steps
+from otel_recfn.sources.open_steps import begins_now, is_suppressed, seen_in_step, shown_steps
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
-from otel_recfn.sources.suppression import is_suppressed
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.seen_spans import remember_current, seen_spans
 from otel_recfn.support.spawned import span_around_thread

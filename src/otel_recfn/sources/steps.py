@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
@@ -10,10 +9,8 @@ from typing import Any, TypeVar
 
 from otel_recfn.model.arguments import whole_number
 from otel_recfn.model.sources import UNNAMED_STEP
-from otel_recfn.ranges.decorators import is_of_kind
-from otel_recfn.ranges.tracing import is_traced
+from otel_recfn.ranges.decorators import is_of_kind, maker, wrap
 from otel_recfn.sources.open_steps import ASYNC, OpenStep, close_step, innermost_step, next_number, open_step
-from otel_recfn.support.code_text import code_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = 0, (1 << 63) - 1
@@ -125,35 +122,4 @@ def _decorated(step: Any, name: str, number: int | None, func: F) -> F:
                 f"`{statement} step({name!r}):` inside it, around all of it or around each item, or decorate it with "
                 f"record_function({name!r}), whose range encloses what the generator does and not what its consumer does"
             )
-    wrapper = _coroutine_wrapper if is_of_kind(inspect.iscoroutinefunction, func) else _function_wrapper
-    decorated: F = wrapper(_maker(step, name, number, func), func)
-    return decorated
-
-
-def _maker(step: Any, name: str, number: int | None, func: Any) -> Any:
-    """What makes the step of a call. torch.compile knows how to trace the type, and nothing of the other way."""
-    traced, code = functools.partial(step, name, number), code_text(func)
-    coded = functools.partial(step._of_code, name, number, code)
-
-    def make() -> Any:
-        return traced() if is_traced() else coded()
-
-    return make if code else traced
-
-
-def _function_wrapper(make: Any, func: Any) -> Any:
-    @functools.wraps(func)
-    def wrapper(*positional: Any, **keywords: Any) -> Any:
-        with make():
-            return func(*positional, **keywords)
-
-    return wrapper
-
-
-def _coroutine_wrapper(make: Any, func: Any) -> Any:
-    @functools.wraps(func)
-    async def wrapper(*positional: Any, **keywords: Any) -> Any:
-        async with make():
-            return await func(*positional, **keywords)
-
-    return wrapper
+    return wrap(maker(step, name, number, func), func)

@@ -1,13 +1,40 @@
-"""What a function is called and where it is written, as the text of the ``code`` column."""
+"""What a function or a call is called, and where it is written: the text of the ``code`` column, and names of traced calls.
+
+Names are as torch.profiler writes them: ``model.py(12): forward``, or the repr of a C function.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
-from otel_recfn.model.call_names import python_call_name
 from otel_recfn.support.interrupts import raised_by_signal_handler
 
 MOST_WRAPPERS = 50
+_NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+"""Greedy: a file's name may look like that too, a function's can't."""
+
+
+class CalledCode(NamedTuple):
+    """What was called."""
+
+    function: str
+    file: str = ""
+    """Empty for a C function."""
+    line: int = 0
+
+
+def python_call_name(file: str, line: int, function: str) -> str:
+    """The name of a call of a Python function."""
+    return f"{file}({line}): {function}"
+
+
+def called_code(name: str) -> CalledCode:
+    """What a call of that name called."""
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        return CalledCode(name)
+    return CalledCode(parts["function"], parts["file"], int(parts["line"]))
 
 
 def code_text(function: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from otel_recfn.support.spawned import given_here
 
@@ -18,6 +19,15 @@ WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 MOST_DIGITS = 9
 _imported_in = os.getpid()
+
+
+class WorkerProcess(NamedTuple):
+    """What a process works for that another one has begun."""
+
+    name: str
+    """What its work is called."""
+    of_one_caller: bool
+    """It lives for what it was begun in alone; else for others, too, which come later."""
 
 
 def is_child() -> bool:

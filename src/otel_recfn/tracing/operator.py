@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from otel_recfn.callbacks import thread_locals
+from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.operations import record_outputs
+from otel_recfn.callbacks.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
+from otel_recfn.callbacks.running import get_step_callbacks
+from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime import thread_locals
-from otel_recfn.runtime.helpers import record_outputs
-from otel_recfn.runtime.input_texts import input_texts, input_words
-from otel_recfn.runtime.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
-from otel_recfn.runtime.step_callbacks import get_step_callbacks
-from otel_recfn.runtime.thread_locals import ThreadState
-from otel_recfn.support.stack_trace import failure
-from otel_recfn.tracing.tracer import Tracer
+from otel_recfn.support.failures import failure
+from otel_recfn.tracing.trace import Tracer
 
 OURS = "otel_recfn."
 
@@ -61,14 +61,24 @@ class SchemaArgument(NamedTuple):
     type: str
 
 
+class Schema(NamedTuple):
+    """An operator's schema, as far as its wrapper needs it."""
+
+    name: str
+    """With the namespace."""
+    overload_name: str
+    """Empty for the only or default overload."""
+    arguments: Mapping[str, str]
+    """Name and type, in their order."""
+    returns: Sequence[str]
+    """Types."""
+
+
 class Operator:
     """An operator, its schema, and what is recorded of its calls.
 
     Args:
-        name: with the namespace.
-        overload_name: empty for the only or default overload.
-        arguments: name and type, in schema order.
-        returns: types.
+        schema: callbacks see it, by way of this object.
         target: the operator itself.
         sequence_nr: see Library.
         in_place: the node; None where calls are not recorded.
@@ -90,18 +100,14 @@ class Operator:
 
     def __init__(
         self,
-        name: str,
-        overload_name: str,
-        arguments: Mapping[str, str],
-        returns: Sequence[str],
+        schema: Schema,
         target: Callable[..., Any],
         sequence_nr: Callable[[], int],
         in_place: Recorded | None,
         out_of_place: Recorded | None,
         guard: Guard | None,
     ) -> None:
-        self.name, self.overload_name = name, overload_name
-        self._arguments, self._returns = arguments, returns
+        self.name, self.overload_name, self._arguments, self._returns = schema
         self.target = target
         self._sequence_nr = sequence_nr
         self._in_place, self._out_of_place, self._guard = in_place, out_of_place, guard

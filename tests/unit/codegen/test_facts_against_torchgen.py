@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_recfn.codegen.facts import Facts, Input, Wrapping, facts_of
-from otel_recfn.codegen.rules import ATEN
+from otel_recfn.codegen.rules import ATEN, Facts, Input, Wrapping, facts_of
 from trace_type_text import VALUES, Kernel, kernels, written_by_torchgen
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -19,8 +18,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, Facts]:
-    from otel_recfn.codegen.schema_file import read_entries
-    from otel_recfn.codegen.torchgen_schemas import operators_of, packaged_schemas
+    from otel_recfn.codegen.schemas import operators_of, packaged_schemas, read_entries
 
     operators = operators_of(read_entries(packaged_schemas()))
     return {str(each.name).removeprefix("aten::"): facts_of(each, ATEN) for each in operators}

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.codegen.errors import GeneratorError, SchemaError
-from otel_recfn.codegen.facts import Input, Wrapping, facts_of
-from otel_recfn.codegen.operators import Kind, Operator, SchemaType
-from otel_recfn.codegen.rules import rules_of
-from otel_recfn.codegen.schema_file import read_entries
-from otel_recfn.codegen.torchgen_schemas import operators_of
+from otel_recfn.codegen.operators import GeneratorError, Kind, Operator, SchemaError, SchemaType
+from otel_recfn.codegen.rules import Input, Wrapping, facts_of, rules_of
+from otel_recfn.codegen.schemas import operators_of, read_entries
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from otel_recfn import cli, profile
-from otel_recfn.codegen.errors import GeneratorError, SchemaError
-from otel_recfn.codegen.files import stale_files, write
-from otel_recfn.codegen.generate import generate
+from otel_recfn.codegen.generate import generate, stale_files, write
+from otel_recfn.codegen.operators import GeneratorError, SchemaError
 from otel_recfn.codegen.shards import Request, shard_of
 from patience import PATIENCE_S
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_recfn import record_function
 from otel_recfn.legacy import ProfilerConfig, ProfilerDisableOptions, ProfilerState, ThreadEventLists
-from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.legacy.config import EventKind
 from patience import PATIENCE_S
 
 CPU = ProfilerConfig(ProfilerState.CPU)

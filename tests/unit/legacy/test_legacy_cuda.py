@@ -6,6 +6,8 @@ import pytest
 
 from fake_cuda import FakeCuda
 from otel_recfn import record_function
+from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.registry import has_thread_local_callbacks
 from otel_recfn.legacy import (
     EventKind,
     LegacyEvent,
@@ -17,11 +19,9 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     mark,
 )
-from otel_recfn.legacy.cuda_callbacks import NOT_TIMED, nvtx_text
+from otel_recfn.legacy.run import NOT_TIMED, nvtx_text
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime.callbacks import has_thread_local_callbacks
-from otel_recfn.runtime.record_function import RecordFunction
 
 CUDA = ProfilerConfig(ProfilerState.CUDA)
 NVTX = ProfilerConfig(ProfilerState.NVTX)

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_cuda import FakeCuda
-from otel_recfn.legacy.errors import ProfilerError
+from otel_recfn.legacy.config import EventKind, ProfilerError
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.event_kind import EventKind
 
 pytestmark = pytest.mark.one_python
 
@@ -102,7 +101,7 @@ class TestValueList:
             (7, 1, "CUDA_RECORDED"),
             (9, -1, "at least 0"),
             (10, -1, "set cuda_us before"),
-            (11, None, "shapes to be a list"),
+            (11, None, "SHAPES .* to be list"),
             (11, [2, 3], "each profiler shape element"),
             (11, [["2"]], "sizes to be int"),
         ],

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.legacy.chrome_writer import START_PROFILE, write_profiler_events_to_stream
+from otel_recfn.legacy.config import EventKind as LegacyKind
 from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
-from otel_recfn.legacy.cuda_times import CudaTimes
+from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.event_kind import EventKind as LegacyKind
 from otel_recfn.legacy.from_batch import event_lists
+from otel_recfn.legacy.record_profile import START_PROFILE, write_profiler_events_to_stream
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 
@@ -24,7 +24,7 @@ SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)
 
 
 def lists_of(*rows: dict[str, Any], times: CudaTimes | None = None) -> list[list[LegacyEvent]]:
-    return [list(each.consolidate()) for each in event_lists(make_batch(rows), times or CudaTimes(0), SHAPES)]
+    return [list(each) for each in event_lists(make_batch(rows), times or CudaTimes(0), SHAPES)]
 
 
 def start_mark() -> LegacyEvent:

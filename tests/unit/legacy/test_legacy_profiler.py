@@ -9,6 +9,8 @@ from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
+from otel_recfn.callbacks.debug_info import DebugInfoError, DebugInfoGuard, DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.legacy import (
     ActiveProfilerType,
     LegacyEvent,
@@ -22,13 +24,11 @@ from otel_recfn.legacy import (
     profiler_enabled,
     run,
 )
-from otel_recfn.legacy.event_kind import EventKind
+from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.runtime.debug_info import DebugInfoError, DebugInfoGuard, DebugInfoKind, debug_info_get
-from otel_recfn.runtime.record_function import RecordFunction
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink

@@ -10,6 +10,8 @@ import pytest
 from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
+from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind
+from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.legacy import (
     ProfilerDisableOptions,
     ProfilerError,
@@ -19,8 +21,6 @@ from otel_recfn.legacy import (
     profiler_enabled,
 )
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.runtime.debug_info import DebugInfoGuard, DebugInfoKind
-from otel_recfn.runtime.state import ThreadLocalState, ThreadLocalStateGuard
 from patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from otel_recfn.support.error_text import MAX_CHARACTERS, error_text, is_failure
+from otel_recfn.support.failures import MAX_CHARACTERS, error_text, is_failure
 
 
 class Hostile(Exception):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.support.stack_trace import MOST_BYTES, MOST_FRAMES, MOST_WALKED, failure
+from otel_recfn.support.failures import MOST_BYTES, MOST_FRAMES, MOST_WALKED, failure
 
 MADE: dict[str, Any] = {}
 exec(  # a file that nobody can read, as in what we write there are no lines of source code

@@ -25,7 +25,7 @@ from otel_recfn import (
 )
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
-from otel_recfn.tracing.library import Library
+from otel_recfn.tracing.wrappers import Library
 
 A = np.arange(4.0)
 pytestmark = pytest.mark.usefixtures("nobody_watches")

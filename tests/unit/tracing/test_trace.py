@@ -15,12 +15,12 @@ import numpy_wrappers as ops
 import pytest
 
 from otel_recfn import PropagatingExecutor, RecordFunctionCallback, add_global_callback, propagate, remove_callback
+from otel_recfn.callbacks import thread_locals
 from otel_recfn.recording.watched import Watched
-from otel_recfn.runtime import thread_locals
 from otel_recfn.tracing import Graph, TraceError, trace
-from otel_recfn.tracing.library import Library, OperatorMissingError
 from otel_recfn.tracing.operator import Option, Recorded
-from otel_recfn.tracing.tracer import TracerWarning
+from otel_recfn.tracing.trace import TracerWarning
+from otel_recfn.tracing.wrappers import Library, OperatorMissingError
 
 A = np.arange(4.0)
 B = np.ones(4)

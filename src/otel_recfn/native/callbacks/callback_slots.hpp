@@ -23,7 +23,7 @@ namespace recfn {
 constexpr size_t kSlots = 64;
 
 struct PythonCallback {
-  unsigned long long handle = 0;  // the runtime's
+  unsigned long long handle = 0;  // of callback.py
   Reference start, end, should_run;
   unsigned scopes = 0;
   bool failed = false;  // it raised: not even its ends run

@@ -8,7 +8,7 @@
 namespace recfn {
 namespace {
 
-// Whether this thread is inside a callback, of this library's or of the runtime's: what it does there reaches no callbacks.
+// Whether this thread is inside a callback, of this library's or of our Python ranges': what it does there reaches no callbacks.
 thread_local bool inside_callback = false;
 
 class InsideCallback {

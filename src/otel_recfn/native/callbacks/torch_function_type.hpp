@@ -29,7 +29,7 @@ struct TorchFunction {
   bool starting;
 };
 
-// What the Python side gives when it attaches: the runtime's classes for what PyTorch has classes of its own for, and two errors.
+// What the Python side gives when it attaches: our classes for what PyTorch has classes of its own for, and two errors.
 struct RuntimeTypes {
   PyObject* scopes = nullptr;         // the tuple of RecordScope's ten
   PyObject* operator_name = nullptr;  // (name, overload name) -> OperatorName

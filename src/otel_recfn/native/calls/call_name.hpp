@@ -9,7 +9,7 @@
 
 namespace recfn {
 
-// As Python's `sources/calls/protocol.py` has them.
+// As Python's `sources/calls/texts.py` has them.
 enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame = 3 };
 
 struct CallName {

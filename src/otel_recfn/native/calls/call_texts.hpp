@@ -11,7 +11,7 @@ namespace recfn {
 
 class CallTexts {
  public:
-  // Reads what Python's CallTexts says. False with the error set.
+  // Reads what Python's ProgramTexts says. False with the error set.
   bool read(PyObject* texts);
 
   // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has to be asked.

@@ -25,7 +25,7 @@ std::string call_site_of_now() {
   return site;
 }
 
-// What Python's CallTexts say of which calls are shown. False with the error set.
+// What Python's ProgramTexts say of which calls are shown. False with the error set.
 bool read_limits(PyObject* texts) {
   const Made c_calls(PyObject_GetAttrString(texts, "c_calls")), max_depth(PyObject_GetAttrString(texts, "max_depth"));
   const Made call_sites(PyObject_GetAttrString(texts, "call_sites"));

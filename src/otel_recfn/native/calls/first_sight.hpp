@@ -8,7 +8,7 @@ namespace recfn {
 
 class FirstSight {
  public:
-  // From now on calls are called as Python's CallTexts say. False with the error set.
+  // From now on calls are called as Python's ProgramTexts say. False with the error set.
   bool read(PyObject* texts);
 
   // Of calls that run this code from that instruction on. Null with the error set, or where CPython has no place for it.

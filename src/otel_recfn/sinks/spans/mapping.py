@@ -21,13 +21,13 @@ from opentelemetry.trace.status import Status, StatusCode
 from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SAMPLED, SpanPlan
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.call_names import called_code
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.summaries import Summary
 from otel_recfn.sinks.spans.trace_boundaries import StepTrace
+from otel_recfn.support.code_text import called_code
 from otel_recfn.support.json_text import text_of_utf8
 
 MAX_KEPT_CONTEXTS = 4096

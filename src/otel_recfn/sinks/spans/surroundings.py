@@ -20,9 +20,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_recfn.model.batch import NO_CONTEXT, Batch
-from otel_recfn.model.worker_process import WorkerProcess
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
+from otel_recfn.support.process_role import WorkerProcess
 
 FindsWorker = Callable[[], WorkerProcess | None]
 NAMELESS = "operators"

@@ -6,25 +6,51 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
-from otel_recfn.model.call_names import python_call_name
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
-from otel_recfn.sources.calls.protocol import CallText, Hides
+from otel_recfn.support.code_text import python_call_name
 
 ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>$")
 OWN = str(Path(__file__).parents[2]) + os.sep
-OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "runtime" + os.sep, f"sources{os.sep}steps.py"))
+OWN_THAT_CALLS = tuple(OWN + part for part in ("ranges" + os.sep, "callbacks" + os.sep, f"sources{os.sep}steps.py"))
 """What of ours calls functions of the program, which are to be seen."""
 
+
+class Hides(IntEnum):
+    """What is not shown of a call."""
+
+    ITSELF = 1
+    """The call, and its own calls of C functions."""
+    ALL_BELOW = 2
+    """The call, and all that it calls."""
+
+
+CallText: TypeAlias = "str | Hides | Callable[[FrameType], str | None]"
+"""What a call is called, or what is not shown of it; a function of its frame, where not its code alone says it."""
 FrameNamer: TypeAlias = "Callable[[CodeType, str], Hides | Callable[[FrameType], str | None] | None]"
 """Of code whose calls are named by their frames, and of its usual name: how, or that they aren't shown. None for other code."""
 
 
 class ProgramTexts:
     """Names as torch.profiler's, but that those of C functions have no addresses: a method has one name.
+
+    The tracer in C asks at first sight of a code object or C function, in the traced thread. It reads the attributes, too.
+
+    Attributes:
+        prefixes: what to take away from the names of files, the longest first.
+        own: beginnings of the names of our files.
+        own_that_calls: of these, those that call functions of the program.
+        asked: endings of the names of files about which the tracer, which knows the rest from these attributes, asks.
+        included: files, and folders with a slash at their end, whose functions are shown, as they are or without a prefix; all
+            where there are none.
+        excluded: those whose functions are not shown.
+        c_calls: whether calls of C functions are shown.
+        call_sites: whether each call says which line called it.
+        max_depth: how many calls may be shown within each other, of those that began while it traces; None: any number.
 
     Args:
         namer: knows calls that are named by their frames.
@@ -42,7 +68,7 @@ class ProgramTexts:
         self.asked = asked
 
     def of_code(self, code: CodeType, line: int) -> CallText:
-        """See CallTexts.of_code."""
+        """What calls that run this code from that line on are called."""
         file = code.co_filename
         if file.startswith(OWN):
             return Hides.ITSELF if file.startswith(self.own_that_calls) else Hides.ALL_BELOW
@@ -54,7 +80,7 @@ class ProgramTexts:
         return by_frame if by_frame is not None else usual
 
     def of_function(self, function: object) -> str:
-        """See CallTexts.of_function."""
+        """What calls of a C function are called."""
         return ADDRESS.sub(">", repr(function))
 
     def _selects(self, file: str, trimmed: str) -> bool:

@@ -1,20 +1,37 @@
-"""Traces calls, in every thread, also those that run already.
+"""The source of Python calls: traces them in every thread, also those that run already.
 
 By ``sys.monitoring`` where CPython has it and a place for one more tool is free, else by the profile function of each thread.
+For each thread there is the stack of calls that were seen to begin:
+
+    call    name of the code object ─► Recorder.begin_call ─► push
+    return                             Recorder.end        ◄─ pop
+
+An exit ends the innermost call, also where a greenlet has switched stacks meanwhile. So calls always nest. One of a frame whose
+call isn't on the stack ends none: it began long before, or another tool of ``sys.monitoring`` raised at its begin or return, of
+which CPython tells as of one more end.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from otel_recfn import _native
+from otel_recfn.model.events import EventSource
+from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.sources.calls.monitoring import Monitoring
-from otel_recfn.sources.calls.protocol import CallTexts
+from otel_recfn.sources.calls.texts import ProgramTexts
+from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread, is_own_thread
 
 log = logging.getLogger("otel_recfn")
+
+_active: CallSource | None = None
+"""The one that traces: there is one profile function in a thread."""
 
 
 class CallTracer:
@@ -31,7 +48,7 @@ class CallTracer:
         self._monitoring = Monitoring()
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
-    def start(self, texts: CallTexts) -> None:
+    def start(self, texts: ProgramTexts) -> None:
         """Trace every thread that can be had. A thread with another profile function keeps that, and is counted."""
         _native.trace_calls(texts, is_own_thread)
         self._profiles = not self._monitoring.start(c_calls=texts.c_calls)
@@ -47,7 +64,7 @@ class CallTracer:
         else:
             self._left_alone += 1
 
-    def show(self, texts: CallTexts) -> None:
+    def show(self, texts: ProgramTexts) -> None:
         """Calls that begin from now on are called and left out as these say. While it traces."""
         _native.show_calls(texts)
         self._monitoring.change(c_calls=texts.c_calls)
@@ -82,3 +99,69 @@ class CallTracer:
         A place among the tools of ``sys.monitoring`` that the program took away while it traced counts as one.
         """
         return self._left_alone
+
+
+class CallSource:
+    """A source: ranges of Python calls while it is enabled.
+
+    Args:
+        tracer: makes them.
+        texts: what calls are called, of those that are asked for.
+    """
+
+    name = "python_calls"
+    announces: EventSource | None = EventSource.PYTHON_CALL
+    needs: str | None = None
+
+    def __init__(self, tracer: CallTracer, texts: Callable[[PythonCalls], ProgramTexts]) -> None:
+        self._tracer, self._texts = tracer, texts
+        self._shown: PythonCalls | None = None
+        """What it traces now."""
+        self._told = False
+        """Of another profiler, while it traces."""
+
+    def prepare(self) -> bool:
+        """See Source.prepare."""
+        if getattr(sys, "_is_gil_enabled", bool)() or not hasattr(sys, "_is_gil_enabled"):
+            return True
+        log.warning("Python calls are not traced without the GIL: run this Python with PYTHON_GIL=1, or without python_calls")
+        return False
+
+    def enable(self, wanted: Wanted) -> None:
+        """Trace what is wanted now, unless another session of the process traces."""
+        global _active
+        if _active not in (None, self):
+            log.warning("Python calls are traced already by another session; this one doesn't see them")
+        elif _active is None:
+            _active, self._shown = self, wanted.calls
+            self._start(self._texts(wanted.calls))
+        elif wanted.calls != self._shown:
+            self._shown = wanted.calls
+            self._tracer.show(self._texts(wanted.calls))
+
+    def _start(self, texts: ProgramTexts) -> None:
+        self._told = False
+        self._telling(partial(self._tracer.start, texts))
+
+    def look(self, *, last: bool) -> None:
+        """See Watcher.look."""
+        if _active is self:
+            self._telling(partial(self._tracer.look, last=last))
+
+    def _telling(self, find: Callable[[], None]) -> None:
+        before = self._tracer.threads_left_alone()
+        find()
+        if self._tracer.threads_left_alone() != before and not self._told:
+            self._told = True
+            log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
+
+    def disable(self) -> None:
+        """Stop tracing, if it is this one that traces."""
+        global _active
+        if _active is self:
+            self._telling(self._tracer.stop)
+            _active = None
+
+    def counters(self) -> dict[str, int]:
+        """See Source.counters."""
+        return {"threads_left_alone": self._tracer.threads_left_alone()}

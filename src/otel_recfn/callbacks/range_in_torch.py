@@ -1,0 +1,177 @@
+"""A range of the program's for PyTorch's own observers, such as its profilers: while some run, ranges are told to them too.
+
+The compiled observer makes a RecordFunction of which our own callbacks are left out, for they see the range already. Where that
+library isn't loaded PyTorch's ``record_function`` is used: then nothing of ours is on PyTorch's ranges but callbacks in Python,
+which are made to look away. It calls two operators, so it is not used where the program looks at the operators that it calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+from otel_recfn.callbacks import library as callbacks_library
+from otel_recfn.callbacks.thread_locals import RunningCallback
+
+log = logging.getLogger("otel_recfn")
+
+
+EndElsewhere: TypeAlias = Callable[[bool], object]
+"""Ends a range there: in any thread, once. Is given whether the range was asynchronous, as is known now."""
+
+
+def not_told(_is_async: bool) -> None:
+    """Stands for the end of a range that PyTorch's observers see by themselves, or that was not told to them."""
+
+
+class RangesInTorch:
+    """Begins ranges for those that observe the calling thread."""
+
+    def __init__(self) -> None:
+        from otel_recfn.pytorch.observer import loaded_library  # which programs with callbacks alone need not import
+
+        self._loaded_library = loaded_library
+        self._declared: object = None
+        self._left_out: object = None
+        self._warned = False
+
+    def begin(self, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
+        """Begin a RecordFunction of ours there; None where nobody observes the calling thread. Never raises."""
+        try:
+            library = self._loaded_library()
+            if library is None:
+                return _begin_by_torch(range_, inputs)
+            self._prepare(library)
+            return _begin_natively(library, range_, inputs)
+        except Exception as error:  # the program goes on
+            if not self._warned:
+                self._warned = True
+                log.warning("PyTorch's own profilers don't see some of the program's ranges: %s", error)
+            return None
+
+    def _prepare(self, library: ctypes.CDLL) -> None:
+        """Say what its functions take, and that callbacks with the other library's starts are ours too."""
+        if library is not self._declared:
+            _declare(library)
+            self._declared = library
+        callbacks = callbacks_library.loaded()
+        if callbacks is not self._left_out and callbacks is not None:
+            starts = callbacks.starts()
+            library.recfn_observer_leave_out((ctypes.c_uint64 * len(starts))(*starts), len(starts))
+            self._left_out = callbacks
+
+
+class Others:
+    """Read ``told`` at the begin of a range; ``registry.tell_others`` writes it."""
+
+    told: RangesInTorch | None = None
+    """Who tells PyTorch's observers; None while there are none in the process."""
+
+
+# --- by PyTorch's record_function
+
+
+def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
+    if _is_looked_at(sys.modules["torch"]):
+        return None
+    first = inputs[0] if inputs else None
+    with RunningCallback():
+        of_torch = sys.modules["torch.autograd.profiler"].record_function(
+            range_.name(), first if isinstance(first, str) else None
+        )
+        of_torch.__enter__()
+    return partial(_end_by_torch, of_torch)
+
+
+def _end_by_torch(of_torch: Any, _is_async: bool) -> None:
+    with suppress(Exception), RunningCallback():  # the interpreter ends, say: PyTorch's modules are empty
+        of_torch.__exit__(None, None, None)
+
+
+def _is_looked_at(torch: Any) -> bool:
+    """Whether a graph is traced, or a mode of PyTorch's is told of operators."""
+    counts = [getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")]
+    return bool(torch.jit.is_tracing()) or any(count() for count in counts if count is not None)
+
+
+# --- by the compiled observer (native/observer/ranges_for_others.hpp)
+
+NONE, BOOL, INT, DOUBLE, TEXT, TENSOR = range(6)
+INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Input(ctypes.Structure):
+    """RangeInput."""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint64),
+        ("number", ctypes.c_int64),
+        ("real", ctypes.c_double),
+        ("text", ctypes.c_char_p),
+        ("size", ctypes.c_uint64),
+    )
+
+
+class Range(ctypes.Structure):
+    """RangeForOthers."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_uint64),
+        ("scope", ctypes.c_uint64),
+        ("sequence_nr", ctypes.c_int64),
+        ("forward_thread_id", ctypes.c_uint64),
+        ("debug_handle", ctypes.c_int64),
+        ("is_async", ctypes.c_uint64),
+        ("inputs", ctypes.POINTER(Input)),
+        ("input_count", ctypes.c_uint64),
+    )
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Say what its functions take and return."""
+    library.recfn_observer_begin_for_others.argtypes = [ctypes.POINTER(Range)]
+    library.recfn_observer_begin_for_others.restype = ctypes.c_void_p
+    library.recfn_observer_end_for_others.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.recfn_observer_end_for_others.restype = None
+    library.recfn_observer_leave_out.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
+
+
+def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
+    """Begin it; None where nobody but us observes the calling thread."""
+    name = range_.name().encode("utf-8", "replace")
+    given = (Input * len(inputs))(*_inputs_of(inputs)) if inputs else None
+    numbers = (range_.seq_nr(), range_.forward_thread_id(), range_.debug_handle(), range_.is_async())
+    what = Range(name, len(name), range_.scope(), *numbers, given, len(inputs))
+    address = library.recfn_observer_begin_for_others(ctypes.byref(what))
+    return partial(library.recfn_observer_end_for_others, address) if address else None
+
+
+def _inputs_of(values: Sequence[Any]) -> list[Input]:
+    """The values; those that are no plain values or tensors as None."""
+    torch = sys.modules["torch"]
+    # A tensor's address must not be asked of the program's tensor subclasses and modes.
+    quiet = getattr(torch._C, "DisableTorchFunction", nullcontext)
+    with quiet():
+        return [_input_of(value, torch.Tensor) for value in values]
+
+
+def _input_of(value: Any, tensor_type: type) -> Input:
+    if isinstance(value, bool):
+        return Input(BOOL, value)
+    if isinstance(value, int) and value in INT64:
+        return Input(INT, value)
+    if isinstance(value, float):
+        return Input(DOUBLE, 0, value)
+    if isinstance(value, str):
+        text = value.encode("utf-8", "replace")
+        return Input(TEXT, 0, 0, text, len(text))
+    if isinstance(value, tensor_type):
+        address = getattr(value, "_cdata", 0)  # of PyTorch's implementation, which the value keeps
+        return Input(TENSOR, address) if address else Input(NONE)
+    return Input(NONE)

@@ -1,0 +1,397 @@
+"""``RecordFunction``: one range that callbacks and the recorder see (source: ``at::RecordFunction``).
+
+    RecordFunction(scope)   picks the callbacks; a range that is not active costs no more
+    before(name, inputs)    recorder.begin, then start callbacks in their order; inputs are readable meanwhile
+    end()                   end callbacks in the same order, then recorder.end; once
+
+PyTorch's own observers (``range_in_torch.py``) are told of it after recorder.begin and before recorder.end.
+
+The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
+numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from otel_recfn.callbacks import registry
+from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.library import InputsError, OperatorName
+from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, not_told
+from otel_recfn.callbacks.running import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
+from otel_recfn.callbacks.sampling import StepCallbacks
+from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
+from otel_recfn.model.events import EventFlag, EventSource, Extra
+from otel_recfn.model.scope import RecordScope
+from otel_recfn.ranges.async_range import RangeHandle, record_range
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.support.failures import failure
+
+PARAM_COMMS_CALL_NAME = "record_param_comms"
+"""The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""
+FIRST_HANDLE = 1 << 39
+
+# Plain ints: arithmetic on an IntFlag costs a microsecond.
+ASYNC, OUT_VARIANT, NCCL_META = int(EventFlag.ASYNC), int(EventFlag.STATIC_RUNTIME_OUT_VARIANT), int(EventFlag.NCCL_META)
+SHAPES, FLOPS, SOURCE = int(Extra.SHAPES), int(Extra.FLOPS), int(EventSource.RECORD_FUNCTION)
+
+T = TypeVar("T")
+
+_handles = itertools.count(FIRST_HANDLE)
+_NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
+
+
+class RecordFunction:
+    """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and ``end`` in different places.
+
+    Its properties are the accessors of ``at::RecordFunction``. After its end they say nothing useful, and hold nothing of the
+    program's alive.
+
+    Args:
+        scope: of the range; or what ``get_step_callbacks`` returned for it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_code",
+        "_contexts",
+        "_debug_handle",
+        "_elsewhere",
+        "_flags",
+        "_fn",
+        "_forward_thread_id",
+        "_handle",
+        "_inputs",
+        "_kwinputs",
+        "_num_inputs",
+        "_open",
+        "_outputs",
+        "_over",
+        "_sequence_nr",
+        "_step",
+        "event_id",
+    )
+
+    _inputs: Sequence[Any] | None
+    _kwinputs: Mapping[str, Any] | None
+    _outputs: Sequence[Any]
+    _contexts: list[Any]
+    event_id: int
+    """Of the recorder's row; 0 where none is recorded."""
+
+    def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
+        self._open = self._over = False
+        self._step = scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope)
+        self.event_id = self._flags = self._forward_thread_id = 0
+        self._debug_handle = -1
+        self._elsewhere: EndElsewhere | None = None
+        self._code = ""
+        self._forget()
+        if self._step.needs_ids or recorder.recording:
+            self._handle = next_handle()
+
+    # --- the range
+
+    def before(
+        self,
+        fn: Any,
+        inputs: Sequence[Any] = (),
+        kwinputs: Mapping[str, Any] | None = None,
+        sequence_nr: int = -1,
+    ) -> None:
+        """Begin: run the start callbacks. Nothing happens where the range is not active, or has ended.
+
+        A range that has begun gets a new name and new inputs, and its start callbacks run again; it keeps its row.
+
+        Args:
+            fn: the range's name; or an operator's schema, with ``name``, ``overload_name``, ``arguments`` and ``returns``.
+            inputs: readable for callbacks while they start.
+            kwinputs: the same, by name.
+            sequence_nr: of the forward operator, which its backward node has too.
+
+        Raises:
+            TypeError: ``fn`` or ``inputs`` is something else, whether the range is active or not.
+            SettingError: ``sequence_nr`` is no 64-bit number.
+        """
+        _check(fn, inputs, sequence_nr)
+        if self._over or not self.is_active():
+            return
+        self._fn, self._sequence_nr, self._num_inputs = fn, sequence_nr, len(inputs)
+        if self.name() == PARAM_COMMS_CALL_NAME:
+            self._flags |= NCCL_META
+        begun, self._open, self._contexts = self._open, True, []
+        try:
+            if not begun:
+                self._begin_row(inputs)
+                others = Others.told
+                if others is not None and self._elsewhere is None:
+                    self._elsewhere = others.begin(self, inputs) or not_told
+            self._inputs, self._kwinputs = inputs, kwinputs or {}
+            run_starts(self._step.callbacks, self, self._contexts)
+            self._inputs = self._kwinputs = None
+        except BaseException as interrupt:  # the program won't call end()
+            self._inputs = self._kwinputs = None
+            self.end(*failure(interrupt))
+            raise
+
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        """End: run the end callbacks, once. ``error`` (``"<exception type>: <message>"``) marks the recorded row."""
+        was_open, self._open = self._open, False
+        if not was_open:
+            return
+        self._over = True
+        try:
+            run_ends(self._step.callbacks, self, self._contexts)
+        finally:
+            if self._elsewhere is not None:
+                end_elsewhere, self._elsewhere = self._elsewhere, not_told
+                end_elsewhere(self.is_async())
+            recorder.end(self.event_id, error, self._flags, stacktrace)
+            self._step = _NOTHING[self._step.scope]
+            self._forget()
+
+    def __enter__(self) -> RecordFunction:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.end(*failure(error))
+
+    def __del__(self) -> None:
+        # As in PyTorch, a range that nobody can end any more ends here.
+        if getattr(self, "_open", False) and not sys.is_finalizing():
+            self.end()
+
+    def is_active(self) -> bool:
+        """Whether callbacks run on this range, or the recorder may record it."""
+        if self._over:
+            return False
+        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told is not None
+
+    def needs_inputs(self) -> bool:
+        """Whether somebody reads the inputs; else don't collect them."""
+        wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
+        return self._step.needs_inputs or wants_shapes or Others.told is not None
+
+    def needs_outputs(self) -> bool:
+        """Whether somebody reads the outputs."""
+        return self._step.needs_outputs
+
+    # --- what it is
+
+    def name(self) -> str:
+        """The range's name; an operator's without its overload."""
+        return self._fn if isinstance(self._fn, str) else str(self._fn.name)
+
+    def scope(self) -> RecordScope:
+        """What kind of range it is."""
+        return self._step.scope
+
+    def seq_nr(self) -> int:
+        """The sequence number, -1 where there is none."""
+        return self._sequence_nr
+
+    def operator_name(self) -> OperatorName | None:
+        """The operator's name, for a range that was begun with a schema; else None."""
+        schema = self.operator_schema()
+        return OperatorName(self.name(), str(schema.overload_name)) if schema is not None else None
+
+    def operator_schema(self) -> Any:
+        """The schema with which it was begun, or None."""
+        return None if isinstance(self._fn, str) else self._fn
+
+    def handle(self) -> int:
+        """Known as soon as the range is made, and unique, if it may be recorded or a callback needs ids; else 0."""
+        return self._handle
+
+    def set_handle(self, handle: int) -> None:
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins.
+
+        Raises:
+            SettingError: another one.
+        """
+        self._handle = whole_number(handle, "handle", UINT64)
+
+    def debug_handle(self) -> int:
+        """By which a mobile model finds its source, -1 where there is none."""
+        return self._debug_handle
+
+    def set_debug_handle(self, debug_handle: int) -> None:
+        """Set it, before the range begins.
+
+        Raises:
+            SettingError: no 64-bit number.
+        """
+        self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
+
+    # --- what goes in and out
+
+    def inputs(self) -> Sequence[Any]:
+        """What ``before`` was given.
+
+        Raises:
+            InputsError: not in a start callback of this range.
+        """
+        return self._readable(self._inputs, "inputs")
+
+    def kwinputs(self) -> Mapping[str, Any]:
+        """The same by name.
+
+        Raises:
+            InputsError: not in a start callback of this range.
+        """
+        return self._readable(self._kwinputs, "kwinputs")
+
+    def num_inputs(self) -> int:
+        """How many inputs; of a schema, how many arguments it declares."""
+        schema = self.operator_schema()
+        return len(schema.arguments) if schema is not None else self._num_inputs
+
+    def outputs(self) -> Sequence[Any]:
+        """What ``set_outputs`` was given."""
+        return self._outputs
+
+    def set_outputs(self, outputs: Sequence[Any]) -> None:
+        """Give end callbacks the outputs: what the sequence holds now."""
+        self._outputs = list(outputs)
+
+    def num_outputs(self) -> int:
+        """How many outputs; of a schema, how many it declares."""
+        schema = self.operator_schema()
+        return len(schema.returns) if schema is not None else len(self._outputs)
+
+    # --- threads and nodes
+
+    def thread_id(self) -> int:
+        """RecordFunction's logical id of the thread in which the start callbacks ran."""
+        return self._step.thread_id
+
+    def forward_thread_id(self) -> int:
+        """Of a backward range, the logical id of the thread that ran its forward operator; else 0."""
+        return self._forward_thread_id
+
+    def set_forward_thread_id(self, thread_id: int) -> None:
+        """Set it, before the range begins.
+
+        Raises:
+            SettingError: no logical thread id, which has 32 bits.
+        """
+        self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
+
+    @staticmethod
+    def current_thread_id() -> int:
+        """RecordFunction's logical id of the calling thread; never given to another thread."""
+        return recorder.current_thread_id()
+
+    @staticmethod
+    def get_default_node_id() -> int:
+        """The node's number in distributed profiling, -1 where it has none."""
+        return recorder.default_node_id()
+
+    @staticmethod
+    def set_default_node_id(node_id: int) -> None:
+        """Set it.
+
+        Raises:
+            SettingError: no 64-bit number.
+        """
+        recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
+
+    # --- kinds of ranges
+
+    def is_async(self) -> bool:
+        """Whether it ends elsewhere, in another thread or when a future completes."""
+        return bool(self._flags & ASYNC)
+
+    def is_static_runtime_out_variant(self) -> bool:
+        """Whether static runtime ran the variant that writes into its output."""
+        return bool(self._flags & OUT_VARIANT)
+
+    def is_nccl_meta(self) -> bool:
+        """Whether it carries the metadata of a collective."""
+        return bool(self._flags & NCCL_META)
+
+    # --- inside
+
+    def _set_async(self) -> None:
+        self._flags |= ASYNC
+
+    def _forget(self) -> None:
+        """Forget what the range was, so that it keeps no object of the program alive."""
+        self._fn = ""
+        self._inputs = self._kwinputs = None
+        self._outputs, self._contexts = (), []
+        self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
+
+    def _readable(self, values: T | None, what: str) -> T:
+        if values is None:
+            raise InputsError(
+                f"{what}() was called outside the start callback; keep what you need in the observer context instead"
+            )
+        return values
+
+    def _set_static_runtime_out_variant(self) -> None:
+        if self.is_active():
+            self._flags |= OUT_VARIANT
+
+    def _keep_from_others(self) -> None:
+        """Observers that are not ours see what it stands for by themselves."""
+        self._elsewhere = not_told
+
+    def _begin_row(self, inputs: Sequence[Any]) -> None:
+        wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
+        wants_words = inputs and recorder.recording and recorder.extras & FLOPS
+        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
+        self.event_id = recorder.begin(
+            self.name(),
+            self._step.scope,
+            SOURCE,
+            "",
+            self._flags,
+            sequence_nr=self._sequence_nr,
+            forward_thread_id=self._forward_thread_id,
+            handle=self._handle,
+            debug_handle=self._debug_handle,
+            shapes=shapes,
+            dtypes=dtypes,
+            code=self._code,
+            concrete_inputs=concrete_inputs,
+            words=input_words(self.name(), inputs) if wants_words else "",
+        )
+
+
+def next_handle() -> int:
+    """A handle that no range has had; exact as a float."""
+    return next(_handles)
+
+
+def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
+    if not isinstance(fn, str) and not hasattr(fn, "name"):
+        raise TypeError(f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass a str")
+    if not hasattr(inputs, "__len__"):
+        raise TypeError(f"inputs={inputs!r} is no sequence; pass a tuple or a list")
+    if sequence_nr != -1:
+        whole_number(sequence_nr, "sequence_nr", INT64)
+
+
+# --- ranges of record_function
+
+
+def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
+    """Begin a range that a callback may want. ``args`` is its only input (``Recorder.set_range_observer``)."""
+    step = get_step_callbacks(RecordScope.USER_SCOPE)
+    if not step.callbacks and Others.told is None:
+        leave_next_unobserved()
+        if not registry.global_entries():
+            registry.watch_ranges()  # the thread whose callback wanted ranges may have ended
+        return record_range(name, flags, code)
+    range_ = RecordFunction(step)
+    range_._flags, range_._code = flags, code
+    range_.before(name, (args,) if args is not None and range_.needs_inputs() else ())
+    return range_
+
+
+registry.observe_ranges_with(observe_range)

@@ -1,0 +1,245 @@
+"""The state that a thread passes to the work it launches: captured in one thread and installed in another.
+
+    RecordFunctionGuard(enabled)     RecordFunction on or off in the calling thread
+    ThreadLocalState()               what the calling thread has, for ThreadLocalStateGuard(state) in another
+    propagate(function)              for any pool, callback or thread; of an async function: for each of its tasks
+    propagate(coroutine)             asyncio.create_task(propagate(work()))
+    PropagatingExecutor(executor)    a concurrent.futures executor of threads
+    PropagatingThread(...)           a threading.Thread
+
+Two things are passed on. First the ``ThreadLocalState``: callbacks, the enabled flag and debug info, which belong to a thread.
+Second, to other threads, a copy of the launching contextvars context, because the current span and the enclosing ``async with
+record_function`` belong to a task. asyncio gives each task such a copy itself. But a thread runs many tasks in turns, so the
+thread-local state is installed around each step of the coroutine, and what the step changed in it is kept for the next step.
+
+(source: ``at::RecordFunctionTLS``, ``at::ThreadLocalState``, ``at::wrapPropagateTLSState``)
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any, NamedTuple, TypeVar, cast
+
+from otel_recfn.callbacks import registry, thread_locals
+from otel_recfn.callbacks.callback import Entries
+from otel_recfn.callbacks.debug_info import current_debug_info, set_current_debug_info
+from otel_recfn.callbacks.thread_locals import is_record_function_enabled
+from otel_recfn.pytorch import details
+from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.ranges.decorators import in_steps
+from otel_recfn.recording.recorder import recorder
+
+T = TypeVar("T")
+
+_waits_for_torch = False
+
+
+def enable_record_function(enable: bool = True) -> None:
+    """Switch RecordFunction in this thread. Off, nobody observes what it does: no callback, and not the recorder either.
+
+    With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``), which PyTorch's profilers obey
+    too, and which PyTorch hands on to what works for the thread. Where it isn't there yet, the thread that imports it tells it.
+    """
+    global _waits_for_torch
+    if bool(enable) == is_record_function_enabled():
+        return
+    recorder.set_thread_enabled(bool(enable))
+    if "torch" in sys.modules:
+        _tell_torch()
+    elif not _waits_for_torch:
+        _waits_for_torch = True
+        when_torch_is_imported(_tell_torch)
+
+
+def _tell_torch() -> None:
+    switch = details.find("thread_switch")
+    if switch is not None:
+        switch(recorder.thread_enabled())
+
+
+class RecordFunctionGuard:
+    """``with RecordFunctionGuard(enabled):`` switches RecordFunction in this thread; leaving switches it back. Guards nest."""
+
+    def __init__(self, is_enabled: bool = True) -> None:
+        self._enabled = is_enabled
+        self._before: list[bool] = []
+
+    def __enter__(self) -> RecordFunctionGuard:
+        self._before.append(is_record_function_enabled())
+        enable_record_function(self._enabled)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        enable_record_function(self._before.pop())
+
+
+class DisableRecordFunctionGuard(RecordFunctionGuard):
+    """``with DisableRecordFunctionGuard():`` nobody observes this thread."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+class RecordFunctionTLS(NamedTuple):
+    """A thread's callbacks, in the order of their handles, and whether RecordFunction is enabled in it."""
+
+    sorted_tls_callbacks: Entries = ()
+    tls_record_function_enabled: bool = True
+
+
+def get_record_function_tls() -> RecordFunctionTLS:
+    """The calling thread's."""
+    state = thread_locals.current()
+    return RecordFunctionTLS(registry.thread_entries(state), is_record_function_enabled())
+
+
+def set_record_function_tls(tls: RecordFunctionTLS) -> None:
+    """Make it the calling thread's. Callbacks keep their handles."""
+    entries = tuple(entry for entry in tls.sorted_tls_callbacks if not registry.has_failed(entry.handle))
+    registry.install(thread_locals.current(), entries)
+    enable_record_function(tls.tls_record_function_enabled)
+
+
+def set_record_function_seed_for_testing(seed: int) -> None:
+    """Make the calling thread's sampling repeatable."""
+    registry.seed(thread_locals.current(), seed)
+
+
+class ThreadLocalState:
+    """A snapshot of the calling thread: its callbacks, its flag, its debug info, and what it traces into.
+
+    What the thread changes later isn't in it.
+    """
+
+    __slots__ = ("_debug_info", "_tls", "_tracer")
+
+    def __init__(self) -> None:
+        self._tls, self._debug_info = get_record_function_tls(), current_debug_info()
+        self._tracer = thread_locals.current().tracer
+
+    def set_thread_local_state(self) -> None:
+        """Make the calling thread's state this one (source: ``ThreadLocalState::setThreadLocalState``)."""
+        set_record_function_tls(self._tls)
+        set_current_debug_info(self._debug_info)
+        thread_locals.current().tracer = self._tracer
+
+
+class ThreadLocalStateGuard:
+    """``with ThreadLocalStateGuard(state):`` the thread has that state; leaving gives it back its own. Guards nest."""
+
+    __slots__ = ("_before", "_state")
+
+    def __init__(self, state: ThreadLocalState) -> None:
+        self._state = state
+        self._before: list[ThreadLocalState] = []
+
+    def __enter__(self) -> ThreadLocalStateGuard:
+        self._before.append(ThreadLocalState())
+        self._state.set_thread_local_state()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._before.pop().set_thread_local_state()
+
+
+# --- work that runs elsewhere
+
+
+def propagate(work: T) -> T:
+    """``work``, a function or a coroutine, to be run with the calling thread's state as it is now.
+
+    A function may be called any number of times, from many threads at once.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    state = ThreadLocalState()
+    if inspect.iscoroutine(work):
+        return cast(T, _run_steps(work, state))
+    if inspect.iscoroutinefunction(work):
+        return cast(T, _wrap_coroutine_function(work, state))
+    if callable(work):
+        return cast(T, _wrap_function(work, state))
+    raise TypeError(f"propagate takes a function or a coroutine, not {type(work).__name__}; call it where the work is launched")
+
+
+class PropagatingExecutor(Executor):
+    """An executor whose work has the state of the thread that submitted it.
+
+    Args:
+        executor: runs the work, in threads of this process.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See Executor.submit."""
+        return self._executor.submit(propagate(fn), *args, **kwargs)
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        """See Executor.map."""
+        return self._executor.map(propagate(fn), *iterables, timeout=timeout, chunksize=chunksize)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See Executor.shutdown: shuts down the executor that runs the work."""
+        self._executor.shutdown(wait, cancel_futures=cancel_futures)
+
+
+class PropagatingThread(threading.Thread):
+    """A thread with the state of the thread that starts it."""
+
+    def start(self) -> None:
+        """See Thread.start."""
+        self.run = propagate(self.run)  # type: ignore[method-assign]
+        super().start()
+
+
+def _wrap_function(work: Callable[..., Any], state: ThreadLocalState) -> Callable[..., Any]:
+    context = contextvars.copy_context()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with ThreadLocalStateGuard(state):
+            return work(*args, **kwargs)
+
+    @functools.wraps(work)
+    def in_copy_of_context(*args: Any, **kwargs: Any) -> Any:
+        return context.copy().run(run, *args, **kwargs)  # a context can't be entered twice at once
+
+    return in_copy_of_context
+
+
+def _wrap_coroutine_function(work: Callable[..., Any], state: ThreadLocalState) -> Callable[..., Any]:
+    @functools.wraps(work)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        return await _stepped(work(*args, **kwargs), state)
+
+    return run
+
+
+async def _run_steps(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Any:
+    return await _stepped(work, state)
+
+
+@types.coroutine
+def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generator[Any, Any, Any]:
+    """A coroutine with a state of its own, which is installed around each step."""
+
+    def run(step: Callable[[], Any]) -> Any:
+        nonlocal state
+        with ThreadLocalStateGuard(state):
+            try:
+                return step()
+            finally:
+                state = ThreadLocalState()
+
+    return (yield from in_steps(work, run))

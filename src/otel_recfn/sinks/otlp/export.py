@@ -2,7 +2,6 @@
 
 "otlp"                    as OTEL_EXPORTER_OTLP_* says
 "otlp-grpc", "otlp-http"  the same, of that protocol
-"file:PATH"               to a file, as OTLP JSON
 an exporter object        as that one was configured; it is not called
 """
 
@@ -15,7 +14,6 @@ from opentelemetry.trace import TracerProvider
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
-from otel_recfn.sinks.otlp.file_transport import PREFIX, opens_file
 from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget, GrpcTransport
 from otel_recfn.sinks.otlp.http_transport import HttpTarget, HttpTransport
 from otel_recfn.sinks.otlp.mapper import OtlpMapper
@@ -106,24 +104,19 @@ class OtlpWayOut:
         return OtlpWayOut(self._opens.after_fork_in_child(), self._request_bytes, self._queue_bytes, self.provider)
 
 
-def way_out(
-    exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None, inherited: bool = False
-) -> WayOut | None:
+def way_out(exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None) -> WayOut | None:
     """For a value of the setting; None for the provider's processors, also where an exporter can't be read, which is logged.
 
     Args:
         exporter: the value.
         request_bytes, queue_bytes: those settings.
         provider: see WayOut.
-        inherited: this process has the settings from its parent: a file is made with the first request.
 
     Raises:
         SettingError: it can't be had as it was asked for.
     """
     if exporter is None:
         return None
-    if isinstance(exporter, str) and exporter.startswith(PREFIX):
-        return OtlpWayOut(opens_file(exporter, now=not inherited), request_bytes, queue_bytes, provider)
     try:
         return OtlpWayOut(Opens(_target(exporter)), request_bytes, queue_bytes, provider)
     except UnreadableExporterError as error:

@@ -108,6 +108,7 @@ class TaskQueue(Generic[T]):
         with self._changed:
             self._weight -= self._in_hand
             self._in_hand = 0
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._count or self._ended, timeout_s)
             while self._entries:
                 entry = self._entries.popleft()
@@ -124,6 +125,16 @@ class TaskQueue(Generic[T]):
     def has_one_of(self, kind: type) -> bool:
         """Whether a task of this kind waits."""
         return any(isinstance(entry.task, kind) for entry in list(self._entries))
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Until no more than half of the room is taken, or nothing comes any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or not self.is_filling, timeout_s)
+
+    @property
+    def weight(self) -> int:
+        """Of all tasks, with the one in hand."""
+        return self._weight
 
     @property
     def is_filling(self) -> bool:
@@ -149,7 +160,7 @@ class TaskQueue(Generic[T]):
         """Nothing comes any more."""
         with self._changed:
             self._ended = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def clear(self) -> None:
         """Drop what waits; who waits for a flush goes on."""
@@ -165,5 +176,5 @@ class TaskQueue(Generic[T]):
         entry = _Entry(one, weight)
         self._entries.append(entry)
         self._count, self._weight = self._count + 1, self._weight + weight
-        self._changed.notify()
+        self._changed.notify_all()
         return entry

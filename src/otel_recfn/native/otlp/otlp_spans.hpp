@@ -1,5 +1,5 @@
 // The rows of a plan as OTLP spans: each as the field that ScopeSpans has it in, so that any run of them can stand in a request.
-// The bytes are the same as sinks/otlp/span_bytes.py makes of the SDK's spans of these rows; a test holds the two together.
+// The bytes are those that the official encoder makes of the SDK's spans of these rows; a test holds the two together.
 //
 //   read    GIL      takes the columns
 //   scan    no GIL   what spans share: which of it there is

@@ -1,6 +1,6 @@
-"""What waits for a thread of ours, bounded, and who waits until what came before is done.
+"""What waits for threads of ours, bounded, and who waits until what came before is done.
 
-put ──► waiting, in order ──next──► in hand, until the next one is asked for
+put ──► waiting, in order ──next──► in hand, until the thread asks for the next one
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Entry(Generic[T]):
 
 
 class TaskQueue(Generic[T]):
-    """Of one thread. Every method may be called from any thread, but for ``next``.
+    """Of one thread, or of several that do the same. Every method may be called from any thread, but for ``next``.
 
     Args:
-        most: what all tasks weigh together at most, with the one in hand. A heavier one is taken where there is no other.
+        most: what all tasks weigh together at most, with those in hand. A heavier one is taken where there is no other.
         weigh: what one weighs.
         goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest; None: the one that
             is put.
@@ -61,15 +61,17 @@ class TaskQueue(Generic[T]):
         self._entries: deque[_Entry[T]] = deque()
         self._first: deque[_Entry[T]] = deque()
         """Those of them that go first."""
-        self._count = self._weight = self._in_hand = 0
-        """How many wait; what all tasks weigh; the one in hand."""
+        self._count = self._weight = 0
+        """How many wait; what all tasks weigh."""
+        self._in_hand: dict[int, int] = {}
+        """What those in hand weigh, by thread."""
         self._ended = False
 
     def put(self, task: T) -> list[T]:
         """Append a task. Returns those that are dropped for want of room, which may be this one."""
         weight, goes_first = self._weigh(task), self._goes_first is not None and self._goes_first(task)
         with self._changed:
-            if self._ended or (self._weight and self._in_hand + weight > self._most):
+            if self._ended or (self._weight and self._weight_in_hand() + weight > self._most):
                 return [task]
             dropped: list[T] = []
             while self._weight and self._weight + weight > self._most:
@@ -104,23 +106,30 @@ class TaskQueue(Generic[T]):
             return flush
 
     def next(self, timeout_s: float | None = None) -> T | Flush | None:
-        """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more."""
+        """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more.
+
+        A flush is only had when nothing is in hand.
+        """
         with self._changed:
-            self._weight -= self._in_hand
-            self._in_hand = 0
+            self._weight -= self._in_hand.pop(threading.get_ident(), 0)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._count or self._ended, timeout_s)
-            while self._entries:
-                entry = self._entries.popleft()
-                if entry.task is not None:
-                    return self._taken(entry)
-            return None
+            self._changed.wait_for(lambda: self._has_next() or self.has_ended, timeout_s)
+            return self._taken(self._entries.popleft()) if self._has_next() else None
+
+    def _has_next(self) -> bool:
+        while self._entries and self._entries[0].task is None:
+            self._entries.popleft()
+        return bool(self._entries) and not (self._in_hand and isinstance(self._entries[0].task, Flush))
 
     def _taken(self, entry: _Entry[T]) -> T | Flush | None:
         if self._first and self._first[0] is entry:
             self._first.popleft()
-        self._count, self._in_hand = self._count - 1, entry.weight
+        self._count -= 1
+        self._in_hand[threading.get_ident()] = entry.weight
         return entry.task
+
+    def _weight_in_hand(self) -> int:
+        return sum(self._in_hand.values())
 
     def has_one_of(self, kind: type) -> bool:
         """Whether a task of this kind waits."""
@@ -133,7 +142,7 @@ class TaskQueue(Generic[T]):
 
     @property
     def weight(self) -> int:
-        """Of all tasks, with the one in hand."""
+        """Of all tasks, with those in hand."""
         return self._weight
 
     @property
@@ -170,7 +179,7 @@ class TaskQueue(Generic[T]):
                     entry.task.done.set()
             self._entries.clear()
             self._first.clear()
-            self._count, self._weight = 0, self._in_hand
+            self._count, self._weight = 0, self._weight_in_hand()
 
     def _append(self, one: T | Flush, weight: int) -> _Entry[T]:
         entry = _Entry(one, weight)

@@ -25,7 +25,7 @@ LINGER_S = 1.0
 ROOM_SECONDS = 1.0
 """So long a server that takes requests is waited for where half of the queue is full."""
 LAST_SEND_S = 0.2
-"""How long the attempt that is being made at the end is waited for."""
+"""How long attempts that are being made at the end are waited for, each."""
 
 
 class OtlpDelivery:

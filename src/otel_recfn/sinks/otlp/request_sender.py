@@ -1,11 +1,11 @@
-"""Requests that wait, bounded in bytes, and the thread that sends them: one after the other, each until the server answers.
+"""Requests that wait, bounded in bytes, and the threads that send them, each one request at a time until the server answers.
 
-    put ──► queue ──► sending thread ──► taken, or refused: counted
+    put ──► queue ──► sending thread, two of them ──► taken, or refused: counted
               │             ▲    │
               ▼             └────┘ the same bytes again, after a pause
      full: the oldest go
 
-Nobody waits in ``put``. While a request is sent again those behind it wait, since all of them go to one place.
+Nobody waits in ``put``. A pause is one for both threads, since all requests go to one place.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import itertools
 import logging
 import random
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ FACTOR, JITTER = 1.5, 0.5
 MOST_ADDED = 0.1
 """Of the pause that a server asks for, how much longer it may become by chance."""
 PAUSE_AFTER_ERROR_S = 0.1
+CONCURRENT = 2
+"""Requests at once: while one waits for its answer, or for the GIL, the other is on its way."""
 FAILURES = 2
 """What has failed so often can be sent again, but nobody waits for that any more."""
 FASTEST = 1
@@ -83,24 +86,25 @@ class RequestSender:
     def __init__(self, transport: Transport, queue_bytes: int) -> None:
         self._transport = transport
         self._queue: TaskQueue[Request] = TaskQueue(queue_bytes, attrgetter("size"), goes_first=lambda _request: True)
-        self._thread = OwnThread(self._run, "otel-recfn otlp")
-        self._hurries = threading.Event()
-        """Somebody waits: the next pause of our own is over at once."""
-        self._ended = threading.Event()
-        self._counting = threading.Lock()
+        self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
+        self._changed = threading.Condition()
         self._pauses = pauses()
+        self._not_before = self._server_not_before = 0.0
+        """When the next attempt may be made: as our pauses say, and as the server does."""
         self._failures = 0
         """Attempts since one was answered."""
+        self._ended = self._is_over = False
+        """Nothing more is sent; nothing more counts."""
         self._told: set[str] = set()
         """What was logged already."""
-        self._is_over = False
         self.counts = Counts()
 
     def put(self, request: Request) -> None:
         """Add a request; the oldest ones go where there is no room for it."""
-        if self._thread.ident is None:
-            with contextlib.suppress(RuntimeError):  # no more threads here: the next request tries again
-                self._thread.start()
+        for thread in self._threads:
+            if thread.ident is None:
+                with contextlib.suppress(RuntimeError):  # no more threads here: the next request tries again
+                    thread.start()
         dropped = self._queue.put(request)
         if dropped:
             self.counts.crowded_out += sum(each.spans for each in dropped)
@@ -108,7 +112,7 @@ class RequestSender:
 
     @property
     def queue_bytes(self) -> int:
-        """In the queue, with the request that is being sent."""
+        """In the queue, with the requests that are being sent."""
         return self._queue.weight
 
     @property
@@ -122,24 +126,26 @@ class RequestSender:
             self._queue.wait_for_room(timeout_s)
 
     def flush(self, timeout_s: float) -> bool:
-        """Send all that was put, without pauses but those that the server asks for; False where that isn't done in time."""
-        if self._thread.ident is None:
+        """Send all that was put, now, unless the server wants to be left alone; False where that isn't done in time."""
+        if all(thread.ident is None for thread in self._threads):
             return self._queue.is_empty
         flush = self._queue.put_flush(timeout_s)
-        self._hurries.set()
-        try:
-            return flush is not None and flush.wait()
-        finally:
-            self._hurries.clear()
+        with self._changed:
+            self._not_before = 0.0
+            self._pauses = pauses()  # a channel of gRPC may need a moment more until it has found its server again
+            self._changed.notify_all()
+        return flush is not None and flush.wait()
 
     def end(self, timeout_s: float) -> None:
-        """Send no more. An attempt that is being made is waited for so long; after that it doesn't count."""
-        self._ended.set()
-        self._hurries.set()
+        """Send no more. Attempts that are being made are waited for so long; after that they don't count."""
         self._queue.end()
         self._queue.clear()
-        self._thread.wait_for_end(timeout_s)
-        with self._counting:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.wait_for_end(timeout_s)
+        with self._changed:
             self._is_over = True
         self._transport.close()
 
@@ -150,7 +156,7 @@ class RequestSender:
                     self._do_next()
                 except (Exception, SystemExit) as error:  # of an adapter of the program's, or for want of memory
                     self._tell_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
-                    self._ended.wait(PAUSE_AFTER_ERROR_S)
+                    time.sleep(PAUSE_AFTER_ERROR_S)
 
     def _do_next(self) -> None:
         task = self._queue.next()
@@ -169,37 +175,45 @@ class RequestSender:
         self._count(request, outcome)
 
     def _answer(self, body: bytes) -> Outcome:
-        """Of the attempt that is answered, or of the last one that can be made."""
+        """Of the attempt that the server answers; where no more is sent, that there is none."""
         with at_work():
             body = _compressed(body, self._transport.encoding)
-        while True:
-            outcome = self._attempt(body)
-            if outcome.verdict is not Verdict.AGAIN or not self._pause(outcome.delay_s):
+        while self._waits_for_turn():
+            with at_work():
+                outcome = self._transport.send(body)
+                self._tell(outcome)
+            self._note(outcome)
+            if outcome.verdict is not Verdict.AGAIN:
                 return outcome
+        return Outcome(Verdict.AGAIN)
 
-    def _attempt(self, body: bytes) -> Outcome:
-        self.counts.requests += 1
-        with at_work():
-            outcome = self._transport.send(body)
-            self._tell(outcome)
-        if outcome.verdict is Verdict.AGAIN:
+    def _waits_for_turn(self) -> bool:
+        """Until the server may be asked; false where no more is sent."""
+        with self._changed:
+            while not self._ended and (pause_s := self._pause_s()) > 0:
+                self._changed.wait(pause_s)
+            return not self._ended
+
+    def _pause_s(self) -> float:
+        return max(self._not_before, self._server_not_before) - time.monotonic()
+
+    def _note(self, outcome: Outcome) -> None:
+        """After an attempt: when the next one may be."""
+        with self._changed:
+            self.counts.requests += 1
+            if outcome.verdict is not Verdict.AGAIN:
+                self._failures, self._pauses = 0, pauses()
+                return
             self.counts.retries += 1
             self._failures += 1
-        else:
-            self._failures, self._pauses = 0, pauses()
-        return outcome
-
-    def _pause(self, told_s: float | None) -> bool:
-        """Wait before the next attempt; False where there is none."""
-        if told_s is not None:
-            self._ended.wait(told_s * (1 + MOST_ADDED * _chance()))
-        elif self._hurries.wait(next(self._pauses)):
-            self._hurries.clear()
-            self._pauses = pauses()  # a channel of gRPC may need a moment more until it has found its server again
-        return not self._ended.is_set()
+            now = time.monotonic()
+            if outcome.delay_s is None:
+                self._not_before = max(self._not_before, now + next(self._pauses))
+            else:
+                self._server_not_before = max(self._server_not_before, now + outcome.delay_s * (1 + MOST_ADDED * _chance()))
 
     def _count(self, request: Request, outcome: Outcome) -> None:
-        with self._counting:
+        with self._changed:
             if self._is_over:
                 return
             if outcome.verdict is Verdict.REFUSED:
@@ -218,8 +232,10 @@ class RequestSender:
             self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
 
     def _tell_once(self, what: str, message: str) -> None:
-        if what not in self._told:
+        with self._changed:
+            is_new = what not in self._told
             self._told.add(what)
+        if is_new:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
 
 

@@ -115,17 +115,17 @@ class HttpTransport:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                return self._outcome(response)
+                return self._outcome(response, _content(response))
         except OSError as error:  # all of requests' are
             # a ValueError: an endpoint that is no URL, a header that is none
             verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
             return Outcome(verdict, safe_request_error(error, self.hidden))
 
-    def _outcome(self, response: Any) -> Outcome:
+    def _outcome(self, response: Any, content: bytes) -> Outcome:
         status = response.status_code
         if 200 <= status < 300:
             has_message = "protobuf" in response.headers.get("Content-Type", "")
-            return _taken(_content(response) if has_message else b"", self.hidden)
+            return _taken(content if has_message else b"", self.hidden)
         message = f"HTTP {status} {safe_text(response.reason, self.hidden)}"
         if status in RETRYABLE_STATUS:
             return Outcome(Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After")))
@@ -207,7 +207,10 @@ class GrpcTransport:
 
 
 def _content(response: Any) -> bytes:
-    """The beginning of an answer; nothing where it breaks off, because the status has said what counts."""
+    """The beginning of an answer, after whose end the connection can be used again.
+
+    Nothing where it breaks off, because the status has said what counts.
+    """
     try:
         content: bytes = response.raw.read(MOST_ANSWER, decode_content=True)
     except Exception:

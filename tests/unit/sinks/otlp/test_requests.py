@@ -73,15 +73,17 @@ def test_parts_without_bytes_are_refused() -> None:
 
 def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     transport = Held()
-    sender = RequestSender(transport, 4)
-    sender.put(Request(b"abc", 1))
-    assert transport.arrived.wait(PATIENCE_S)
-    for spans in (2, 3):
+    sender = RequestSender(transport, 8)
+    for spans in (1, 2):
         sender.put(Request(b"abc", spans))
-    assert sender.counts.crowded_out == 5
+        assert transport.arrived.acquire(timeout=PATIENCE_S)
+    for spans in (3, 4):
+        sender.put(Request(b"abc", spans))
+    assert sender.counts.crowded_out == 7
+    assert not sender.flush(0.1)
     transport.let_go.set()
     assert sender.flush(PATIENCE_S)
-    assert (sender.counts.crowded_out, sender.counts.exported, sender.queue_bytes) == (5, 1, 0)
+    assert (sender.counts.crowded_out, sender.counts.exported, sender.queue_bytes) == (7, 3, 0)
     sender.end(PATIENCE_S)
 
 
@@ -107,10 +109,11 @@ class Scripted:
     hidden: tuple[str, ...] = ()
 
     def __init__(self, outcomes: Sequence[Outcome | BaseException] = ()) -> None:
-        self._outcomes = list(outcomes)
+        self._outcomes, self._lock = list(outcomes), threading.Lock()
 
     def send(self, body: bytes) -> Outcome:
-        outcome = self._outcomes.pop(0) if self._outcomes else Outcome(Verdict.TAKEN)
+        with self._lock:
+            outcome = self._outcomes.pop(0) if self._outcomes else Outcome(Verdict.TAKEN)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -127,10 +130,10 @@ class Held(Scripted):
 
     def __init__(self) -> None:
         super().__init__()
-        self.arrived, self.let_go = threading.Event(), threading.Event()
+        self.arrived, self.let_go = threading.Semaphore(0), threading.Event()
 
     def send(self, body: bytes) -> Outcome:
-        self.arrived.set()
+        self.arrived.release()
         self.let_go.wait()
         return super().send(body)
 
@@ -149,10 +152,11 @@ def test_what_comes_after_the_end_does_not_count() -> None:
     transport = Held()
     sender = RequestSender(transport, 1 << 20)
     sender.put(Request(b"1", 1))
-    assert transport.arrived.wait(PATIENCE_S)
+    assert transport.arrived.acquire(timeout=PATIENCE_S)
     sender.end(0.0)
     transport.let_go.set()
-    sender._thread.join(PATIENCE_S)
+    for thread in sender._threads:
+        thread.join(PATIENCE_S)
     assert sender.counts.exported == 0
 
 
@@ -168,21 +172,28 @@ def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatc
     assert not theirs.flush(0.1)
     for each in (ours, theirs):
         each.end(PATIENCE_S)
-        assert not each._thread.is_alive()  # no pause holds up the end
+        assert not any(thread.is_alive() for thread in each._threads)  # no pause holds up the end
+
+
+def test_all_wait_for_as_long_as_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = RequestSender(Scripted([Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)]), 1 << 20)
+    sender.put(Request(b"1", 1))
+    wait_until(lambda: sender.counts.retries == 1)
+    sender.put(Request(b"2", 1))
+    assert not sender.flush(0.1)
+    assert (sender.counts.requests, sender.counts.exported) == (1, 0)
+    sender.end(PATIENCE_S)
 
 
 def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 0.0)
-    again = Outcome(Verdict.AGAIN)
-    for outcomes, failed in (([again, Outcome(Verdict.REFUSED), again], 1), ([again, again, again], 3)):
-        transport = Scripted([*outcomes, Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)])
-        sender = RequestSender(transport, 1 << 20)
-        for _ in range(2):
-            sender.put(Request(b"1", 1))
-        wait_until(lambda outcomes=outcomes, sender=sender: sender.counts.requests == len(outcomes) + 1)
+    again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
+    for outcomes, failed in (([never], False), ([again, never], True), ([again, again, Outcome(Verdict.REFUSED)], False)):
+        sender = RequestSender(Scripted(outcomes), 1 << 20)
+        sender.put(Request(b"1", 1))
+        wait_until(lambda outcomes=outcomes, sender=sender: sender.counts.requests == len(outcomes))
+        assert sender.has_failed is failed
         sender.end(PATIENCE_S)
-        assert sender._failures == failed + 1
-        assert sender.has_failed
 
 
 def test_pauses_grow_up_to_a_bound_and_are_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:

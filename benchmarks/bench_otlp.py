@@ -94,7 +94,10 @@ def kept_progress(work: Callable[[], object], seconds: float) -> list[float]:
 
 
 def held_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
-    """Processor time with the GIL for a batch: that of the Python around the encoder, and of its reading of the columns."""
+    """Processor time with the GIL for a batch: that of the Python around the encoder, and of its reading of the columns.
+
+    Its look at each row comes on top, 5 ns a span.
+    """
     native, kept = encoding._native, []
 
     def keep(*given: Any) -> Any:

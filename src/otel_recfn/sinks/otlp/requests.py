@@ -19,7 +19,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_recfn import _native
 from otel_recfn.sinks.otlp.encoding import EncodedSpans, span_with
 from otel_recfn.support.process_role import LOCAL_RANK, RANK, WORLD_SIZE, number_of
 
@@ -76,7 +75,7 @@ class Envelope:
         head = _SCOPE_SPANS + _varint(of_scope)
         of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
         before = (_RESOURCE_SPANS, _varint(of_resource), self._resource, head, self._scope)
-        return _native.join_bytes([*before, *spans, self._after_spans, self._after_scope])
+        return b"".join([*before, *spans, self._after_spans, self._after_scope])
 
 
 def _varint(length: int) -> bytes:

@@ -17,7 +17,6 @@ from opentelemetry.sdk.resources import Resource
 from otlp_plans import plan_of, target
 
 from batches import context
-from otel_recfn import _native
 from otel_recfn.sinks.otlp import request_sender, transports
 from otel_recfn.sinks.otlp.encoding import encoded
 from otel_recfn.sinks.otlp.request_sender import FIRST_PAUSE_S, JITTER, LONGEST_PAUSE_S, RequestSender, pauses
@@ -58,17 +57,6 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
         assert len(request.body) <= most or request.spans == 1
         arrived += found
     assert arrived == [name for of_batch in names for name in of_batch]
-
-
-@given(st.lists(st.binary(max_size=9)))
-def test_bytes_are_joined_as_python_joins_them(parts: list[bytes]) -> None:
-    assert _native.join_bytes([memoryview(part) for part in parts]) == b"".join(parts)
-
-
-def test_parts_without_bytes_are_refused() -> None:
-    for parts in ([b"a", 1], [b"a", None, b"b"]):
-        with pytest.raises(TypeError):
-            _native.join_bytes(parts)  # type: ignore[arg-type]
 
 
 def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:

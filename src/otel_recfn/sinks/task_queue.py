@@ -84,13 +84,17 @@ class TaskQueue(Generic[T]):
             return dropped
 
     def _drop(self) -> T:
-        """The one that goes first. Its place stays until it is reached, or such places are many."""
+        """The one that goes first."""
         entry = self._first.popleft() if self._first else next(one for one in self._entries if self._is_task(one))
+        return cast(T, self._remove(entry))
+
+    def _remove(self, entry: _Entry[T]) -> T | Flush | None:
+        """Its place stays until it is reached, or such places are many."""
         task, entry.task = entry.task, None
         self._count, self._weight = self._count - 1, self._weight - entry.weight
         if len(self._entries) > 2 * self._count + 100:
             self._entries = deque([one for one in self._entries if one.task is not None])
-        return cast(T, task)
+        return task
 
     @staticmethod
     def _is_task(entry: _Entry[T]) -> bool:
@@ -104,6 +108,12 @@ class TaskQueue(Generic[T]):
                 return None
             self._append(flush, 0)
             return flush
+
+    def forget(self, flush: Flush) -> None:
+        """Nobody waits for it any more."""
+        with self._changed:
+            for entry in [one for one in self._entries if one.task is flush]:
+                self._remove(entry)
 
     def next(self, timeout_s: float | None = None) -> T | Flush | None:
         """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more.

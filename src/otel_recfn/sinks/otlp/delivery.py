@@ -60,8 +60,9 @@ class OtlpDelivery:
 
     def make_room(self, spans: int) -> None:
         """A server that takes requests, but slower than they come, is waited for a little."""
-        with resting():
-            self._sender.wait_for_room(ROOM_SECONDS)
+        if self._sender.is_behind:
+            with resting():
+                self._sender.wait_for_room(ROOM_SECONDS)
 
     def send(self, spans: Sequence[Any]) -> None:
         """Put spans into requests, and those that are full, or old, into the queue."""

@@ -120,10 +120,14 @@ class RequestSender:
         """Whether the server has failed several times, one after the other."""
         return self._failures >= FAILURES
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the server takes requests, but more slowly than they come: half of the queue is full."""
+        return self._queue.is_filling and not self._failures
+
     def wait_for_room(self, timeout_s: float) -> None:
-        """Until the queue is half empty; not where the server fails, which may take long."""
-        if not self._failures:
-            self._queue.wait_for_room(timeout_s)
+        """Until the queue is half empty."""
+        self._queue.wait_for_room(timeout_s)
 
     def flush(self, timeout_s: float) -> bool:
         """Send all that was put, now, unless the server wants to be left alone; False where that isn't done in time."""
@@ -134,7 +138,12 @@ class RequestSender:
             self._not_before = 0.0
             self._pauses = pauses()  # a channel of gRPC may need a moment more until it has found its server again
             self._changed.notify_all()
-        return flush is not None and flush.wait()
+        if flush is None:
+            return False
+        flushed = flush.wait()
+        if not flushed:
+            self._queue.forget(flush)  # else those of a server that is down for long would pile up
+        return flushed
 
     def end(self, timeout_s: float) -> None:
         """Send no more. Attempts that are being made are waited for so long; after that they don't count."""

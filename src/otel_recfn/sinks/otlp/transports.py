@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401  requests would import it in the thread that sends, as well as netrc
 import netrc  # noqa: F401
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timezone
@@ -65,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 class Transport(Protocol):
-    """Sends requests to one place. It connects with the first one."""
+    """Sends requests to one place, from several threads. It connects with the first one."""
 
     where: str
     """For messages."""
@@ -168,13 +169,15 @@ class GrpcTransport:
         self.options, self.metadata, self.timeout_s = tuple(options), tuple(metadata), timeout_s
         self.where, self.hidden = safe_endpoint(endpoint), secrets_of(endpoint, metadata)
         self._channel: Any = None
+        self._connecting = threading.Lock()
 
     def send(self, body: bytes) -> Outcome:
         """See Transport."""
         import grpc  # nothing is loaded: whoever has its exporter has imported it
 
-        if self._channel is None:
-            self._channel = self._connected(grpc)
+        with self._connecting:
+            if self._channel is None:
+                self._channel = self._connected(grpc)
         try:
             answer = self._channel.unary_unary(METHOD)(body, timeout=self.timeout_s, metadata=self.metadata)
         except grpc.RpcError as error:

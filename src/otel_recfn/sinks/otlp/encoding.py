@@ -1,4 +1,5 @@
-"""Spans as bytes: those of plans natively, from columns; the few that are objects, and what spans share, by the official way.
+"""Spans as bytes. The native encoder makes those of plans, from columns; the official one the few that are objects, and what
+spans share.
 
 plan ──► native/otlp ◄── Fragments: what spans share ◄─┐
              │                                         official encoder

@@ -90,7 +90,7 @@ def made(protocol: str) -> Any:
 
 
 def transport_of(exporter: Any, owned: bool) -> HttpTransport | GrpcTransport:
-    """What sends where the exporter does, as it was configured.
+    """What sends requests as the exporter would, to where it does.
 
     Args:
         exporter: one of the official ones.

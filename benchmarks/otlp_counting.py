@@ -15,8 +15,7 @@ from threading import Thread
 from typing import Any
 
 import grpc
-
-from otel_recfn.sinks.otlp.wire import fields
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
@@ -58,7 +57,6 @@ def server(over: str = "http", port: int = 0) -> Iterator[Counting]:
 
 COUNTS: list[tuple[int, int]] = []
 """Spans and bytes of each request."""
-SPAN_TAG = 0x12
 
 
 class _Keeping(BaseHTTPRequestHandler):
@@ -76,26 +74,9 @@ class _Keeping(BaseHTTPRequestHandler):
 
 
 def spans_in(body: bytes) -> int:
-    """How many spans a request of ours has."""
-    resources = [content for number, _, content in fields(body) if number == 1]
-    scopes = [content for each in resources for number, _, content in fields(each) if number == 2]
-    return sum([_spans(scope) for scope in scopes])
-
-
-def _spans(scope: bytes) -> int:
-    """Without a look at what they say."""
-    count = at = 0
-    while at < len(scope):
-        count += scope[at] == SPAN_TAG
-        at, size, shift = at + 1, 0, 0
-        while True:
-            byte = scope[at]
-            size |= (byte & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 0x80:
-                break
-        at += size
-    return count
+    """How many spans a request has."""
+    resources = ExportTraceServiceRequest.FromString(body).resource_spans
+    return sum([len(scope.spans) for resource in resources for scope in resource.scope_spans])
 
 
 class _OverGrpc(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]

@@ -46,9 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_trace: Path) -> dict[str, int]:
     """Trains between instrument() and uninstrument()."""
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(
-        tracer_provider=telemetry.provider, chrome_trace=str(chrome_trace), span_exporter=telemetry.span_exporter
-    )
+    instrumentor.instrument(tracer_provider=telemetry.provider, chrome_trace=str(chrome_trace))
     try:
         train.main(argv)
         instrumentor.flush(60)

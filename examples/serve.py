@@ -84,9 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = train.train(train.arguments(["--steps", str(options.train_steps), "--workers", "0"])).eval()
     telemetry = Telemetry(SERVICE, options.output / "serve-spans.jsonl", is_request)
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(
-        tracer_provider=telemetry.provider, chrome_trace=options.chrome_trace, span_exporter=telemetry.span_exporter
-    )
+    instrumentor.instrument(tracer_provider=telemetry.provider, chrome_trace=options.chrome_trace)
     app = make_app(model)
     FastAPIInstrumentor.instrument_app(app, tracer_provider=telemetry.provider)
     try:

@@ -1,7 +1,6 @@
-"""Where the examples send their spans: over OTLP to localhost:4317 when something listens there, else to a file.
+"""Where the examples send their spans: over OTLP to localhost:4317 when something listens there, else to a file, as OTLP JSON.
 
-To the file the program's spans go by an exporter, and ours by ``span_exporter``; at the end the lines of all are put together.
-Either way one span and everything below it is kept or read again, for the tree in the terminal.
+Either way one span and everything below it is kept, for the tree in the terminal.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from pathlib import Path
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.json.file import FileSpanExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
-from otlp_json import OtlpJsonLines, spans_in
 from tree import descendants, print_tree
 
 OTLP_PORT = 4317
@@ -61,39 +60,30 @@ class Telemetry:
 
     def __init__(self, service: str, file: Path, wanted: Callable[[ReadableSpan], bool]) -> None:
         self.exported = something_listens(OTLP_PORT)
-        self.file, self._program_file = file, file.with_name(f"program-{file.name}")
-        self.span_exporter = None if self.exported else f"file:{file}"
-        """For ``instrument()``."""
+        self.file = file
         self.tree = OneTree(wanted)
         self.provider = TracerProvider(resource=Resource.create({"service.name": service}))
         self.provider.add_span_processor(self.tree)
         self.provider.add_span_processor(BatchSpanProcessor(self._exporter()))
         trace.set_tracer_provider(self.provider)
 
-    def _exporter(self) -> OTLPSpanExporter | OtlpJsonLines:
+    def _exporter(self) -> SpanExporter:
         if self.exported:
             return OTLPSpanExporter(endpoint=f"http://localhost:{OTLP_PORT}", insecure=True)
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        for old in self.file.parent.glob(f"{self.file.stem}*{self.file.suffix}"):
-            old.unlink()
-        return OtlpJsonLines(self._program_file)
+        self.file.unlink(missing_ok=True)
+        return FileSpanExporter(self.file)  # appends: processes that load data share the file
 
     def close(self) -> None:
         """Sends what is left. Nothing is instrumented any more."""
         self.provider.shutdown()
-        if not self.exported:
-            parts = [self._program_file, *self.file.parent.glob(f"{self.file.stem}.pid*{self.file.suffix}")]
-            with self.file.open("ab") as whole:
-                for part in parts:
-                    whole.write(part.read_bytes())
-                    part.unlink()
 
     def print_tree(self) -> None:
         """The kept span and what is below it."""
         if self.tree.root is None:
             print("No span was kept: the run was too short.")
             return
-        spans = self.tree.spans() if self.exported else descendants(self.tree.root, spans_in(self.file))
+        spans = self.tree.spans()
         print(f"\nOne {self.tree.root.name!r} span and the {len(spans)} spans below it, in milliseconds:\n")
         print_tree(self.tree.root, spans)
 

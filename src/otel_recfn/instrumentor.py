@@ -95,8 +95,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
                 attributes, and return another name, or ``False`` to drop it. Default: none.
             span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
-                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; an official
-                exporter object; or ``file:PATH``, OTLP JSON, a request a line. Default: none.
+                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official
+                exporter object. Default: none.
             enabled: false: registers and costs nothing. Default: true.
 
         docs/settings.md has a few more, which hardly any program needs.
@@ -336,7 +336,7 @@ def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
 
     told = inherited["provider"] if inherited is not None else None
     provider = made_of(told) if told is not None else None
-    return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider, inherited is not None)
+    return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
 
 
 def _files(settings: Settings) -> list[TraceFileWriter]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
 EPOCHS = {"fork": 2, "fork persistent": 2, "spawn": 1, "spawn persistent": 2, "forkserver": 1}
 """By kind of worker; each one of spawned workers that don't persist would import torch again."""
-WAYS = {"otlp-http": tuple(EPOCHS), "file:spans.jsonl": ("fork", "spawn persistent")}
+WAYS = {"otlp-http": tuple(EPOCHS), "otlp-grpc": ("fork", "spawn persistent")}
 PROGRAM = (
     f"EPOCHS = {EPOCHS}"
     + """
@@ -89,29 +87,21 @@ def exported(tmp_path_factory: pytest.TempPathFactory, with_torch: PreparedProgr
     folder = tmp_path_factory.mktemp("programs")
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    with OtlpServer("http") as server:
-        environment = {**os.environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint}
-        ended = {way: with_torch.run(program, (way, *kinds), environment, PATIENCE_S) for way, kinds in WAYS.items()}
-        assert [process.returncode for process in ended.values()] == [0, 0]
-        received = _received(server)
-    told = {way: process.stdout for way, process in ended.items()}
-    spans = {"otlp-http": received, "file:spans.jsonl": _written(folder)}
-    epochs = {way: dict(line.split(":") for line in lines.splitlines()) for way, lines in told.items()}
-    return {way: Exported(_by_id(spans[way]), epochs[way]) for way in WAYS}
+    found = {}
+    for way, kinds in WAYS.items():
+        with OtlpServer(way.removeprefix("otlp-")) as server:
+            environment = {**os.environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint}
+            ended = with_torch.run(program, (way, *kinds), environment, PATIENCE_S)
+            assert ended.returncode == 0
+            spans = _by_id(_received(server))
+        found[way] = Exported(spans, dict(line.split(":") for line in ended.stdout.splitlines()))
+    return found
 
 
 def _received(server: OtlpServer) -> Iterable[Span]:
     for span in server.spans:
         linked = tuple(link.span_id.hex() for link in span.links)
         yield Span(span.trace_id.hex(), span.span_id.hex(), span.name, span.parent_span_id.hex(), linked)
-
-
-def _written(folder: Path) -> Iterable[Span]:
-    lines = [line for file in folder.glob("spans*.jsonl") for line in file.read_text().splitlines()]
-    scopes = [scope for line in lines for each in json.loads(line)["resourceSpans"] for scope in each["scopeSpans"]]
-    for span in [span for scope in scopes for span in scope["spans"]]:
-        linked = tuple(link["spanId"] for link in span.get("links", ()))
-        yield Span(span["traceId"], span["spanId"], span["name"], span.get("parentSpanId", ""), linked)
 
 
 def _by_id(spans: Iterable[Span]) -> dict[str, Span]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,17 +19,6 @@ from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json")
 with record_function(sys.argv[1]):
     pass
-"""
-SPANS = """
-import sys
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-trace.set_tracer_provider(TracerProvider())
-OtelRecordFunctionInstrumentor().instrument(span_exporter="file:spans.jsonl")
-with trace.get_tracer("program").start_as_current_span("request"), record_function(sys.argv[1]):
-    pass
-OtelRecordFunctionInstrumentor().flush()  # CPython 3.12 starts no thread at the end
 """
 FORKED = """
 import logging, os, sys
@@ -147,18 +135,3 @@ def test_children_that_are_recorded_already(run_program: Run, tmp_path: Path, le
     assert found.pop("trace.json") == []
     assert sorted(found.values()) == [["first"], ["second"]]
     assert [logged.count(name) for name in found] == [told, told]
-
-
-def test_files_of_spans(run_program: Run, tmp_path: Path) -> None:
-    for rank in ("0", "1"):
-        logged = run_program(SPANS, f"rank{rank}", RANK=rank).stderr
-        assert logged.count(f"spans.rank{rank}.jsonl") == 1
-    run_program(SPANS, "launched")
-    files = {"spans.jsonl": "launched", "spans.rank0.jsonl": "rank0", "spans.rank1.jsonl": "rank1"}
-    assert {path.name: spans_in(path)[0] for path in tmp_path.glob("spans*")} == files
-
-
-def spans_in(path: Path) -> list[str]:
-    requests = [json.loads(line) for line in path.read_text().splitlines()]
-    scopes = [scope for each in requests for resource in each["resourceSpans"] for scope in resource["scopeSpans"]]
-    return [span["name"] for scope in scopes for span in scope["spans"] if span["name"] != "MainThread"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otlp_server import OtlpServer
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.support import spawned
@@ -113,20 +114,20 @@ def in_child():
 
 if __name__ == "__main__":
     trace.set_tracer_provider(provided())
-    instrumentor.instrument(span_exporter="file:told.jsonl", span_budget=None)
+    instrumentor.instrument(span_exporter="otlp-http", span_budget=None)
     with trace.get_tracer("program").start_as_current_span("request"):
         started(sys.argv[1], in_child)
 """
     )
-    run_program(program, method)
+    with OtlpServer("http") as server:
+        run_program(program, method, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint)
+        found = {span.name: span for span in server.spans}
     trace_id, request, _ = spans(tmp_path)["request"]
-    [told] = tmp_path.glob("told.pid*.jsonl")
-    requests = [json.loads(line) for line in told.read_text().splitlines()]
-    found = {span["name"]: span for each in requests for span in each["resourceSpans"][0]["scopeSpans"][0]["spans"]}
-    parents = {name: span["parentSpanId"] for name, span in found.items()}
-    assert parents == {"step": f"{request:016x}", "inside": found["step"]["spanId"], "after": f"{request:016x}"}
-    assert {span["traceId"] for span in found.values()} == {f"{trace_id:032x}"}
-    assert {"key": "recfn.step.number", "value": {"intValue": "3"}} in found["step"]["attributes"]
+    above = request.to_bytes(8, "big")
+    parents = {name: span.parent_span_id for name, span in found.items()}
+    assert parents == {"step": above, "inside": found["step"].span_id, "after": above}
+    assert {span.trace_id for span in found.values()} == {trace_id.to_bytes(16, "big")}
+    assert {each.key: each.value.int_value for each in found["step"].attributes}["recfn.step.number"] == 3
 
 
 @pytest.mark.parametrize("where", ["in the program", *METHODS])
@@ -402,13 +403,16 @@ if __name__ == "__main__":
     from otel_recfn import OtelRecordFunctionInstrumentor
     if sys.argv[2] == "with us":
         trace.set_tracer_provider(TracerProvider())
-        OtelRecordFunctionInstrumentor().instrument(modules=False, span_exporter="file:spans.jsonl")
+        OtelRecordFunctionInstrumentor().instrument(modules=False, span_exporter="otlp-http")
     process = multiprocessing.get_context(sys.argv[1]).Process(target=in_child, name="child")
     process.start()
     process.join()
     print(process.exitcode)
 """
-    with_us, without = [run_program(program, method, whether) for whether in ("with us", "without")]
+    with OtlpServer("http") as server:
+        endpoint = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint}
+        with_us, without = [run_program(program, method, whether, **endpoint) for whether in ("with us", "without")]
+        assert "range" in [span.name for span in server.spans]
     assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
     assert "of the program's" in without.stderr
 

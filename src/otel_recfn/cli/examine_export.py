@@ -165,7 +165,7 @@ class _Heard(logging.Handler):
 
 def native_otlp() -> Check:
     """Whether ``span_exporter`` could take the place of the provider's exporter."""
-    from otel_recfn.sinks.otlp.official import UnreadableExporterError, is_official, protocol_of, target_of
+    from otel_recfn.sinks.otlp.official import UnreadableExporterError, is_official, protocol_of, transport_of
     from otel_recfn.sinks.spans.provider import ProviderResolver
 
     name, target = "native OTLP", ProviderResolver().resolve()
@@ -175,7 +175,7 @@ def native_otlp() -> Check:
         why = "none is set in this process" if target is None else "one OTLP exporter is not all that its processors do"
         return Check(name, None, f"span_exporter='otlp' is there, in place of a provider's processors (docs/otlp.md); {why}")
     try:
-        target_of(exporter, owned=False)
+        transport_of(exporter, owned=False)
     except UnreadableExporterError as error:
         return Check(name, None, f"not for this exporter: {error}")
     change = "spans would be encoded without the GIL, and the provider's span processors see none of ours"

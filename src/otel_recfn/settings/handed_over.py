@@ -14,7 +14,6 @@ from types import FunctionType
 from typing import Any
 
 from otel_recfn.settings.table import Settings
-from otel_recfn.settings.values import FILE_PREFIX
 from otel_recfn.sinks.files.followed_path import absolute
 
 MOST_BYTES = 1 << 16
@@ -28,7 +27,9 @@ def handed_over(settings: Settings) -> dict[str, bytes]:
         value = getattr(settings, each.name)
         if each.name == "span_hook" and value is not None and not isinstance(value, FunctionType):
             continue  # a method's object may be a whole model
-        value = _of_any_directory(each.name, value)
+        if each.name == "chrome_trace" and value is not None:
+            with suppress(OSError):  # the working directory was removed
+                value = absolute(value)
         with suppress(Exception):  # whatever an object of the program's raises that can't be pickled
             pickled = pickle.dumps(value)
             if len(pickled) <= MOST_BYTES:
@@ -45,17 +46,3 @@ def taken_over(pickled: Mapping[str, bytes]) -> dict[str, Any]:
     with suppress(Exception):
         found["sinks"] = [sink for each in found.pop("sinks", ()) if (sink := each.after_fork_in_child()) is not None]
     return found
-
-
-def _of_any_directory(name: str, value: Any) -> Any:
-    if name == "chrome_trace" and value is not None:
-        return _absolute(value)
-    if name == "span_exporter" and isinstance(value, str) and value.startswith(FILE_PREFIX):
-        return FILE_PREFIX + _absolute(value.removeprefix(FILE_PREFIX))
-    return value
-
-
-def _absolute(path: str) -> str:
-    with suppress(OSError):  # the working directory was removed
-        return absolute(path)
-    return path

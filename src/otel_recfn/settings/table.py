@@ -147,8 +147,7 @@ class Settings:
         None,
         values.SPAN_EXPORTER,
         "sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see none of them: "
-        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; an official exporter object; "
-        "or `file:PATH`, OTLP JSON, a request a line",
+        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; or an official exporter object",
         default_in_words="none",
     )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MIN_BUFFER_BYTES = 4096
 MAX_BUFFER_BYTES = 1 << 30
-FILE_PREFIX = "file:"
 SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MOST_SPANS = 1_000_000_000
 LONGEST_SECONDS = 1e9
@@ -119,16 +118,7 @@ def _trace_path(value: Any) -> str | None:
     path = os.fspath(value)
     if not isinstance(path, str) or not path.endswith((".json", ".json.gz")):
         raise ValueError
-    return _file_path(path)
-
-
-def _file_path(path: str) -> str:
-    """The path, if a file may have it.
-
-    Raises:
-        ValueError: it may not; also of characters that no name of a file has.
-    """
-    if b"\0" in os.fsencode(path):
+    if b"\0" in os.fsencode(path):  # which raises a ValueError of characters that no name of a file has
         raise ValueError
     return path
 
@@ -183,8 +173,7 @@ def _span_exporter(value: Any) -> Any:
 
 
 def _parse_span_exporter(text: str) -> str:
-    path = text.removeprefix(FILE_PREFIX)
-    if text not in SPAN_EXPORTERS and (path == text or not _file_path(path) or path.endswith("/")):
+    if text not in SPAN_EXPORTERS:
         raise ValueError
     return text
 
@@ -294,7 +283,7 @@ CALLS: Kind[bool | PythonCalls] = Kind(
 )
 BUFFER_BYTES = _bytes_kind(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES)
 REQUEST_BYTES = _bytes_kind(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
-_SPAN_EXPORTERS = f"{', '.join(SPAN_EXPORTERS)}, {FILE_PREFIX}PATH"
+_SPAN_EXPORTERS = ", ".join(SPAN_EXPORTERS)
 SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, _parse_span_exporter
 )

@@ -1,6 +1,6 @@
-"""What waits for a thread of ours, bounded, and who waits until what came before is done.
+"""What waits for threads of ours, bounded, and who waits until what came before is done.
 
-put ──► waiting, in order ──next──► in hand, until the next one is asked for
+put ──► waiting, in order ──next──► in hand, until the thread asks for the next one
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Entry(Generic[T]):
 
 
 class TaskQueue(Generic[T]):
-    """Of one thread. Every method may be called from any thread, but for ``next``.
+    """Of one thread, or of several that do the same. Every method may be called from any thread, but for ``next``.
 
     Args:
-        most: what all tasks weigh together at most, with the one in hand. A heavier one is taken where there is no other.
+        most: what all tasks weigh together at most, with those in hand. A heavier one is taken where there is no other.
         weigh: what one weighs.
         goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest; None: the one that
             is put.
@@ -61,15 +61,17 @@ class TaskQueue(Generic[T]):
         self._entries: deque[_Entry[T]] = deque()
         self._first: deque[_Entry[T]] = deque()
         """Those of them that go first."""
-        self._count = self._weight = self._in_hand = 0
-        """How many wait; what all tasks weigh; the one in hand."""
+        self._count = self._weight = 0
+        """How many wait; what all tasks weigh."""
+        self._in_hand: dict[int, int] = {}
+        """What those in hand weigh, by thread."""
         self._ended = False
 
     def put(self, task: T) -> list[T]:
         """Append a task. Returns those that are dropped for want of room, which may be this one."""
         weight, goes_first = self._weigh(task), self._goes_first is not None and self._goes_first(task)
         with self._changed:
-            if self._ended or (self._weight and self._in_hand + weight > self._most):
+            if self._ended or (self._weight and self._weight_in_hand() + weight > self._most):
                 return [task]
             dropped: list[T] = []
             while self._weight and self._weight + weight > self._most:
@@ -82,13 +84,17 @@ class TaskQueue(Generic[T]):
             return dropped
 
     def _drop(self) -> T:
-        """The one that goes first. Its place stays until it is reached, or such places are many."""
+        """The one that goes first."""
         entry = self._first.popleft() if self._first else next(one for one in self._entries if self._is_task(one))
+        return cast(T, self._remove(entry))
+
+    def _remove(self, entry: _Entry[T]) -> T | Flush | None:
+        """Its place stays until it is reached, or such places are many."""
         task, entry.task = entry.task, None
         self._count, self._weight = self._count - 1, self._weight - entry.weight
         if len(self._entries) > 2 * self._count + 100:
             self._entries = deque([one for one in self._entries if one.task is not None])
-        return cast(T, task)
+        return task
 
     @staticmethod
     def _is_task(entry: _Entry[T]) -> bool:
@@ -103,27 +109,51 @@ class TaskQueue(Generic[T]):
             self._append(flush, 0)
             return flush
 
-    def next(self, timeout_s: float | None = None) -> T | Flush | None:
-        """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more."""
+    def forget(self, flush: Flush) -> None:
+        """Nobody waits for it any more."""
         with self._changed:
-            self._weight -= self._in_hand
-            self._in_hand = 0
-            self._changed.wait_for(lambda: self._count or self._ended, timeout_s)
-            while self._entries:
-                entry = self._entries.popleft()
-                if entry.task is not None:
-                    return self._taken(entry)
-            return None
+            for entry in [one for one in self._entries if one.task is flush]:
+                self._remove(entry)
+
+    def next(self, timeout_s: float | None = None) -> T | Flush | None:
+        """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more.
+
+        A flush is only had when nothing is in hand.
+        """
+        with self._changed:
+            self._weight -= self._in_hand.pop(threading.get_ident(), 0)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._has_next() or self.has_ended, timeout_s)
+            return self._taken(self._entries.popleft()) if self._has_next() else None
+
+    def _has_next(self) -> bool:
+        while self._entries and self._entries[0].task is None:
+            self._entries.popleft()
+        return bool(self._entries) and not (self._in_hand and isinstance(self._entries[0].task, Flush))
 
     def _taken(self, entry: _Entry[T]) -> T | Flush | None:
         if self._first and self._first[0] is entry:
             self._first.popleft()
-        self._count, self._in_hand = self._count - 1, entry.weight
+        self._count -= 1
+        self._in_hand[threading.get_ident()] = entry.weight
         return entry.task
+
+    def _weight_in_hand(self) -> int:
+        return sum(self._in_hand.values())
 
     def has_one_of(self, kind: type) -> bool:
         """Whether a task of this kind waits."""
         return any(isinstance(entry.task, kind) for entry in list(self._entries))
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Until no more than half of the room is taken, or nothing comes any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or not self.is_filling, timeout_s)
+
+    @property
+    def weight(self) -> int:
+        """Of all tasks, with those in hand."""
+        return self._weight
 
     @property
     def is_filling(self) -> bool:
@@ -149,7 +179,7 @@ class TaskQueue(Generic[T]):
         """Nothing comes any more."""
         with self._changed:
             self._ended = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def clear(self) -> None:
         """Drop what waits; who waits for a flush goes on."""
@@ -159,11 +189,11 @@ class TaskQueue(Generic[T]):
                     entry.task.done.set()
             self._entries.clear()
             self._first.clear()
-            self._count, self._weight = 0, self._in_hand
+            self._count, self._weight = 0, self._weight_in_hand()
 
     def _append(self, one: T | Flush, weight: int) -> _Entry[T]:
         entry = _Entry(one, weight)
         self._entries.append(entry)
         self._count, self._weight = self._count + 1, self._weight + weight
-        self._changed.notify()
+        self._changed.notify_all()
         return entry

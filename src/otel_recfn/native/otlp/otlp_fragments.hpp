@@ -12,7 +12,7 @@
 
 namespace recfn {
 
-// As sinks/otlp/fragments.py numbers them.
+// As sinks/otlp/encoding.py numbers them.
 enum FragmentKind : uint32_t {
   kNameField = 0,
   kModuleAttribute = 1,

@@ -1,8 +1,8 @@
 // The rows of a plan as OTLP spans: each as the field that ScopeSpans has it in, so that any run of them can stand in a request.
-// The bytes are the same as sinks/otlp/span_bytes.py makes of the SDK's spans of these rows; a test holds the two together.
+// The bytes are those that the official encoder makes of the SDK's spans of these rows; a test holds the two together.
 //
 //   read    GIL      takes the columns
-//   scan    no GIL   what spans share: which of it there is
+//   scan    GIL      what spans share: which of it there is
 //   share   GIL      has it made, each once
 //   encode  no GIL   the spans
 #pragma once
@@ -33,7 +33,7 @@ class OtlpSpans {
   bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key);
   bool share(PyObject* batch, PyObject* maker, PyObject* told);
 
-  // Without the GIL. `scan` returns false where a row names what no table has; `bad_row` says which.
+  // False where a row names what no table has; `bad_row` says which.
   bool scan();
   Py_ssize_t bad_row() const { return bad_row_; }
   size_t most_bytes() const;

@@ -15,8 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget
-from otel_recfn.sinks.otlp.http_transport import HttpTarget
+from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
 from otel_recfn.support.safe_text import secrets_of
 
 PACKAGE = "opentelemetry.exporter.otlp.proto."
@@ -90,8 +89,8 @@ def made(protocol: str) -> Any:
     return OverGrpc()
 
 
-def target_of(exporter: Any, owned: bool) -> HttpTarget | GrpcTarget:
-    """What the exporter was configured with.
+def transport_of(exporter: Any, owned: bool) -> HttpTransport | GrpcTransport:
+    """What sends requests as the exporter would, to where it does.
 
     Args:
         exporter: one of the official ones.
@@ -109,11 +108,11 @@ def target_of(exporter: Any, owned: bool) -> HttpTarget | GrpcTarget:
         raise UnreadableExporterError(f"this version of {type(exporter).__qualname__} is not known: {error}") from error
 
 
-def _over_http(exporter: Any, owned: bool) -> HttpTarget:
+def _over_http(exporter: Any, owned: bool) -> HttpTransport:
     client = getattr(exporter, "_client", exporter)
     session = client._transport._session if hasattr(client, "_transport") else exporter._session
     encoding = exporter._compression.value
-    return HttpTarget(
+    return HttpTransport(
         exporter._endpoint,
         dict(client._headers),
         float(client._timeout),
@@ -123,8 +122,8 @@ def _over_http(exporter: Any, owned: bool) -> HttpTarget:
     )
 
 
-def _over_grpc(exporter: Any) -> GrpcTarget:
-    return GrpcTarget(
+def _over_grpc(exporter: Any) -> GrpcTransport:
+    return GrpcTransport(
         exporter._endpoint,
         None if exporter._insecure else exporter._credentials,
         tuple(exporter._channel_options),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 from otlp_plans import plan_of, target
 
 from batches import context
-from otel_recfn.sinks.otlp import request_queue
-from otel_recfn.sinks.otlp.backoff import Backoff
+from otel_recfn.sinks.otlp import request_sender
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
+from otel_recfn.sinks.otlp.encoding import OtlpMapper
 from otel_recfn.sinks.otlp.export import way_out
-from otel_recfn.sinks.otlp.mapper import OtlpMapper
 
 MIB = 1 << 20
 
@@ -56,7 +54,8 @@ def _row(name: str) -> dict[str, Any]:
 @pytest.fixture
 def sending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sending]]:
     """Makes deliveries, which end with the test."""
-    monkeypatch.setattr(request_queue, "Backoff", partial(Backoff, first_s=0.01, longest_s=0.05))
+    monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(request_sender, "LONGEST_PAUSE_S", 0.05)
     made: list[Sending] = []
 
     def make(*arguments: Any, **keywords: Any) -> Sending:

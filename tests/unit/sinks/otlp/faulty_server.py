@@ -47,6 +47,8 @@ class Answers:
         self.times: list[float] = []
         """When each came, in seconds."""
         self.encodings: list[str] = []
+        self.clients: set[Any] = set()
+        """Addresses, each of a connection over HTTP."""
         self.taken: list[ExportTraceServiceRequest] = []
 
     def act(self, where: Any, body: bytes) -> bytes | None:
@@ -168,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         answers: Answers = self.server.answers  # type: ignore[attr-defined]
+        answers.clients.add(self.client_address)
         if answers.resets_in_body:
             answers.resets_in_body -= 1
             self.rfile.read(1000)

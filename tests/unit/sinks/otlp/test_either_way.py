@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.otlp.export import OtlpWayOut
-from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
+from otel_recfn.sinks.otlp.transports import Outcome, Verdict
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
@@ -24,15 +24,13 @@ from patience import PATIENCE_S
 class Keeps:
     """A transport that keeps what it is given."""
 
-    where, encoding, concurrent = "here", "", 1
+    where, encoding = "here", ""
+    hidden: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
-    def __call__(self) -> Keeps:
-        return self
-
-    def after_fork_in_child(self) -> Keeps:
+    def in_child(self) -> Keeps:
         return self
 
     def send(self, body: bytes) -> Outcome:

@@ -15,11 +15,9 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.otlp.bounded_session import bounded_session
 from otel_recfn.sinks.otlp.export import way_out
-from otel_recfn.sinks.otlp.grpc_transport import GrpcTarget
-from otel_recfn.sinks.otlp.http_transport import HttpTarget
-from otel_recfn.sinks.otlp.official import made, target_of
+from otel_recfn.sinks.otlp.official import made, transport_of
+from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
 
 TIMEOUT_S = 3.0
 
@@ -30,43 +28,17 @@ def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
         endpoint="http://there:1/v1/traces", headers={"api-key": "k"}, timeout=TIMEOUT_S, compression=Compression.Gzip,
         session=session, certificate_file="ca.pem", client_key_file="key.pem", client_certificate_file="own.pem",
     )  # fmt: skip
-    target = target_of(exporter, owned=False)
-    assert isinstance(target, HttpTarget)
-    assert (target.endpoint, target.timeout_s, target.encoding, target.session) == (
+    transport = transport_of(exporter, owned=False)
+    assert isinstance(transport, HttpTransport)
+    assert (transport.endpoint, transport.timeout_s, transport.encoding, transport.session) == (
         "http://there:1/v1/traces",
         TIMEOUT_S,
         "gzip",
         session,
     )
-    assert target.headers["api-key"] == "k"
-    assert {name.lower(): value for name, value in target.headers.items()}["content-type"] == "application/x-protobuf"
-    assert (target.session.verify, target.session.cert) == ("ca.pem", ("own.pem", "key.pem"))
-
-
-def test_a_session_of_the_programs_stays_as_it_is_and_ours_is_configured_alike() -> None:
-    session = requests.Session()
-    session.verify, session.cert, session.auth = "ca.pem", ("own.pem", "key.pem"), ("user", "word")
-    session.headers["a"], session.proxies["https"] = "b", "http://proxy:1"
-    adapters = dict(session.adapters)
-    ours = bounded_session(session)
-    told = ("verify", "cert", "auth", "headers", "proxies", "trust_env", "hooks", "params", "cookies")
-    assert [getattr(ours, name) for name in told] == [getattr(session, name) for name in told]
-    assert dict(session.adapters) == adapters
-    assert not set(map(id, ours.adapters.values())) & set(map(id, adapters.values()))
-    ours.close()
-
-
-def test_a_session_with_adapters_or_methods_of_the_programs_is_used_as_it_is() -> None:
-    class Adapter(requests.adapters.HTTPAdapter):
-        pass
-
-    class Signing(requests.Session):
-        pass
-
-    session = requests.Session()
-    session.mount("https://there", Adapter())
-    assert bounded_session(session) is session
-    assert isinstance(bounded_session(Signing()), Signing)
+    assert transport.headers["api-key"] == "k"
+    assert {name.lower(): value for name, value in transport.headers.items()}["content-type"] == "application/x-protobuf"
+    assert (transport.session.verify, transport.session.cert) == ("ca.pem", ("own.pem", "key.pem"))
 
 
 def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
@@ -74,19 +46,19 @@ def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
         endpoint="http://there:1", headers={"api-key": "k"}, timeout=TIMEOUT_S, compression=grpc.Compression.Gzip,
         channel_options=(("grpc.max_send_message_length", 5),),
     )  # fmt: skip
-    target = target_of(exporter, owned=False)
+    transport = transport_of(exporter, owned=False)
     exporter.shutdown()
-    assert isinstance(target, GrpcTarget)
-    assert (target.endpoint, target.credentials, target.timeout_s, target.compression) == (
+    assert isinstance(transport, GrpcTransport)
+    assert (transport.endpoint, transport.credentials, transport.timeout_s, transport.compression) == (
         "there:1",
         None,
         TIMEOUT_S,
         grpc.Compression.Gzip,
     )
-    assert target.metadata == (("api-key", "k"),)
-    assert ("grpc.max_send_message_length", 5) in target.options
+    assert transport.metadata == (("api-key", "k"),)
+    assert ("grpc.max_send_message_length", 5) in transport.options
     secure = OverGrpc(endpoint="https://there:1")
-    assert isinstance(target_of(secure, owned=False).credentials, grpc.ChannelCredentials)  # type: ignore[union-attr]
+    assert isinstance(transport_of(secure, owned=False).credentials, grpc.ChannelCredentials)  # type: ignore[union-attr]
     secure.shutdown()
 
 
@@ -101,13 +73,13 @@ def test_the_environment_configures_as_it_does_the_official_exporters(
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal}{name}", value)
     configured = made(protocol)
-    target: Any = target_of(configured, owned=True)
+    transport: Any = transport_of(configured, owned=True)
     configured.shutdown()
     path = "" if signal else "/v1/traces"
-    assert target.endpoint == (f"http://there:7{path}" if protocol == "http" else "there:7")
-    assert target.timeout_s == 4
-    assert dict(target.headers if protocol == "http" else target.metadata)["api-key"] == "k"
-    assert (target.encoding if protocol == "http" else target.compression) in ("gzip", grpc.Compression.Gzip)
+    assert transport.endpoint == (f"http://there:7{path}" if protocol == "http" else "there:7")
+    assert transport.timeout_s == 4
+    assert dict(transport.headers if protocol == "http" else transport.metadata)["api-key"] == "k"
+    assert (transport.encoding if protocol == "http" else transport.compression) in ("gzip", grpc.Compression.Gzip)
 
 
 @pytest.mark.parametrize(("asked", "protocol"), [(None, "Grpc"), ("grpc", "Grpc"), ("http/protobuf", "Http")])
@@ -117,7 +89,7 @@ def test_otlp_has_the_protocol_that_the_environment_says(
     if asked is not None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", asked)
     way: Any = way_out("otlp", 1 << 20, 1 << 20)
-    assert type(way._opens._target).__name__.startswith(protocol)
+    assert type(way._transport).__name__.startswith(protocol)
 
 
 @pytest.mark.parametrize(

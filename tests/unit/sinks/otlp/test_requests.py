@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from email.utils import format_datetime
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -15,17 +17,13 @@ from opentelemetry.sdk.resources import Resource
 from otlp_plans import plan_of, target
 
 from batches import context
-from otel_recfn import _native
-from otel_recfn.sinks.otlp.answers import MOST_DELAY_S, PartialSuccess, partial_success, retry_after_s, retry_info_s
-from otel_recfn.sinks.otlp.backoff import FIRST_S, JITTER, LONGEST_S, Backoff
-from otel_recfn.sinks.otlp.encoded import encoded
-from otel_recfn.sinks.otlp.envelope import Envelope, Request, RequestBuilder
-from otel_recfn.sinks.otlp.launch import with_launch
-from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
-from otel_recfn.sinks.otlp.request_queue import RequestQueue
-from otel_recfn.sinks.otlp.senders import Senders
+from otel_recfn.sinks.otlp import request_sender, transports
+from otel_recfn.sinks.otlp.encoding import encoded
+from otel_recfn.sinks.otlp.request_sender import FIRST_PAUSE_S, JITTER, LONGEST_PAUSE_S, RequestSender, pauses
+from otel_recfn.sinks.otlp.requests import Envelope, Request, RequestBuilder, with_launch
+from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s, retry_info_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -36,7 +34,7 @@ def test_a_request_is_what_the_official_encoder_makes() -> None:
     spans = SpanMapper(where).spans(plan_of([{"name": "a", "context": context(1, 2)}, {"name": "b", "context": context(1, 2)}]))
     builder = RequestBuilder(Envelope(where.resource, where.scope), 1 << 20)
     builder.add(encoded(spans))
-    assert ExportTraceServiceRequest.FromString(builder.request().body) == encode_spans(spans)
+    assert ExportTraceServiceRequest.FromString(builder.take().body) == encode_spans(spans)
 
 
 @examples(40)
@@ -48,13 +46,9 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
     names = [[f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)] for number, sizes in enumerate(batches)]
     for of_batch in names:
         rest = encoded(mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch])))
-        while len(rest):
-            fitting, rest = builder.fitting(rest)
-            builder.add(fitting)
-            if len(rest):
-                requests.append(builder.request())
-                builder = builder.next()
-    requests += [builder.request()] if builder.spans else []
+        while len(rest := builder.add(rest)):
+            requests.append(builder.take())
+    requests += [builder.take()] if builder.spans else []
     arrived = []
     for request in requests:
         read = ExportTraceServiceRequest.FromString(request.body)
@@ -65,146 +59,139 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
     assert arrived == [name for of_batch in names for name in of_batch]
 
 
-@given(st.lists(st.binary(max_size=9)))
-def test_bytes_are_joined_as_python_joins_them(parts: list[bytes]) -> None:
-    assert _native.join_bytes([memoryview(part) for part in parts]) == b"".join(parts)
-
-
-def test_parts_without_bytes_are_refused() -> None:
-    for parts in ([b"a", 1], [b"a", None, b"b"]):
-        with pytest.raises(TypeError):
-            _native.join_bytes(parts)  # type: ignore[arg-type]
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_after_a_failure_all_requests_wait_for_as_long_as_the_server_says() -> None:
-    clock = Clock()
-    queue = RequestQueue(1 << 20, Backoff(chance=lambda: 0.0), clock)
-    first, second = Request(b"1", 1), Request(b"2", 1)
-    queue.put(first)
-    queue.put(second)
-    assert queue.take() is first
-    queue.settle(first, Outcome(Verdict.AGAIN, delay_s=7.0))
-    assert queue._pause() == 7.0
-    clock.now += 7.0
-    assert (queue.take(), queue.take()) == (first, second)
-    assert queue.counts.retries == 1
-
-
-def test_who_waits_for_a_flush_shortens_our_pause_and_not_the_one_that_the_server_asked_for() -> None:
-    clock = Clock()
-    queue = RequestQueue(1 << 20, Backoff(chance=lambda: 0.0), clock)
-    request = Request(b"1", 1)
-    queue.put(request)
-    assert queue.take() is request
-    queue.settle(request, Outcome(Verdict.AGAIN))
-    assert queue._pause() > 0
-    queue.ask_now()
-    assert queue.take() is request
-    queue.settle(request, Outcome(Verdict.AGAIN, delay_s=7.0))
-    queue.ask_now()
-    assert queue._pause() == 7.0
-
-
-def test_after_a_flush_has_asked_pauses_are_short_again_and_the_server_still_counts_as_failing() -> None:
-    clock = Clock()
-    queue = RequestQueue(1 << 20, Backoff(chance=lambda: 0.5), clock)
-    request = Request(b"1", 1)
-    queue.put(request)
-    for _ in range(9):
-        assert queue.take() is request
-        queue.settle(request, Outcome(Verdict.AGAIN))
-        clock.now += LONGEST_S
-    queue.ask_now()
-    assert queue.take() is request
-    queue.settle(request, Outcome(Verdict.AGAIN))
-    assert queue._pause() == FIRST_S
-    assert queue.failures == 10
-
-
 def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
-    queue = RequestQueue(4)
-    requests = [Request(b"abc", number) for number in range(1, 4)]
-    queue.put(requests[0])
-    sent = queue.take()
-    assert sent is not None
-    for request in requests[1:]:
-        queue.put(request)
-    assert queue.counts.crowded_out == 5
-    queue.settle(sent, Outcome(Verdict.TAKEN))
-    assert (queue.counts.crowded_out, queue.counts.exported, queue.bytes, queue.spans) == (5, 1, 0, 0)
+    transport = Held()
+    sender = RequestSender(transport, 8)
+    for spans in (1, 2):
+        sender.put(Request(b"abc", spans))
+        assert transport.arrived.acquire(timeout=PATIENCE_S)
+    for spans in (3, 4):
+        sender.put(Request(b"abc", spans))
+    assert sender.counts.crowded_out == 7
+    assert not sender.flush(0.1)
+    transport.let_go.set()
+    assert sender.flush(PATIENCE_S)
+    assert (sender.counts.crowded_out, sender.counts.exported, sender.queue_bytes) == (7, 3, 0)
+    sender.end(PATIENCE_S)
 
 
-@given(st.randoms(use_true_random=False), st.sampled_from([1, 20, 1000]))
-def test_every_span_is_counted_once_whatever_becomes_of_its_request(chosen: Random, most_bytes: int) -> None:
-    queue = RequestQueue(most_bytes, Backoff(chance=lambda: 0.0), lambda: 1e9)
-    sending: list[Request] = []
-    spans = 0
-    for _ in range(100):
-        if chosen.randrange(2):
-            request = Request(b"x" * chosen.randrange(1, 10), chosen.randrange(1, 10))
-            spans += request.spans
-            queue.put(request)
-        elif queue._waiting:
-            queue.ask_now()
-            sending += filter(None, [queue.take()])
-        elif sending:
-            request = sending.pop(chosen.randrange(len(sending)))
-            rejected = chosen.choice((0, 1, request.spans))
-            queue.settle(request, Outcome(chosen.choice(list(Verdict)), rejected=rejected))
-        counts = queue.counts
-        assert counts.exported + counts.lost + queue.spans == spans
-        assert queue.bytes <= most_bytes + sum(each.size for each in sending)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from(Verdict), st.integers(0, 20)), max_size=20))
+def test_every_span_is_counted_once_whatever_becomes_of_its_request(
+    requests: list[tuple[int, int, Verdict, int]],
+) -> None:
+    """Twenty bytes have room; what is to be sent again is so once, without a pause that the test would wait for."""
+    sender = RequestSender(Scripted([Outcome(verdict, "", rejected, 0.0) for _, _, verdict, rejected in requests]), 20)
+    for size, spans, _, _ in requests:
+        sender.put(Request(b"x" * size, spans))
+    assert sender.flush(PATIENCE_S)
+    counts = sender.counts
+    assert counts.exported + counts.lost == sum(spans for _, spans, _, _ in requests)
+    assert sender.queue_bytes == 0
+    sender.end(PATIENCE_S)
 
 
-class Raises:
-    """Takes requests when it has raised all of its errors."""
+class Scripted:
+    """Says these things, and then that requests are taken."""
 
-    where, encoding, concurrent = "here", "", 1
+    where, encoding = "here", ""
     hidden: tuple[str, ...] = ()
 
-    def __init__(self, *errors: BaseException) -> None:
-        self._errors = list(errors)
+    def __init__(self, outcomes: Sequence[Outcome | BaseException] = ()) -> None:
+        self._outcomes, self._lock = list(outcomes), threading.Lock()
 
     def send(self, body: bytes) -> Outcome:
-        if self._errors:
-            raise self._errors.pop()
-        return Outcome(Verdict.TAKEN)
+        with self._lock:
+            outcome = self._outcomes.pop(0) if self._outcomes else Outcome(Verdict.TAKEN)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def close(self) -> None:
         """Nothing is open."""
 
+    def in_child(self) -> Scripted:
+        return self
+
+
+class Held(Scripted):
+    """Takes requests when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived, self.let_go = threading.Semaphore(0), threading.Event()
+
+    def send(self, body: bytes) -> Outcome:
+        self.arrived.release()
+        self.let_go.wait()
+        return super().send(body)
+
 
 def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(caplog: pytest.LogCaptureFixture) -> None:
-    queue, transport = RequestQueue(1 << 20), Raises(MemoryError(), SystemExit(), ValueError("secret"))
-    senders = Senders(queue, transport)
+    sender = RequestSender(Scripted([MemoryError(), SystemExit(), ValueError("secret")]), 1 << 20)
     for _ in range(5):
-        queue.put(Request(b"1", 1))
-    senders.start()
-    assert queue.wait_until_empty(PATIENCE_S)
-    queue.end()
-    senders.wait_for_end(PATIENCE_S)
-    assert (queue.counts.refused, queue.counts.exported) == (3, 2)
+        sender.put(Request(b"1", 1))
+    assert sender.flush(PATIENCE_S)
+    sender.end(PATIENCE_S)
+    assert (sender.counts.refused, sender.counts.exported) == (3, 2)
     assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 
-def test_pauses_grow_up_to_a_bound_and_are_by_chance() -> None:
+def test_what_comes_after_the_end_does_not_count() -> None:
+    transport = Held()
+    sender = RequestSender(transport, 1 << 20)
+    sender.put(Request(b"1", 1))
+    assert transport.arrived.acquire(timeout=PATIENCE_S)
+    sender.end(0.0)
+    transport.let_go.set()
+    for thread in sender._threads:
+        thread.join(PATIENCE_S)
+    assert sender.counts.exported == 0
+
+
+def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 2 * PATIENCE_S)
+    ours = RequestSender(Scripted([Outcome(Verdict.AGAIN)]), 1 << 20)
+    ours.put(Request(b"1", 1))
+    wait_until(lambda: ours.counts.retries == 1)
+    assert ours.flush(PATIENCE_S)
+    theirs = RequestSender(Scripted([Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)]), 1 << 20)
+    theirs.put(Request(b"1", 1))
+    wait_until(lambda: theirs.counts.retries == 1)
+    assert not theirs.flush(0.1)
+    for each in (ours, theirs):
+        each.end(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in each._threads)  # no pause holds up the end
+
+
+def test_all_wait_for_as_long_as_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = RequestSender(Scripted([Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)]), 1 << 20)
+    sender.put(Request(b"1", 1))
+    wait_until(lambda: sender.counts.retries == 1)
+    sender.put(Request(b"2", 1))
+    assert not sender.flush(0.1)
+    assert (sender.counts.requests, sender.counts.exported) == (1, 0)
+    sender.end(PATIENCE_S)
+
+
+def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 0.0)
+    again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
+    for outcomes, failed in (([never], False), ([again, never], True), ([again, again, Outcome(Verdict.REFUSED)], False)):
+        sender = RequestSender(Scripted(outcomes), 1 << 20)
+        sender.put(Request(b"1", 1))
+        wait_until(lambda outcomes=outcomes, sender=sender: sender.counts.requests == len(outcomes))
+        assert sender.has_failed is failed
+        sender.end(PATIENCE_S)
+
+
+def test_pauses_grow_up_to_a_bound_and_are_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     for chance in (0.0, 0.5, 1.0):
-        backoff = Backoff(chance=lambda chance=chance: chance)
-        pauses = [backoff.delay_s(None) for _ in range(100)]
+        monkeypatch.setattr(request_sender, "_chance", lambda chance=chance: chance)
+        found = list(itertools.islice(pauses(), 100))
         around = 1 - JITTER + 2 * JITTER * chance
-        assert pauses[0] == pytest.approx(FIRST_S * around)
-        assert pauses[-1] == pytest.approx(LONGEST_S * around)
-        assert pauses == sorted(pauses)
-        backoff.reset()
-        assert backoff.delay_s(None) == pauses[0]
-        assert 3.0 <= backoff.delay_s(3.0) <= 3.4
+        assert found[0] == pytest.approx(FIRST_PAUSE_S * around)
+        assert found[-1] == pytest.approx(LONGEST_PAUSE_S * around)
+        assert found == sorted(found)
 
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -232,7 +219,9 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
 
 @given(st.binary(max_size=40))
 def test_answers_that_are_no_messages_say_nothing_and_break_nothing(answer: bytes) -> None:
-    assert isinstance(partial_success(answer), PartialSuccess)
+    taken = transports._taken(answer, ())
+    assert taken.verdict is Verdict.TAKEN
+    assert taken.rejected >= 0
     assert isinstance(retry_info_s(answer), (float, type(None)))
 
 

@@ -1,0 +1,259 @@
+"""One attempt to send a request, over HTTP or gRPC, and what became of it, as OTLP tells retryable answers from others.
+
+TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio.
+"""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401  requests would import it in the thread that sends, as well as netrc
+import netrc  # noqa: F401
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
+
+METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+RETRYABLE_STATUS = {429, 502, 503, 504}
+CONTENT_TOO_LARGE = 413
+RETRYABLE_CODES = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+RETRYABLE_IF_TOLD = "RESOURCE_EXHAUSTED"
+"""Only where the server says when: else it means a quota that stays used up, or a message that is too large."""
+DETAILS = "grpc-status-details-bin"
+RECONNECTS = (
+    ("grpc.initial_reconnect_backoff_ms", 500),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+"""Else a channel waits for minutes before it tries a server again that has come back."""
+MOST_ANSWER = 1 << 16
+"""So much of an answer is read."""
+MOST_DELAY_S = 600.0
+"""A server that wants to be left alone for longer is asked then all the same."""
+TOO_LARGE = "where the request was too large, set export_request_bytes to what servers and proxies take (nginx: 1 MiB)"
+
+
+class Verdict(Enum):
+    """What is to be done with a request after an attempt."""
+
+    TAKEN = "taken"
+    """Nothing: the server has it, but for what it says that it rejected."""
+    AGAIN = "again"
+    """Send the same bytes again, later."""
+    REFUSED = "refused"
+    """Nothing: sending it again would not help."""
+
+
+class Outcome(NamedTuple):
+    """Of one attempt."""
+
+    verdict: Verdict
+    message: str = ""
+    """As ``safe_text`` says it."""
+    rejected: int = 0
+    """Spans of a taken request that the server did not take."""
+    delay_s: float | None = None
+    """How long the server wants to be left alone; None where it doesn't say."""
+
+
+class Transport(Protocol):
+    """Sends requests to one place, from several threads. It connects with the first one."""
+
+    where: str
+    """For messages."""
+    hidden: tuple[str, ...]
+    """What is to be in no message."""
+    encoding: str
+    """How bodies are to be compressed; empty where they aren't."""
+
+    def send(self, body: bytes) -> Outcome:
+        """One attempt. What it raises counts as refused."""
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+
+    def in_child(self) -> Transport:
+        """The same in a forked child, without the connections of its parent."""
+
+
+class HttpTransport:
+    """To one endpoint, by a session of ``requests``.
+
+    Args:
+        endpoint, headers, timeout_s, encoding: as the exporter has them.
+        session: with its certificates.
+        owned: whether the session is nobody else's.
+    """
+
+    def __init__(
+        self, endpoint: str, headers: dict[str, str], timeout_s: float, encoding: str, session: Any, owned: bool
+    ) -> None:
+        self.endpoint, self.timeout_s, self.encoding = endpoint, timeout_s, encoding
+        self.session, self._owned = session, owned
+        self.where, self.hidden = safe_endpoint(endpoint), secrets_of(endpoint, headers.items())
+        self.headers = {key: value for key, value in headers.items() if key.lower() != "content-encoding"}
+        if encoding:
+            self.headers["Content-Encoding"] = encoding
+
+    def send(self, body: bytes) -> Outcome:
+        """See Transport."""
+        try:
+            with self.session.post(
+                self.endpoint,
+                data=body,
+                headers=self.headers,
+                timeout=self.timeout_s,
+                verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE counts more than the exporter's certificate
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                return self._outcome(response, _content(response))
+        except OSError as error:  # all of requests' are
+            # a ValueError: an endpoint that is no URL, a header that is none
+            verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
+            return Outcome(verdict, safe_request_error(error, self.hidden))
+
+    def _outcome(self, response: Any, content: bytes) -> Outcome:
+        status = response.status_code
+        if 200 <= status < 300:
+            has_message = "protobuf" in response.headers.get("Content-Type", "")
+            return _taken(content if has_message else b"", self.hidden)
+        message = f"HTTP {status} {safe_text(response.reason, self.hidden)}"
+        if status in RETRYABLE_STATUS:
+            return Outcome(Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After")))
+        if 300 <= status < 400:
+            location = safe_text(response.headers.get("Location", "nowhere"), self.hidden)
+            message += f" to {location}, which is not followed: set the endpoint to where spans are taken"
+        return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if status == CONTENT_TOO_LARGE else message)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._owned:
+            self.session.close()
+
+    def in_child(self) -> HttpTransport:
+        """See Transport."""
+        self.session.close()
+        return self
+
+
+class GrpcTransport:
+    """To one endpoint, through a channel of grpcio.
+
+    Args:
+        endpoint, options, metadata, timeout_s, compression: as the exporter has them.
+        credentials: None for no TLS.
+    """
+
+    encoding = ""
+
+    def __init__(
+        self,
+        endpoint: str,
+        credentials: Any,
+        options: Sequence[tuple[str, Any]],
+        metadata: Sequence[tuple[str, str]],
+        timeout_s: float,
+        compression: Any,
+    ) -> None:
+        self.endpoint, self.credentials, self.compression = endpoint, credentials, compression
+        self.options, self.metadata, self.timeout_s = tuple(options), tuple(metadata), timeout_s
+        self.where, self.hidden = safe_endpoint(endpoint), secrets_of(endpoint, metadata)
+        self._channel: Any = None
+        self._connecting = threading.Lock()
+
+    def send(self, body: bytes) -> Outcome:
+        """See Transport."""
+        import grpc  # nothing is loaded: whoever has its exporter has imported it
+
+        with self._connecting:
+            if self._channel is None:
+                self._channel = self._connected(grpc)
+        try:
+            answer = self._channel.unary_unary(METHOD)(body, timeout=self.timeout_s, metadata=self.metadata)
+        except grpc.RpcError as error:
+            return self._failure(error)
+        return _taken(answer, self.hidden)
+
+    def _connected(self, grpc: Any) -> Any:
+        named = {name for name, _ in self.options}
+        options = (*self.options, *[(name, value) for name, value in RECONNECTS if name not in named])
+        if self.credentials is None:
+            return grpc.insecure_channel(self.endpoint, options, self.compression)
+        return grpc.secure_channel(self.endpoint, self.credentials, options, self.compression)
+
+    def _failure(self, error: Any) -> Outcome:
+        code = error.code().name
+        message = f"gRPC {code}: {safe_text(error.details(), self.hidden)}"
+        delay_s = retry_info_s(dict(error.trailing_metadata() or ()).get(DETAILS, b""))
+        if code in RETRYABLE_CODES or (code == RETRYABLE_IF_TOLD and delay_s is not None):
+            return Outcome(Verdict.AGAIN, message, delay_s=delay_s)
+        return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code == RETRYABLE_IF_TOLD else message)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def in_child(self) -> GrpcTransport:
+        """See Transport."""
+        return GrpcTransport(self.endpoint, self.credentials, self.options, self.metadata, self.timeout_s, self.compression)
+
+
+def _content(response: Any) -> bytes:
+    """The beginning of an answer, after whose end the connection can be used again.
+
+    Nothing where it breaks off, because the status has said what counts.
+    """
+    try:
+        content: bytes = response.raw.read(MOST_ANSWER, decode_content=True)
+    except Exception:
+        return b""
+    return content
+
+
+def _taken(answer: bytes, hidden: Sequence[str]) -> Outcome:
+    """Of a server that took a request, but perhaps not all of its spans."""
+    try:
+        told = ExportTraceServiceResponse.FromString(answer).partial_success
+    except DecodeError:
+        return Outcome(Verdict.TAKEN)
+    return Outcome(Verdict.TAKEN, safe_text(told.error_message, hidden), max(0, told.rejected_spans))
+
+
+def retry_info_s(details: str | bytes) -> float | None:
+    """The delay in a ``google.rpc.Status``; None where it has none."""
+    info = RetryInfo()
+    try:
+        found = any(each.Unpack(info) for each in Status.FromString(details).details)
+    except (DecodeError, TypeError):
+        return None
+    return _within(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
+
+
+def retry_after_s(header: str | None, now: Callable[[], float] = time.time) -> float | None:
+    """The delay in a ``Retry-After``: seconds, or an HTTP date; None where it says neither."""
+    if header is None:
+        return None
+    try:
+        return _within(float(header)) if header.strip().isdecimal() else _within(_date_s(header) - now())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _date_s(header: str) -> float:
+    date = parsedate_to_datetime(header)
+    return (date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _within(delay_s: float) -> float:
+    return min(max(0.0, delay_s), MOST_DELAY_S)

@@ -22,9 +22,7 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
-    from otel_recfn.session.session import Session
     from otel_recfn.sinks.chrome.background import TraceFileWriter
-    from otel_recfn.sinks.metrics.pipeline import Report
     from otel_recfn.sinks.spans.way_out import WayOut
     from otel_recfn.support.spawned import Given
 
@@ -234,7 +232,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
         )
-        metrics.report_from(partial(_report, session, capture))
+        metrics.report_from(partial(session.counters, capture))
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on
         for file in files if self._inherited is None else ():  # in a child with the first range, as in a forked one
             file.create()
@@ -282,22 +280,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return process_session().flush(self._capture, timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """``recorder.*`` and ``<source>.*`` since the process began, ``rows`` and ``<sink>.*`` since ``instrument()``.
+        """What was recorded since ``instrument()``, and what became of it: whether anything was lost, where, and why.
 
-        After ``uninstrument()`` those of the sinks stay as they were. Empty where nothing was recorded since ``instrument()``.
+        ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
+        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty where nothing was recorded.
         """
         if self._capture is None:
             return {}
         from otel_recfn.session import process_session
 
         return process_session().counters(self._capture)
-
-
-def _report(session: Session, capture: Capture) -> Report:
-    """What metrics tell of a capture, read in the thread of whoever collects them."""
-    from otel_recfn.sinks.metrics.pipeline import Report
-
-    return Report(session.counters(capture), session.lost(capture))
 
 
 def _tell_unknown_variables() -> None:

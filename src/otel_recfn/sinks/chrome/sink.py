@@ -53,7 +53,6 @@ class ChromeTraceSink:
     """
 
     name = "chrome_trace"
-    losses = ("failed",)
 
     def __init__(
         self,
@@ -67,12 +66,12 @@ class ChromeTraceSink:
         self.path = path_of_process(asked, suffix) if of_process else asked
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
-        self._dropped_before: Callable[[], int] | None = None
+        self._dropped_before: Callable[[], int] = int
         self._closed = False
         self._failures = 0
         self._retry_at = 0.0
-        self._counts = {"events_written": 0, "failed": 0}
-        self._bytes = 0
+        self._failed = 0
+        """Rows in batches that couldn't be written."""
         if create_now:
             self.create()
 
@@ -101,8 +100,8 @@ class ChromeTraceSink:
         """
         if self._closed or not (len(batch) or (len(batch.opened) and self._file is not None)):
             return
-        shown = not self._is_pausing() and self._shows(lambda file: file.append(batch))
-        self._counts["events_written" if shown else "failed"] += len(batch)
+        if self._is_pausing() or not self._shows(lambda file: file.append(batch)):
+            self._failed += len(batch)
 
     def write_open(self, ranges: Batch) -> None:
         """Show ranges that are open for long; those of the last call that aren't among them no more.
@@ -122,22 +121,14 @@ class ChromeTraceSink:
         if self._file is not None and not self._closed:
             try:
                 with contextlib.suppress(OSError):  # it stays as it was shown
-                    self._bytes = self._file.finish(self._lost())
+                    self._file.finish(self._dropped_before() + self._failed)
             finally:
                 self._file.close()
         self._closed = True
 
-    def _lost(self) -> Mapping[str, int]:
-        dropped = self._dropped_before() if self._dropped_before is not None else 0
-        lost = {"queue_dropped": dropped, "failed": self._counts["failed"]}
-        return {cause: count for cause, count in lost.items() if count}
-
     def counters(self) -> Mapping[str, int]:
-        """How many events and arrows from forward to backward are in the file, its size, how many events were in batches that
-        failed, and how often the program had closed the file's descriptor."""
-        flows, reopened = (self._file.flows, self._file.reopened) if self._file is not None else (0, 0)
-        own = {"flows_written": flows, "bytes_written": self._bytes, "reopened": reopened}
-        return {**self._counts, **own}
+        """How many rows were in batches that couldn't be written."""
+        return {"dropped.error": self._failed}
 
     def after_fork_in_child(self) -> ChromeTraceSink:
         """A sink with a file of its own beside this one, made with its first event."""
@@ -157,7 +148,7 @@ class ChromeTraceSink:
             if self._file is None:
                 self._file = self._opened(logging.INFO)
             change(self._file)
-            self._bytes = self._file.show()
+            self._file.show()
         except BaseException as error:
             if self._file is not None:
                 self._file.take_back()

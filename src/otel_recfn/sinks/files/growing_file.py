@@ -48,8 +48,6 @@ class GrowingFile:
     def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
         self.path = followed(path)
         """Without symbolic links."""
-        self.reopened = 0
-        """How often the program had closed the descriptor."""
         self._mode = mode
         self._name = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.next")
         """What it is called now."""
@@ -78,8 +76,8 @@ class GrowingFile:
             self.length += len(data)
             self._last = bytes(data[-COMPARED_BYTES:])
 
-    def show(self, tail: bytes, beginning: bytes = b"") -> int:
-        """Let the file consist of what was appended so far and of ``tail``; returns its size.
+    def show(self, tail: bytes, beginning: bytes = b"") -> None:
+        """Let the file consist of what was appended so far and of ``tail``.
 
         Args:
             tail: behind the content, until more is appended.
@@ -92,7 +90,6 @@ class GrowingFile:
         if self._name != self.path:
             self._install()
         self._shown, self._last_shown, self._tail, self._has_tail = self.length, self._last, tail, True
-        return self.length + len(tail)
 
     def take_back(self) -> None:
         """Go on as if nothing had been appended since ``show``."""
@@ -127,7 +124,6 @@ class GrowingFile:
             self._file.status()
         except DescriptorLostError:
             self._file = self._opened_again()
-            self.reopened += 1
         if not self._file.is_at(self._name):
             raise self._gone()
 

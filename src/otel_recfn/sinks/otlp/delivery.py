@@ -1,7 +1,6 @@
 """Encoded spans to requests to a queue, and what became of them.
 
-spans = spans_exported + spans_failed + spans_pending
-spans_failed = spans_rejected + spans_refused + spans_crowded_out + spans_abandoned
+spans = exported + failed + dropped.queue_full + dropped.shutdown + those that wait
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class OtlpDelivery:
         self._target: SpanTarget | None = None
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
-        self._spans = self._abandoned = 0
+        self._spans = 0
         self._pid = os.getpid()
         self._ended = self._logged = False
 
@@ -116,33 +115,20 @@ class OtlpDelivery:
         self._queue.end()
         if self._senders is not None:
             self._senders.wait_for_end(LAST_SENDS_S)
-        self._abandoned = self._queue.spans + (self._builder.spans if self._builder is not None else 0)
+        unsent = self._queue.spans + (self._builder.spans if self._builder is not None else 0)
         (self._transport or self._opens).close()
-        if self._abandoned:
-            _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
+        if unsent:
+            _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", unsent)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""
         counts = self._queue.counts
-        reasons = {
-            "spans_rejected": counts.rejected,
-            "spans_refused": counts.refused,
-            "spans_crowded_out": counts.crowded_out,
-            "spans_abandoned": self._abandoned,
+        told = {
+            "exported": counts.exported,
+            "failed": counts.rejected + counts.refused,
+            "dropped.queue_full": counts.crowded_out,
         }
-        failed, spans = sum(reasons.values()), self._spans
-        exported = min(counts.exported, spans - failed)
-        return {
-            "spans": spans,
-            "spans_handed": 0,
-            "spans_exported": exported,
-            "spans_failed": failed,
-            "spans_pending": spans - exported - failed,
-            **reasons,
-            "requests_sent": counts.requests,
-            "requests_again": counts.retries,
-            "export_queue_bytes": self._queue.bytes,
-        }
+        return {**told, "dropped.shutdown": self._spans - sum(told.values()) if self._ended else 0}
 
     def _seal(self) -> None:
         """Queue the request that is being filled."""

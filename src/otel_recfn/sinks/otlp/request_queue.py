@@ -22,7 +22,7 @@ from otel_recfn.sinks.otlp.outcome import Outcome, Verdict
 
 @dataclass
 class Counts:
-    """Of spans, but for requests and retries."""
+    """Of spans."""
 
     exported: int = 0
     rejected: int = 0
@@ -31,8 +31,6 @@ class Counts:
     """The server refused their request, and would again."""
     crowded_out: int = 0
     """The queue was full."""
-    requests: int = 0
-    retries: int = 0
 
     @property
     def lost(self) -> int:
@@ -157,12 +155,9 @@ class RequestQueue:
 
     def _count(self, request: Request, outcome: Outcome) -> None:
         counts = self.counts
-        counts.requests += 1
-        if outcome.verdict is Verdict.AGAIN:
-            counts.retries += 1
-        elif outcome.verdict is Verdict.REFUSED:
+        if outcome.verdict is Verdict.REFUSED:
             counts.refused += request.spans
-        else:
+        elif outcome.verdict is not Verdict.AGAIN:
             rejected = min(outcome.rejected, request.spans)
             counts.exported += request.spans - rejected
             counts.rejected += rejected

@@ -54,8 +54,6 @@ def test_what_is_open_is_there_at_once_and_once_when_it_ends(sink: ChromeTraceSi
     sink.write_open(still_open())
     assert durations(path) == {"outer": 40.0, "inner": 19.9}
     assert not any("Partial" in event["args"] for event in events_in(path, "X"))
-    counters = sink.counters()
-    assert (counters["events_written"], counters["bytes_written"]) == (2, path.stat().st_size)
 
 
 def test_what_ended_without_a_row_is_gone(sink: ChromeTraceSink, path: Path) -> None:
@@ -98,7 +96,7 @@ def test_a_full_disk_costs_what_met_it(sink: ChromeTraceSink, path: Path, when: 
         patch.setattr(os, name, lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         sink.write(ended)
         sink.write_open(still_open())
-    assert sink.counters()["failed"] == 1
+    assert sink.counters() == {"dropped.error": 1}
     sink.write_open(still_open(row(OUTER, "outer", 0, 30_000)))
     assert durations(path) == {"outer": 30.0}
 

@@ -11,7 +11,6 @@ import errno
 import itertools
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -34,8 +33,6 @@ from otel_recfn.support.own_file import FileInUseError
 log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
 
 
 class ChromeTraceSink:
@@ -68,8 +65,7 @@ class ChromeTraceSink:
         self._file: ChromeTraceFile | None = None
         self._dropped_before: Callable[[], int] = int
         self._closed = False
-        self._failures = 0
-        self._retry_at = 0.0
+        self._is_failing = False
         self._failed = 0
         """Rows in batches that couldn't be written."""
         if create_now:
@@ -100,7 +96,7 @@ class ChromeTraceSink:
         """
         if self._closed or not (len(batch) or (len(batch.opened) and self._file is not None)):
             return
-        if self._is_pausing() or not self._shows(lambda file: file.append(batch)):
+        if not self._shows(lambda file: file.append(batch)):
             self._failed += len(batch)
 
     def write_open(self, ranges: Batch) -> None:
@@ -109,7 +105,7 @@ class ChromeTraceSink:
         Raises:
             OSError: as ``write``.
         """
-        if not self._closed and not self._is_pausing():
+        if not self._closed:
             self._shows(lambda file: file.set_open(ranges))
 
     def flush(self, timeout_s: float) -> bool:
@@ -139,9 +135,6 @@ class ChromeTraceSink:
         child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
         return child
 
-    def _is_pausing(self) -> bool:
-        return self._failures > 0 and time.monotonic() < self._retry_at
-
     def _shows(self, change: Callable[[ChromeTraceFile], None]) -> bool:
         """Change the file and show it; False where that failed, but may go well later."""
         try:
@@ -154,18 +147,12 @@ class ChromeTraceSink:
                 self._file.take_back()
             if not passes(error):
                 raise  # whoever takes this sink out counts what it misses, this batch included
-            self._pause(error)
+            if not self._is_failing:
+                log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
+            self._is_failing = True
             return False
-        self._failures = 0
+        self._is_failing = False
         return True
-
-    def _pause(self, error: BaseException) -> None:
-        """After a first failure the next batch is tried at once; after further ones there are ever longer pauses."""
-        if not self._failures:
-            log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
-        pause = FIRST_PAUSE_SECONDS * 2 ** min(self._failures - 1, 10) if self._failures else 0.0
-        self._retry_at = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
-        self._failures += 1
 
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:

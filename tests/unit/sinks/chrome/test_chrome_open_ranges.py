@@ -14,7 +14,6 @@ from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from forked import killed_in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.chrome import sink as chrome_sink
 from otel_recfn.sinks.chrome import trace_file
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from perfetto_ui import ask_perfetto
@@ -91,7 +90,6 @@ def test_a_full_disk_costs_what_met_it(sink: ChromeTraceSink, path: Path, when: 
     sink.write_open(HANG)
     ended = make_batch([row(INNER, "inner", 100, 20_000, parent=OUTER)])
     with monkeypatch.context() as patch:
-        patch.setattr(chrome_sink, "FIRST_PAUSE_SECONDS", 0.0)
         name = "pwrite" if when == "append" else "ftruncate"
         patch.setattr(os, name, lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         sink.write(ended)

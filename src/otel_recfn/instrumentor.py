@@ -22,7 +22,7 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
-    from otel_recfn.sinks.chrome.background import TraceFileWriter
+    from otel_recfn.sinks.background import BackgroundSink
     from otel_recfn.sinks.spans.way_out import WayOut
     from otel_recfn.support.spawned import Given
 
@@ -222,11 +222,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             flush=self.flush,
         )
         metrics = MetricsSink(settings.meter_provider, sent)
-        files = _files(settings)
+        files = _files(settings, create_now=self._inherited is None)  # else with the first range, as in a forked child
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         capture = Capture(
             selected(settings),
-            [*[file.sink for file in files], spans, *settings.sinks, metrics],
+            [*files, spans, *settings.sinks, metrics],
             buffer_bytes=settings.buffer_bytes,
             spans=spans,
             open_range_s=settings.open_range_s,
@@ -234,10 +234,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         )
         metrics.report_from(partial(session.counters, capture))
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on
-        for file in files if self._inherited is None else ():  # in a child with the first range, as in a forked one
-            file.create()
         for file in files:
-            file.sink.start()
+            file.start()
         spans.start()
         session.start(capture)
 
@@ -331,8 +329,8 @@ def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
     return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider, inherited is not None)
 
 
-def _files(settings: Settings) -> list[TraceFileWriter]:
-    from otel_recfn.sinks.chrome.background import TraceFileWriter
+def _files(settings: Settings, create_now: bool) -> list[BackgroundSink]:
+    from otel_recfn.sinks.chrome.sink import in_background
 
     path = settings.chrome_trace
-    return [TraceFileWriter(path, FILE_QUEUE_BYTES)] if path is not None else []
+    return [in_background(path, FILE_QUEUE_BYTES, create_now=create_now)] if path is not None else []

@@ -82,7 +82,7 @@ assert "afterwards" in set(sink.store.rows().names)
 with open("trace.json") as file:
     in_file = sum(event["ph"] == "X" and "Event id" in event["args"] for event in json.load(file)["traceEvents"])
 lost = sum(counters[f"chrome_trace.dropped.{why}"] for why in ("queue_full", "shutdown", "error"))
-lost_in_drain = _native.counters()[3]
+lost_in_drain = _native.counters()[2]
 assert in_file + lost + lost_in_drain == counters["recorded"], (in_file, lost_in_drain, counters)
 assert failed > 50, failed
 """

@@ -26,13 +26,8 @@ class ContextReading(NamedTuple):
 
 
 class RecorderCounters(NamedTuple):
-    """Since the process began (since the fork, in a forked child).
+    """Of begins, marks and memory reports, since the process began (since the fork, in a forked child)."""
 
-    ``recorded`` = rows drained + still open or undrained + ``lost_in_drain``.
-    """
-
-    recorded: int = 0
-    """Begins, marks and memory reports that were recorded, but for those that were under way when their recording ended."""
     dropped: int = 0
     """Those that were not recorded, because the thread's buffer was full or its ranges nested too deep; nor were their ends."""
     lost_ends: int = 0

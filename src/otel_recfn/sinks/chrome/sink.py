@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.files.followed_path import absolute
@@ -33,6 +35,10 @@ from otel_recfn.support.own_file import FileInUseError
 log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
+ROWS_OF_A_BATCH = 64
+"""The memory that a batch takes beside its rows, in rows."""
+CLOSE_SHARE = 0.5
+"""Of the time for the end. A disk that hangs leaves as much for the spans' backend, and closing it may take as long."""
 
 
 class ChromeTraceSink:
@@ -69,15 +75,7 @@ class ChromeTraceSink:
         self._failed = 0
         """Rows in batches that couldn't be written."""
         if create_now:
-            self.create()
-
-    def create(self) -> None:
-        """Make the file now, an empty trace, and not with the first event.
-
-        Raises:
-            SettingError: it cannot be made, or not be replaced while the program runs.
-        """
-        self._file = self._opened_or_refused()
+            self._file = self._opened_or_refused()
 
     def tell_dropped(self, dropped: Callable[[], int]) -> None:
         """The file says when it is closed how many rows never came here."""
@@ -184,6 +182,18 @@ class ChromeTraceSink:
             file.close()
             raise
         return file
+
+
+def in_background(path: str, queue_bytes: int, *, create_now: bool) -> BackgroundSink:
+    """The trace on a thread of its own: a slow disk holds up neither the drain nor other sinks.
+
+    Args:
+        path, create_now: as of ChromeTraceSink.
+        queue_bytes: bound of what waits for the file.
+    """
+    sink = ChromeTraceSink(path, create_now=create_now, of_process=True)
+    most_rows = max(1, queue_bytes // ROW_BYTES)
+    return BackgroundSink(sink, most_rows, start=False, rows_of_a_batch=ROWS_OF_A_BATCH, close_share=CLOSE_SHARE)
 
 
 def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:

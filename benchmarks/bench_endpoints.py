@@ -29,13 +29,13 @@ from otlp_server import OtlpServer
 from torch_programs import Training
 
 from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.model.counters import losses
 
 ROUNDS = 3
 SECONDS = 2.0
 BATCH = 512
 NOT_OURS, NO_EXPORTER = "not instrumented", "no exporter"
 ENDPOINTS = {"endpoint that answers": "ok", "connection refused": "refuse", "hangs": "hang", "answers with errors": "error"}
-LOST = ("spans.spans_failed", "spans.spans_pending", "spans.queue_dropped", "spans.abandoned")
 
 
 class Side:
@@ -116,9 +116,8 @@ def report(sides: dict[str, Side], protocol: str) -> None:
     print(f"{'':<28}{'step ms':>9}{'ratio':>8}{'steps':>7}{'end s':>7}{'recorded':>10}{'exported':>10}{'lost':>10}")
     for name, side in sides.items():
         step = statistics.median(side.steps_ms)
-        recorded = side.counts["rows"] + side.counts["spans.roots"]
-        exported = side.counts["spans.spans_exported"] + side.counts["spans.spans_handed"]
-        counts = (recorded, exported, sum(side.counts[lost] for lost in LOST))
+        recorded, exported = side.counts["recorded"] + side.counts["added"], side.counts["exported"]
+        counts = (recorded, exported, side.counts["waiting"] + sum(losses(side.counts).values()))
         numbers = "".join(f"{count:>10,}" for count in counts)
         print(f"{name:<28}{step:>9.2f}{step / base:>8.3f}{len(side.steps_ms):>7}{side.end_s:>7.2f}{numbers}")
 

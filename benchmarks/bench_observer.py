@@ -159,7 +159,7 @@ def ours_live(folder: Path) -> Iterator[None]:
     finally:
         instrumentor.uninstrument()
         provider.shutdown()
-        assert instrumentor.counters()["rows"] >= OPERATORS
+        assert instrumentor.counters()["recorded"] >= OPERATORS
 
 
 @contextmanager
@@ -168,12 +168,12 @@ def ours_unsampled() -> Iterator[None]:
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=provider)
-    before = instrumentor.counters()["recorder.unsampled"]
+    before = instrumentor.counters()["unsampled"]
     try:
         with provider.get_tracer("bench").start_as_current_span("bench"):
             yield
     finally:
-        assert instrumentor.counters()["recorder.unsampled"] - before >= OPERATORS
+        assert instrumentor.counters()["unsampled"] - before >= OPERATORS
         instrumentor.uninstrument()
         provider.shutdown()
 
@@ -221,10 +221,10 @@ def report_sustained(loop: Any, folder: Path) -> None:
         with ours_live(folder):
             live = min(live, loop.time_operators(SUSTAINED_OPERATORS))
     counters = OtelRecordFunctionInstrumentor().counters()
-    dropped, rows = counters["recorder.dropped"], counters["rows"]
+    dropped, rows = counters["dropped.buffer_full"], counters["recorded"]
     seconds = live * SUSTAINED_OPERATORS / 1e9
     print(f"{'ours, all sinks live, sustained':<34}{live:>10,.1f}{live - plain:>10,.1f}")
-    print(f"    {rows:,} rows drained and written in {seconds:.2f} s; {dropped:,} dropped in {SUSTAINED_ROUNDS} such rounds")
+    print(f"    {rows:,} ranges recorded in {seconds:.2f} s; {dropped:,} dropped in {SUSTAINED_ROUNDS} such rounds")
 
 
 def range_sides(folder: Path) -> Iterator[Side]:

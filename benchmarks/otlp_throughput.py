@@ -27,6 +27,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from otlp_counting import server
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.model.counters import losses
 
 BURST = 1000
 BARE, RECORDED, EXPORTED = "bare", "recorded", "exported"
@@ -154,8 +155,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def tell_of_arrivals(spans: int, size: int, total: float, left_s: float | None, counters: Mapping[str, int]) -> None:
     """What the server got."""
-    endings = ("dropped", "failed", "abandoned", "out")
-    lost = {name: count for name, count in counters.items() if count and name.endswith(endings)}
+    lost = losses(counters)
     after = "the flush was not done in time" if left_s is None else f"the last {left_s:.1f} s after the program"
     rate = f"{spans / total:,.0f} a second, {size / max(spans, 1):.0f} bytes a span"
     print(f"    arrived {spans:,} spans: {rate}, {after}; lost: {lost or 0}")

@@ -17,8 +17,8 @@ from telemetry import Telemetry, describe
 
 OUTPUT = Path("demo-out")
 SERVICE = "otel-recfn-demo"
-SHOWN = ("dropped", "failed", "lost_ends", "abandoned", "exported")
-"""Ends of names of counters that are shown also where they are zero: what was lost, and what arrived."""
+LOSSES = ("dropped", "failed", "incomplete")
+"""What is in the names of counters that say what was lost."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     chrome_trace = OUTPUT / "trace.json.gz"
     counters = observed_training(argv, telemetry, chrome_trace)
     telemetry.print_tree()
-    print_counters(counters)
+    print_losses(counters)
     print(f"\nEvery operator of every thread, on a time line: {describe(chrome_trace)}")
     print("    Open https://ui.perfetto.dev, 'Open trace file', and choose it. Keys W and S zoom, A and D move.")
     print("    Beside it, trace.pid*.json.gz: the same of each process that loaded data.")
@@ -56,12 +56,13 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
     return dict(instrumentor.counters())  # now, because what could not be sent by the end is counted then
 
 
-def print_counters(counters: dict[str, int]) -> None:
-    """What was recorded and where it went; of what is zero only that nothing was lost, or nothing arrived."""
-    print("\nCounters (zeros left out, but for losses and for what arrived):")
-    for name, count in counters.items():
-        if count or name.endswith(SHOWN):
-            print(f"    {name:<40} {count:>12,}")
+def print_losses(counters: dict[str, int]) -> None:
+    """What was recorded and where it went, if some of it was lost."""
+    lost = {name: count for name, count in counters.items() if count and any(word in name for word in LOSSES)}
+    if lost:
+        print("\nNot everything arrived:")
+        for name in ("recorded", "exported", *lost):
+            print(f"    {name:<40} {counters[name]:>12,}")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def main() -> int:
     told = [f"{size:.0f}" for size in sizes[:: max(len(sizes) // 12, 1)]]
     print(f"CPython {sys.version.split()[0]}, {options.seconds:.0f} s: MB {' '.join(told)}; warm-up to {max(warm):.1f} MB")
     print(f"median of the second half of the rest against the first: {grown:+.1f} MB; most {max(rest):.1f} MB")
-    print({name: count for name, count in counters.items() if count and ("recorder" in name or "calls" in name)})
+    print({name: count for name, count in counters.items() if count})
     return int(grown > MOST_GROWN_MB)
 
 

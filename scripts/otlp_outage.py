@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from otlp_counting import Counting, server
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn.model.counters import losses
 
 PATIENCE_S = 60.0
 RANGES = 100
@@ -48,9 +49,7 @@ def go_on(instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider
     while (passed := time.monotonic() - began) < seconds:
         made += make_ranges(provider)
         if passed >= told:
-            counters = instrumentor.counters()
-            again, pending = counters["spans.requests_again"], counters["spans.spans_pending"]
-            print(f"    away for {passed:4.0f} s: {pending:,} spans wait, {again} attempts failed", flush=True)
+            print(f"    away for {passed:4.0f} s: {instrumentor.counters()['waiting']:,} ranges wait", flush=True)
             told = passed + TELL_S
         time.sleep(0.1)
     return made
@@ -76,7 +75,7 @@ def main() -> int:
         arrived, took = before + second.arrived(), time.monotonic() - back
     counters = instrumentor.counters()
     instrumentor.uninstrument()
-    lost = {name: count for name, count in counters.items() if count and name.endswith(("dropped", "failed", "out"))}
+    lost = losses(counters)
     print(f"{arrived} of {made} spans arrived, {took:.1f} s after it came back; flushed: {flushed}; lost: {lost or 0}")
     return 0 if arrived == made and not lost else 1
 

@@ -22,9 +22,7 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
-    from otel_recfn.session.session import Session
-    from otel_recfn.sinks.chrome.background import TraceFileWriter
-    from otel_recfn.sinks.metrics.pipeline import Report
+    from otel_recfn.sinks.background import BackgroundSink
     from otel_recfn.sinks.spans.way_out import WayOut
     from otel_recfn.support.spawned import Given
 
@@ -224,22 +222,20 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             flush=self.flush,
         )
         metrics = MetricsSink(settings.meter_provider, sent)
-        files = _files(settings)
+        files = _files(settings, create_now=self._inherited is None)  # else with the first range, as in a forked child
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         capture = Capture(
             selected(settings),
-            [*[file.sink for file in files], spans, *settings.sinks, metrics],
+            [*files, spans, *settings.sinks, metrics],
             buffer_bytes=settings.buffer_bytes,
             spans=spans,
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
         )
-        metrics.report_from(partial(_report, session, capture))
+        metrics.report_from(partial(session.counters, capture))
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on
-        for file in files if self._inherited is None else ():  # in a child with the first range, as in a forked one
-            file.create()
         for file in files:
-            file.sink.start()
+            file.start()
         spans.start()
         session.start(capture)
 
@@ -282,22 +278,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return process_session().flush(self._capture, timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """``recorder.*`` and ``<source>.*`` since the process began, ``rows`` and ``<sink>.*`` since ``instrument()``.
+        """What was recorded since ``instrument()``, and what became of it: whether anything was lost, where, and why.
 
-        After ``uninstrument()`` those of the sinks stay as they were. Empty where nothing was recorded since ``instrument()``.
+        ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
+        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty where nothing was recorded.
         """
         if self._capture is None:
             return {}
         from otel_recfn.session import process_session
 
         return process_session().counters(self._capture)
-
-
-def _report(session: Session, capture: Capture) -> Report:
-    """What metrics tell of a capture, read in the thread of whoever collects them."""
-    from otel_recfn.sinks.metrics.pipeline import Report
-
-    return Report(session.counters(capture), session.lost(capture))
 
 
 def _tell_unknown_variables() -> None:
@@ -339,8 +329,8 @@ def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
     return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
 
 
-def _files(settings: Settings) -> list[TraceFileWriter]:
-    from otel_recfn.sinks.chrome.background import TraceFileWriter
+def _files(settings: Settings, create_now: bool) -> list[BackgroundSink]:
+    from otel_recfn.sinks.chrome.sink import in_background
 
     path = settings.chrome_trace
-    return [TraceFileWriter(path, FILE_QUEUE_BYTES)] if path is not None else []
+    return [in_background(path, FILE_QUEUE_BYTES, create_now=create_now)] if path is not None else []

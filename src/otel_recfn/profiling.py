@@ -70,8 +70,7 @@ class profile:
         with_stack: the Python (or TorchScript) call stack of each range but backward ones. Default: false.
         profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
-            PyTorch reports to that alone: ``counters()["observer.without_memory"]`` counts the operators concerned. Default:
-            false.
+            PyTorch reports to that alone. Default: false.
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
@@ -279,13 +278,13 @@ class profile:
             file.writelines(lines)
 
     def counters(self) -> dict[str, int]:
-        """``recorder.*`` (since the process began), ``rows``, and ``event_store.*`` of this run."""
+        """How many ranges, marks and memory reports were recorded in this run, and what was lost of them where, and why."""
         return process_session().counters(self._begun())
 
     @property
     def lost(self) -> dict[str, int]:
         """What ran and is not in the profile, by counter; empty where all is."""
-        lost = process_session().lost_since_begin(self._begun())
+        lost = process_session().lost(self._begun())
         if self._called is not None and self._called.left_out:
             lost["called_objects"] = self._called.left_out
         return lost

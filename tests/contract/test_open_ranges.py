@@ -129,7 +129,7 @@ def test_what_is_open_is_told_at_each_look_and_never_as_a_row(make: Callable[...
     looked.look()
     assert len(looked.sink.told) == looks, "that nothing is open is told once"
     assert [event.name for event in looked.sink.events()] == ["outer", "inner"]
-    assert looked.capture.counters()["rows"] == 2
+    assert looked.session.counters(looked.capture)["recorded"] == 2
 
 
 def test_it_looks_four_times_within_the_time_after_which_a_range_is_told(make: Callable[..., Looked], clock: Clock) -> None:
@@ -279,6 +279,6 @@ def test_what_is_told_while_threads_record_comes_as_a_row_once(make: Callable[..
     looked.session.stop(looked.capture, PATIENCE_S)
     rows = [event.event_id for event in looked.sink.events()]
     told = {event.event_id for told in looked.sink.told for event in told}
-    assert len(rows) == len(set(rows)) == looked.capture.counters()["rows"]
+    assert len(rows) == len(set(rows)) == looked.session.counters(looked.capture)["recorded"]
     assert told
     assert told <= set(rows)

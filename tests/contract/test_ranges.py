@@ -197,14 +197,14 @@ def test_announcements_are_in_the_order_of_the_begins(capture: Capture) -> None:
     assert [opened.event_id for opened in capture.opened()] == ids
 
 
-def test_counters_balance(capture: Capture) -> None:
+def test_what_is_recorded_is_not_counted_as_lost(capture: Capture) -> None:
     outer = capture.begin()
     capture.end(capture.begin())
-    assert capture.counters() == RecorderCounters(recorded=2, dropped=0, lost_ends=0)
+    assert capture.counters() == RecorderCounters()
     assert len(capture.drain()) == 1
     capture.end(outer)
     capture.finish()
-    assert capture.counters().recorded == len(capture.rows()) == 2
+    assert len(capture.rows()) == 2
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_scopes_select(recorder: Recorder) -> None:
     assert recorder.begin("user", USER, SOURCE) == 0
     assert recorder.begin("module", USER, int(EventSource.MODULE)) != 0
     assert recorder.begin("backward", int(RecordScope.BACKWARD_FUNCTION), SOURCE) != 0
-    capture.finish()
-    assert capture.counters() == RecorderCounters(recorded=2, dropped=0, lost_ends=0)
+    assert {row.name for row in capture.finish()} == {"module", "backward"}
+    assert capture.counters() == RecorderCounters()
 
 
 def test_flags_given_at_the_begin_stay(capture: Capture) -> None:

@@ -126,8 +126,8 @@ def test_what_one_capture_has_no_memory_for_is_counted_and_the_others_have_it(
     ranges(recorder, "two")
     assert session.flush(second.capture, PATIENCE_S)
     assert (first.stop().names(), second.stop().names()) == (["two"], ["one", "two"])
-    counters = first.capture.counters()
-    assert (counters["rows"], counters["in_memory.rows"], counters["in_memory.missed"]) == (2, 1, 1)
+    counters = session.counters(first.capture)
+    assert (counters["recorded"], counters["in_memory.dropped.error"]) == (2, 1)
 
 
 def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) -> None:
@@ -146,7 +146,7 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     for event_id in reversed(nested):
         recorder.end(event_id)
     losing.stop()
-    assert "recorder.dropped=" in caplog.text
+    assert "dropped.buffer_full=" in caplog.text
     caplog.clear()
     Running(session, Selected()).stop()
     assert not caplog.records
@@ -219,16 +219,14 @@ def test_a_sinks_own_losses_are_told_when_its_capture_ends(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Losing(InMemorySink):
-        losses = ("forgotten",)
-
         def counters(self) -> dict[str, int]:
-            return {"forgotten": len(self.events()), "remembered": 7}
+            return {"dropped.forgotten": len(self.events()), "remembered": 7}
 
     capture = Capture(Selected(), [Losing()], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
     ranges(recorder, "one", "two")
     session.stop(capture, PATIENCE_S)
-    assert "otel-recfn lost in_memory.forgotten=2: see the log" in caplog.messages
+    assert "otel-recfn lost in_memory.dropped.forgotten=2: see the log" in caplog.messages
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

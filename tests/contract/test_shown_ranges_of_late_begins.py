@@ -55,9 +55,6 @@ class InTheMiddle:
     def disable(self) -> None:
         pass
 
-    def counters(self) -> dict[str, int]:
-        return {}
-
 
 class Spans:
     """Every range becomes a span."""

@@ -43,9 +43,6 @@ class Ticks:
     def disable(self) -> None:
         self.told.append(None)
 
-    def counters(self) -> dict[str, int]:
-        return {"told": len(self.told)}
-
     @property
     def enabled(self) -> bool:
         return bool(self.told) and self.told[-1] is not None
@@ -70,10 +67,6 @@ class Broken(Ticks):
     def disable(self) -> None:
         super().disable()
         self.fail_in("disable")
-
-    def counters(self) -> dict[str, int]:
-        self.fail_in("counters")
-        return super().counters()
 
     def fail_in(self, method: str) -> bool:
         if method == self.fails_in:
@@ -191,7 +184,7 @@ def test_one_that_cannot_be_had_is_not_enabled(recorder: Recorder, session_of: S
     assert other.told == [Wanted(ALL_SCOPES_MASK, sources=WITH_MODULES), None]
 
 
-@pytest.mark.parametrize("method", ["prepare", "enable", "disable", "counters"])
+@pytest.mark.parametrize("method", ["prepare", "enable", "disable"])
 def test_one_that_fails_is_disabled_and_told_once_and_the_others_go_on(
     recorder: Recorder, session_of: Sessions, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
@@ -201,18 +194,9 @@ def test_one_that_fails_is_disabled_and_told_once_and_the_others_go_on(
     for _ in range(2):
         running = Running(session, Selected(sources=WITH_MODULES))
         other.tick()
-        session.counters(running.capture)
         assert running.stop().names() == ["tick"]
     assert not broken.enabled
     assert caplog.text.count("the source 'broken' failed and is used no more; the others go on") == 1
-
-
-def test_its_counters_stand_beside_the_recorders(recorder: Recorder, session_of: Sessions) -> None:
-    session = session_of(Ticks(recorder, "ticks"), Ticks(recorder, "more"))
-    running = Running(session, Selected(sources=WITH_MODULES))
-    counts = session.counters(running.capture)
-    assert (counts["ticks.told"], counts["more.told"]) == (1, 1)
-    assert "recorder.recorded" in counts
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -222,7 +206,9 @@ def test_a_forked_child_goes_on_with_it(recorder: Recorder, session_of: Sessions
     pid = os.fork()
     if pid == 0:
         ticks.tick()
-        ended = running.session.flush(running.capture, PATIENCE_S) and running.session.counters(running.capture)["rows"] == 1
+        ended = (
+            running.session.flush(running.capture, PATIENCE_S) and running.session.counters(running.capture)["recorded"] == 1
+        )
         os._exit(0 if ended and ticks.enabled else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     running.stop()

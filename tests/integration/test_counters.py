@@ -11,6 +11,8 @@ from nesting import check_nesting
 
 from otel_recfn import InMemorySink
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.counters import FATES, losses
+from otel_recfn.model.events import EventKind
 from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
@@ -22,12 +24,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 def test_counters_balance(instrument: Callable[..., Any]) -> None:
     ours = instrument()
-    before = ours.counters()
     Training().step()
     events = ours.finish()
-    after = ours.counters()
-    assert after["recorder.recorded"] - before["recorder.recorded"] == after["rows"] == len(events)
-    assert after["recorder.dropped"] == before["recorder.dropped"]
+    counters = ours.counters()
+    assert counters["recorded"] == sum(event.kind == EventKind.RANGE for event in events)
+    assert counters["recorded"] + counters["added"] == sum(counters[fate] for fate in FATES)
+    assert losses(counters) == {}
+    assert counters["waiting"] == 0
 
 
 def test_a_buffer_that_is_too_small_is_counted(instrument: Callable[..., Any]) -> None:
@@ -44,7 +47,6 @@ def test_a_buffer_that_is_too_small_is_counted(instrument: Callable[..., Any]) -
             assert work_is_done.wait(PATIENCE_S)
 
     ours = instrument(buffer_bytes=4096, sinks=[Waits()])
-    before = ours.counters()
     torch.relu(torch.ones(3))
     assert drained.wait(PATIENCE_S)
     first = ours.sink.events()[0]
@@ -60,7 +62,8 @@ def test_a_buffer_that_is_too_small_is_counted(instrument: Callable[..., Any]) -
     work_is_done.set()
     events = [event for event in ours.finish() if event.thread.number != first.thread.number]
     after = ours.counters()
-    dropped = after["recorder.dropped"] - before["recorder.dropped"]
+    dropped = after["dropped.buffer_full"]
     assert dropped > 0
+    assert after["recorded"] + after["added"] == sum(after[fate] for fate in FATES)
     assert len(events) + dropped == 1 + 100 * 5
     check_nesting(events)

@@ -158,12 +158,13 @@ def check_size(file: Path) -> None:
     assert spans * file.stat().st_size / len(came) < MOST_UPLOADED_BYTES
 
 
-def test_the_demo_shows_that_nothing_arrived(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_what_was_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     demo = importlib.import_module("demo")
-    demo.print_counters({"spans.spans": 7, "spans.spans_exported": 0, "spans.failed": 0, "spans.roots": 0})
-    shown = capsys.readouterr().out.split()[-6:]
-    assert shown == ["spans.spans", "7", "spans.spans_exported", "0", "spans.failed", "0"]
+    demo.print_losses({"recorded": 7, "exported": 7, "failed": 0, "dropped.error": 0})
+    assert capsys.readouterr().out == ""
+    demo.print_losses({"recorded": 7, "exported": 0, "failed": 7, "dropped.error": 0})
+    assert capsys.readouterr().out.split()[-6:] == ["recorded", "7", "exported", "0", "failed", "7"]
 
 
 @pytest.mark.usefixtures("nothing_listens")

@@ -152,9 +152,9 @@ threading.Thread.start = start
 pid = os.fork()
 if pid == 0:
     work("in the child")
-    assert instrumentor.counters()["rows"] == 0
+    assert instrumentor.counters()["recorded"] == 0
     instrumentor.flush(300)
-    assert instrumentor.counters()["rows"] == 1
+    assert instrumentor.counters()["recorded"] == 1
     instrumentor.uninstrument()
     instrumentor.instrument()
     sys.exit(0)  # with all exit handlers

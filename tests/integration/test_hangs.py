@@ -41,7 +41,7 @@ OtelRecordFunctionInstrumentor().instrument(tracer_provider=provider, chrome_tra
 with provider.get_tracer("program").start_as_current_span("request"):
     with record_function("train"), record_function("step"), record_function("hangs"):
         assert told.wait(300)
-        while not provider.force_flush() or OtelRecordFunctionInstrumentor().counters()["spans.spans_exported"] < 4:
+        while not provider.force_flush() or OtelRecordFunctionInstrumentor().counters()["exported"] < 4:
             time.sleep(0.01)
         while b"hangs" not in gzip.decompress(open(sys.argv[1], "rb").read()):  # its own thread writes it
             time.sleep(0.01)

@@ -63,7 +63,6 @@ def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(started_
     theirs = profiler_of_torch()
     with observed(Extra.MEMORY) as run:
         assert recorded(run)
-        missed = run.observer.status().without_memory
         if started_in_a_range:
             with record_function("range"):
                 torch.ones(NUMBERS)
@@ -73,7 +72,6 @@ def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(started_
         assert not recorded(run)
         theirs.stop()
         assert recorded(run)
-        assert run.observer.status().without_memory > missed
     assert BYTES in reported_to(theirs)
     nothing_is_left()
 

@@ -27,7 +27,7 @@ def test_ranges_are_recorded_from_their_first_use_on_also_without_torch(run_prog
     program = """
 from otel_recfn import record_function
 with record_function("ours"): pass
-print(state()[1] != [], instrumentor.flush(60), instrumentor.counters()["rows"], "torch" in sys.modules)
+print(state()[1] != [], instrumentor.flush(60), instrumentor.counters()["recorded"], "torch" in sys.modules)
 instrumentor.uninstrument()
 """
     assert run_program(AS_AUTOMATIC + program).stdout.strip() == "True True 1 False"
@@ -53,7 +53,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json" if sys.argv[1] == "1" else None)
 with record_function("ours"): pass
 OtelRecordFunctionInstrumentor().flush(60)
-print(OtelRecordFunctionInstrumentor().counters().get("recorder.recorded"))
+print(OtelRecordFunctionInstrumentor().counters().get("recorded"))
 """
     said = run_program(program, str(file), OTEL_SDK_DISABLED=disabled).stdout.strip()
     assert said == ("1" if records else "None")
@@ -64,6 +64,6 @@ def test_operators_are_recorded_once_torch_is_imported(run_program: Callable[...
     program = """
 import torch
 torch.ones(3).neg()
-print(instrumentor.flush(60), instrumentor.counters()["rows"] > 1)
+print(instrumentor.flush(60), instrumentor.counters()["recorded"] > 1)
 """
     assert run_program(AS_AUTOMATIC + program).stdout.strip() == "True True"

@@ -80,10 +80,10 @@ def train():
 def drained(rounds=2):
     # by the threads of ours, which flush() would anticipate
     for _ in range(rounds):
-        seen = instrumentor.counters()["spans.rows"]
+        seen = instrumentor.counters()["recorded"]
         work()
         until = time.monotonic() + 100
-        while instrumentor.counters()["spans.rows"] == seen and time.monotonic() < until:
+        while instrumentor.counters()["recorded"] == seen and time.monotonic() < until:
             time.sleep(0.01)
 
 if with_torch:
@@ -111,7 +111,7 @@ instrumentor.flush(100)
 drained(rounds=1)
 counters = instrumentor.counters()
 instrumentor.uninstrument()
-print(json.dumps([sorted(imported), counters["spans.rows"]]))
+print(json.dumps([sorted(imported), counters["recorded"]]))
 """
 
 

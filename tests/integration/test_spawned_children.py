@@ -293,7 +293,7 @@ def in_child():
     trace.set_tracer_provider(provided())
     work("range")
     instrumentor.flush()
-    print(instrumentor.counters()["recorder.unsampled"])
+    print(instrumentor.counters()["unsampled"])
 
 if __name__ == "__main__":
     trace.set_tracer_provider(TracerProvider(sampler=ALWAYS_OFF))

@@ -40,9 +40,9 @@ class Program:
 
     def unsampled(self, work: Callable[[], object]) -> int:
         """How many ranges are not recorded meanwhile."""
-        before = self._instrumentor.counters()["recorder.unsampled"]
+        before = self._instrumentor.counters()["unsampled"]
         work()
-        return self._instrumentor.counters()["recorder.unsampled"] - before
+        return self._instrumentor.counters()["unsampled"] - before
 
     def spans(self) -> dict[str, Any]:
         assert self._instrumentor.flush(PATIENCE_S)

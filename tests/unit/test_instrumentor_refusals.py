@@ -104,7 +104,7 @@ def test_a_sink_that_exits_is_taken_out_and_the_others_go_on(
         instrumentor.flush(PATIENCE_S)
     assert [event.name for event in sink.events()] == ["first", "second"]
     assert caplog.text.count("'exits' failed and was removed") == 1
-    assert instrumentor.counters()["exits.missed"] == 2
+    assert instrumentor.counters()["exits.dropped.error"] == 2
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -126,7 +126,7 @@ def test_a_full_disk_is_told_once_and_what_it_cost_is_counted(
     instrumentor.uninstrument()
     assert caplog.text.count("No space left on device") == 1
     assert "Traceback" not in caplog.text
-    assert "on_full_disk.missed=3" in caplog.text
+    assert "on_full_disk.dropped.error=3" in caplog.text
 
 
 def test_an_instrumentation_that_is_not_enabled_has_no_counters_of_the_last_one(
@@ -136,7 +136,7 @@ def test_an_instrumentation_that_is_not_enabled_has_no_counters_of_the_last_one(
     with record_function("counted"):
         pass
     instrumentor.uninstrument()
-    assert instrumentor.counters()["rows"] == 1
+    assert instrumentor.counters()["recorded"] == 1
     instrumentor.instrument(enabled=False)
     assert instrumentor.counters() == {}
     assert not instrumentor.flush(1)

@@ -134,7 +134,7 @@ def test_the_oldest_events_are_dropped_beyond_the_limit_and_counted() -> None:
             with record_function(name):
                 pass
     assert names(prof) == ["b", "c"]
-    assert prof.counters()["event_store.dropped"] == 1
+    assert prof.counters()["event_store.dropped.store_full"] == 1
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
@@ -215,11 +215,13 @@ def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(caplog: pytes
         for _ in range(30):
             with record_function("range"):
                 pass
-    assert prof.lost == {"event_store.dropped": 20}
-    told = "Lost, and not in these sums: event_store.dropped=20\n"
+    assert prof.lost == {"event_store.dropped.store_full": 20}
+    told = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
     assert prof.key_averages().table().endswith(told)
     assert prof.key_averages()[:1].table().endswith(told)
-    expected = "otel-recfn lost event_store.dropped=20: more ran than is kept; raise max_events, or record a shorter time"
+    expected = (
+        "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise max_events, or record a shorter time"
+    )
     assert expected in caplog.messages
 
 

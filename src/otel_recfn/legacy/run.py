@@ -119,12 +119,12 @@ class ProfilerRun:
         with no_collections():
             lists = event_lists(rows, self.cuda_times, self.config)
             found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *lists, *remote]
-        return ThreadEventLists(found, partial(key_averages, rows), process_session().lost_since_begin(self._capture))
+        return ThreadEventLists(found, partial(key_averages, rows), process_session().lost(self._capture))
 
     def _lost_start(self) -> list[list[LegacyEvent]]:
         """The start mark where the store lost it: older events were dropped, or this is a forked child, which begins empty."""
         mark, self._start_mark = self._start_mark, None
-        dropped = self._store.counters()["dropped"]
+        dropped = self._store.dropped
         if dropped:
             log.warning("the profiler kept its newest %d events; %d older ones were dropped", MAX_EVENTS, dropped)
         return [[mark]] if mark is not None and (dropped or os.getpid() != self._pid) else []

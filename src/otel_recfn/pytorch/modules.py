@@ -120,10 +120,6 @@ class ModuleRanges:
         """Whether calls of modules become ranges now."""
         return bool(self._handles)
 
-    def counters(self) -> dict[str, int]:
-        """It has none."""
-        return {}
-
     def enter_module(self, module: object) -> _Call:
         """A module is about to run."""
         thread = self._threads.own

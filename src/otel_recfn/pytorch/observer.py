@@ -37,9 +37,6 @@ class ObserverStatus(NamedTuple):
     didn't; empty before it is loaded."""
     reason: str
     """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
-    without_memory: int = 0
-    """Operators since the process began whose memory was not recorded though it was asked for: PyTorch reports to one profiler
-    alone, and torch.profiler (or another) was active in their thread."""
 
 
 class _Loaded(NamedTuple):
@@ -115,10 +112,6 @@ class TorchObserver:
             except ObserverUnavailable as error:
                 _warn_once(f"PyTorch's observer could not be switched off: {error}")
 
-    def counters(self) -> dict[str, int]:
-        """As ObserverStatus says."""
-        return {"without_memory": self.status().without_memory}
-
     def ensure_loaded(self) -> None:
         """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
 
@@ -135,8 +128,7 @@ class TorchObserver:
         """What is loaded and switched on now."""
         if _loaded is None:
             return ObserverStatus(False, False, "", "", self._reason)
-        without_memory = _loaded.library.recfn_observer_without_memory()
-        return ObserverStatus(True, self._enabled, str(_loaded.path), _features(_loaded.library), self._reason, without_memory)
+        return ObserverStatus(True, self._enabled, str(_loaded.path), _features(_loaded.library), self._reason)
 
 
 def set_profiler(profiler: int) -> None:
@@ -206,7 +198,6 @@ def _open(path: Path) -> _Loaded:
     library.recfn_observer_keep_memory.argtypes = [ctypes.c_int]
     library.recfn_observer_step_aside.argtypes = []
     library.recfn_observer_step_aside.restype = None
-    library.recfn_observer_without_memory.restype = ctypes.c_uint64
     gpu_times.declare(library)
     library.recfn_observer_features.restype = ctypes.c_char_p
     library.recfn_observer_last_error.restype = ctypes.c_char_p

@@ -65,10 +65,6 @@ class RemoteCalls:
             wrapper.remove()
         self._wrappers = []
 
-    def counters(self) -> dict[str, int]:
-        """None."""
-        return {}
-
     def _with_headers(self, call: Any, pickled: tuple[bytes, Any], sent: object) -> tuple[bytes, Any]:
         """What was pickled, with headers if it is a call, as results are pickled here too."""
         if not isinstance(sent, call):

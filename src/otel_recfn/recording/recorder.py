@@ -115,8 +115,6 @@ class Recorder:
     """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
     default_node_id = staticmethod(_native.default_node_id)
     """The number that was set; else PyTorch's own where PyTorch is observed; else -1."""
-    dropped_by_thread = staticmethod(_native.dropped_by_thread)
-    """What ``counters().dropped`` counts, by number of the thread, of threads that still run."""
 
     ranges_after = staticmethod(_native.ranges_after)
     """The calling task's open ranges that began after a span became current, innermost first.

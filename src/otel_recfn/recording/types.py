@@ -26,16 +26,11 @@ class ContextReading(NamedTuple):
 
 
 class RecorderCounters(NamedTuple):
-    """Since the process began (since the fork, in a forked child).
+    """Of begins, marks and memory reports, since the process began (since the fork, in a forked child)."""
 
-    ``recorded`` = rows drained + still open or undrained + ``lost_in_drain``.
-    """
-
-    recorded: int
-    """Begins, marks and memory reports that were recorded, but for those that were under way when their recording ended."""
-    dropped: int
+    dropped: int = 0
     """Those that were not recorded, because the thread's buffer was full or its ranges nested too deep; nor were their ends."""
-    lost_ends: int
+    lost_ends: int = 0
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
     """Recorded, and given up: there was no memory for them in a drain, or the next recording began before their last drain."""
@@ -44,6 +39,12 @@ class RecorderCounters(NamedTuple):
     unsampled: int = 0
     """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
 
-
-RECORDER_LOSSES = ("dropped", "lost_ends", "lost_in_drain", "shortened")
-"""The counters that say what was lost."""
+    def since(self, before: RecorderCounters) -> dict[str, int]:
+        """What came since then, by the names of ``model/counters.py``."""
+        more = RecorderCounters(*[now - then for now, then in zip(self, before, strict=True)])
+        return {
+            "unsampled": more.unsampled,
+            "dropped.buffer_full": more.dropped,
+            "dropped.error": more.lost_in_drain,
+            "incomplete": more.lost_ends + more.shortened,
+        }

@@ -15,11 +15,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.counters import balanced
+from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink, tells_of_spans, wants_unsampled
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 from otel_recfn.support.calls import calling_out
@@ -90,7 +92,7 @@ class GuardedSink:
             self.sink.close(_seconds_to(deadline))
 
     def counters(self, delivered: int) -> dict[str, int]:
-        """Its own as ``<sink>.<counter>``, with how many of the rows that were ``delivered`` it ``missed``.
+        """What it tells as ``<sink>.<counter>``; ``dropped.error`` are also those of the ``delivered`` rows that it missed.
 
         From any thread, which may be a metric reader's: one that raises stays, as it may be written to at the moment.
         """
@@ -100,13 +102,12 @@ class GuardedSink:
                     self._last_counters = dict(self.sink.counters())
             except (Exception, SystemExit) as error:
                 self._tell_of_counters(error)
-        missed = delivered - self._rows
-        counts = {**self._last_counters, "missed": missed} if missed > 0 else self._last_counters
+        counts = dict(self._last_counters)
+        if missed := max(0, delivered - self._rows):
+            counts["dropped.error"] = counts.get("dropped.error", 0) + missed
+            if "recorded" in counts:
+                counts["recorded"] += missed
         return {f"{self.sink.name}.{name}": count for name, count in counts.items()}
-
-    def losses(self) -> set[str]:
-        """Which of the counters say what was lost."""
-        return {f"{self.sink.name}.{name}" for name in (*getattr(self.sink, "losses", ()), "missed")}
 
     def after_fork_in_child(self) -> GuardedSink | None:
         """The one that a forked child goes on with; None for none."""
@@ -191,10 +192,10 @@ class Capture:
         self.was_delivered = True
         """Its sinks have got all that was recorded for it."""
         self.has_ended = False
-        self.lost_before: Mapping[str, int] | None = None
-        """What had been lost in the process when it began; None where it didn't."""
-        self.lost_in_all: dict[str, int] = {}
-        """What was lost while it ran, once it has ended."""
+        self.recorder_at_begin: RecorderCounters | None = None
+        """What the recorder had counted when it began; None where it didn't."""
+        self.recorder_at_end: RecorderCounters | None = None
+        """The same when it had ended."""
 
     @property
     def wants_unsampled(self) -> bool:
@@ -300,33 +301,24 @@ class Capture:
         for one in self._at_work:
             one.close(deadline)
 
-    def counters(self) -> dict[str, int]:
-        """``rows`` and every sink's counters as ``<sink>.<counter>``; also the rows ``missed`` where a ``write`` raised.
+    def counters(self, recorder: RecorderCounters) -> dict[str, int]:
+        """What was recorded for it, and what became of that; see ``model/counters.py``.
 
-        These are the rows that it raised on, and, where the sink was removed for it, all that came since.
+        Args:
+            recorder: what that has counted by now.
         """
-        found = {"rows": self.rows}
+        sinks: dict[str, int] = {}
         for one in self.sinks:
-            found |= one.counters(self.rows)
-        return found
-
-    def lost(self) -> dict[str, int]:
-        """Those of ``counters`` that say what was lost: ``missed``, and what a sink has in ``losses``."""
-        names = {name for one in self.sinks for name in one.losses()}
-        return {name: count for name, count in self.counters().items() if name in names}
-
-    def lost_since_begin(self, lost: Mapping[str, int]) -> dict[str, int]:
-        """Of what has been ``lost`` in the process, what came since the capture began."""
-        before = self.lost_before
-        more = {name: count - before.get(name, 0) for name, count in lost.items()} if before is not None else {}
-        return {name: count for name, count in more.items() if count > 0}
+            sinks |= one.counters(self.rows)
+        now = self.recorder_at_end or recorder
+        return balanced(self.rows, now.since(self.recorder_at_begin or now), sinks)
 
     def after_fork_in_child(self) -> None:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
         self._queue, self.is_delivering, self._flushing = deque(), False, set()
         self._told_open = False
-        self.rows, self.lost_before = 0, {}
+        self.rows, self.recorder_at_begin = 0, RecorderCounters()
         self.sinks = [fresh for one in self._at_work if (fresh := one.after_fork_in_child()) is not None]
 
 

@@ -25,36 +25,26 @@ _IN_PROGRAM = {"where": "", "there": "", "starts": "program starts"}
 _IN_CHILD = {"where": " in a child process", "there": " there", "starts": "child starts, as at the top of its main module"}
 _WITHOUT_IN_CHILD = '; or let children send spans as their program does, which has a provider: instrument(span_exporter="otlp")'
 _REASONS: Mapping[str, str] = {
-    "recorder.dropped": "threads recorded more between two drains than their buffers hold, or nested deeper than is followed; "
-    "raise buffer_bytes, or record fewer scopes",
-    "recorder.lost_ends": "too many ranges ended on other threads at once; those are shown as partial",
-    "recorder.lost_in_drain": "there was no memory for what had been recorded; free some",
-    "recorder.shortened": "names, shapes or stacks did not fit a thread's buffer; raise buffer_bytes",
-    "missed": "the sink failed, see its error above",
-    "queue_dropped": "the sink is slower than the program; raise its queue's bound, record or sample less, or speed up what it "
-    "writes to",
-    "abandoned": "the time for the end was over before they were written; flush() before it, or speed up what they go to",
-    "chrome_trace.queue_dropped": "the disk is slower than the program; record less, or write to another disk",
-    "spans.queue_dropped": "more was to be sent than could be; lower ordinary_span_budget or spans_per_second, sample less, or "
-    "speed up the exporter",
-    "spans.abandoned": "the time for the end was over before they were sent; flush() before it, raise exit_timeout_s, or speed "
-    "up the exporter",
-    "spans.failed": "no spans could be made of them; see the error above",
-    "spans_refused": "exporters refused them; see their errors, and whether the backend is up",
-    "spans_rejected": "the backend took their requests without them; see its message above",
-    "spans_crowded_out": "the backend was slower than the program, or down; lower spans_per_second, or sample less",
-    "spans_abandoned": "they were handed on, and no exporter had finished with them when the end or another provider came; "
-    "flush() before it, raise exit_timeout_s, or speed up the exporter",
-    "failed": "the file could not be written; see the error above, and whether the disk is full",
-    "dropped": "more ran than is kept; raise max_events, or record a shorter time",
+    "dropped.buffer_full": "threads recorded more between two drains than their buffers hold, or nested deeper than is "
+    "followed; raise buffer_bytes, or record fewer scopes",
+    "dropped.queue_full": "the backend is slower than the program, or down; lower ordinary_span_budget or spans_per_second, "
+    "sample less, or speed up the exporter",
+    "dropped.shutdown": "the time for the end was over before they were sent; flush() before it, raise exit_timeout_s, or "
+    "speed up what they go to",
+    "dropped.error": "there was no memory for them, or what takes them failed; see the error above",
+    "dropped.store_full": "more ran than is kept; raise max_events, or record a shorter time",
+    "failed": "exporters or the backend refused them; see their errors, and whether the backend is up",
+    "incomplete": "names, shapes or stacks did not fit a thread's buffer, or too many ranges ended on other threads at once; "
+    "raise buffer_bytes",
+    "chrome_trace.dropped.queue_full": "the disk is slower than the program; record less, or write to another disk",
+    "chrome_trace.dropped.error": "the file could not be written; see the error above, and whether the disk is full",
 }
 """By the counter, or its part after the sink's name: the likely cause, and the way out."""
 
 
-def tell_losses(capture: Capture, lost: Mapping[str, int]) -> None:
-    """Log, when a capture has ended, what was lost since it began, and leave it with the capture."""
-    capture.lost_in_all = capture.lost_since_begin(lost)
-    for name, count in capture.lost_in_all.items():
+def tell_losses(lost: Mapping[str, int]) -> None:
+    """Log, when a capture has ended, what was lost while it ran."""
+    for name, count in lost.items():
         log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
 
 
@@ -101,4 +91,4 @@ def _tell_of_no_provider() -> None:
 
 def reason(name: str) -> str:
     """Why such a counter grows, most likely, and what helps."""
-    return _REASONS.get(name) or _REASONS.get(name.rpartition(".")[2], "see the log")
+    return _REASONS.get(name) or _REASONS.get(name.partition(".")[2], "see the log")

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from otel_recfn.model.counters import losses
 from otel_recfn.model.errors import CallRefused
 from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import RECORDER_LOSSES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.draining import Captures, Draining
 from otel_recfn.session.exits import ExitHandler
@@ -125,7 +125,7 @@ class Session:
         with self._changing(SWITCH_SECONDS) as held:
             if capture.has_ended or capture in self._captures.ending:  # it was stopped before it began
                 return True
-            capture.lost_before = self.lost(capture)
+            capture.recorder_at_begin = self._recorder.counters()
             if self._captures.begin(capture):
                 self._begin()
             elif held:
@@ -253,7 +253,8 @@ class Session:
             capture.close(_seconds_to(deadline))
         else:
             self._draining.close_later(capture, deadline)
-        tell_losses(capture, self.lost(capture))
+        capture.recorder_at_end = self._recorder.counters()
+        tell_losses(self.lost(capture))
         capture.has_ended = True
 
     def _give_up(self, capture: Capture) -> None:
@@ -305,18 +306,12 @@ class Session:
         return counts.dropped + counts.lost_in_drain
 
     def counters(self, capture: Capture) -> dict[str, int]:
-        """Counts of the recorder and of sources (of the process), and of a capture, running or not."""
-        recorded = {f"recorder.{name}": count for name, count in self._recorder.counters()._asdict().items()}
-        return recorded | self._sources.counters() | capture.counters()
+        """Of a capture, running or not."""
+        return capture.counters(self._recorder.counters())
 
     def lost(self, capture: Capture) -> dict[str, int]:
-        """Those of the counters that say what was lost."""
-        counts = self._recorder.counters()._asdict()
-        return {f"recorder.{name}": counts[name] for name in RECORDER_LOSSES} | capture.lost()
-
-    def lost_since_begin(self, capture: Capture) -> dict[str, int]:
-        """Those that have grown since the capture began; of one that has ended, until then."""
-        return dict(capture.lost_in_all) if capture.has_ended else capture.lost_since_begin(self.lost(capture))
+        """Those of them that say that something was lost."""
+        return losses(self.counters(capture))
 
     def at_exit(self) -> None:
         """End every capture, within the seconds that an exit may take."""

@@ -6,7 +6,7 @@ A source that fails is disabled, taken out and logged; the others go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -97,15 +97,6 @@ class Sources:
         for switch in list(self._switches):
             if switch.watcher is not None and switch.told is not None:
                 self._guarded(switch, partial(switch.watcher.look, last=last), None)
-
-    def counters(self) -> dict[str, int]:
-        """Every source's counters, as ``<source>.<counter>``."""
-        found: dict[str, int] = {}
-        for switch in list(self._switches):
-            nothing: Mapping[str, int] = {}
-            counts = self._guarded(switch, switch.source.counters, nothing)
-            found.update({f"{switch.source.name}.{name}": count for name, count in counts.items()})
-        return found
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]

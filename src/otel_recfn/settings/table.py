@@ -217,7 +217,7 @@ class ProfileSettings:
         values.BOOL,
         "what PyTorch allocates and frees: within operators everywhere, and between them in the thread that starts the "
         "profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread, PyTorch "
-        'reports to that alone: `counters()["observer.without_memory"]` counts the operators concerned',
+        "reports to that alone",
         selects=Extra.MEMORY,
     )
     modules: bool = _setting(

@@ -9,7 +9,7 @@ what was left then is counted.
 A batch for which the inner sink finds no memory is dropped and counted, and the next one comes. Where it raises anything else,
 the work ends, and the next ``write`` raises that. In the worker thread ``flush`` and ``close`` don't wait for themselves.
 
-    rows_received = rows (taken by the inner sink) + queue_dropped + queued + abandoned
+    rows that were written = taken by the inner sink + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
 """
 
 from __future__ import annotations
@@ -174,11 +174,10 @@ class BackgroundSink:
             self._do_write(task)
 
     def _do_write(self, batch: Batch) -> None:
-        rows_before = self._inner_rows()
         try:
             self._write(batch)
         except NO_MEMORY:
-            self._unwritten += len(batch) - (self._inner_rows() - rows_before)
+            self._unwritten += len(batch)
             self._gap = True
             raise
 
@@ -215,22 +214,16 @@ class BackgroundSink:
         """As the inner sink."""
         return tells_of_spans(self._inner)
 
-    @property
-    def losses(self) -> tuple[str, ...]:
-        """The inner sink's, and what never reached it."""
-        return (*getattr(self._inner, "losses", ()), "queue_dropped", "abandoned")
-
     def counters(self) -> Mapping[str, int]:
-        """The inner sink's, and what became of the rows that it never saw."""
-        dropped = self._lost()  # first: what a queue drops meanwhile is not left, either
-        left, is_over = self._left(), not self._queue.is_open
-        own = {
-            "rows_received": self._received,
-            "queue_dropped": dropped,
-            "queued": 0 if is_over else left,
-            "abandoned": left if is_over else 0,
+        """What the inner sink lost, and what never reached it."""
+        inner, left = self._inner.counters(), 0 if self._queue.is_open else self._left()
+        errors = inner.get("dropped.error", 0) + self._unwritten
+        return {
+            **inner,
+            "dropped.queue_full": self._dropped,
+            "dropped.shutdown": left if self._error is None else 0,
+            "dropped.error": errors if self._error is None else errors + left,
         }
-        return {**self._inner.counters(), **own}
 
     def after_fork_in_child(self) -> Sink | None:
         """The same around the inner sink's successor; its thread starts with its first batch.
@@ -252,15 +245,11 @@ class BackgroundSink:
 
     def _left(self) -> int:
         """Rows that the inner sink hasn't taken."""
-        return max(0, self._received - self._lost() - self._inner_rows())
+        return max(0, self._received - self._lost() - self._written)
 
     def _lost(self) -> int:
         """Rows that the inner sink will never take."""
         return self._dropped + self._unwritten
-
-    def _inner_rows(self) -> int:
-        """How many rows the inner sink has taken; where it doesn't count them itself, those of whole batches."""
-        return self._inner.counters().get("rows", self._written)
 
 
 def _ordinary(error: BaseException) -> Exception | SystemExit:

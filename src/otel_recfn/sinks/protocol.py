@@ -17,10 +17,8 @@ class Sink(Protocol):
     A sink that raises is closed, taken out of its capture and logged once; the other sinks go on. After a MemoryError it
     goes on too, and misses that batch; so a ``write`` that raises one counts nothing of the batch. It is given nothing twice.
 
-    It may have seven attributes more:
+    It may have six attributes more:
 
-    * ``losses``, the names of those of its counters that say what was lost: where one has grown, that is logged when the
-      capture ends. Without it: none.
     * ``flushes_beside_writes``, true where ``flush`` may be called from any thread, also while another one writes, so that
       drains go on while it waits. Without it: false, and nothing is drained meanwhile.
     * ``wants_unsampled``, false where it has no use for ranges in spans that are not sampled: where no sink has any, they are
@@ -38,7 +36,7 @@ class Sink(Protocol):
     """
 
     name: str
-    """Short and stable: it stands in log messages and before the sink's counters."""
+    """Short and stable: it stands in log messages and before what the sink counts."""
 
     def write(self, batch: Batch) -> None:
         """Take a batch. Called on the drain thread: must not wait for the network."""
@@ -50,7 +48,7 @@ class Sink(Protocol):
         """The last call. Finish within ``timeout_s`` seconds, count what had to be given up."""
 
     def counters(self) -> Mapping[str, int]:
-        """Counts since the sink was made; keys are stable."""
+        """What it lost since it was made, as ``dropped.<reason>``; see ``model/counters.py``."""
 
     def after_fork_in_child(self) -> Sink | None:
         """The sink that a forked child goes on with (a fresh one, sharing no file, lock or thread), or None for no sink."""

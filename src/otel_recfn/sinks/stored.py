@@ -13,7 +13,6 @@ class EventStoreSink:
     """Hands every batch to a store, which stays readable after the capture ended."""
 
     name = "event_store"
-    losses = ("dropped",)
 
     def __init__(self, store: EventStore) -> None:
         self.store = store
@@ -30,8 +29,8 @@ class EventStoreSink:
         """The events stay readable."""
 
     def counters(self) -> Mapping[str, int]:
-        """``rows`` = ``kept`` + ``dropped`` + ``cleared``."""
-        return self.store.counters()
+        """What the store had no room for."""
+        return {"dropped.store_full": self.store.dropped}
 
     def after_fork_in_child(self) -> Sink | None:
         """The same, emptied: the parent's events are the parent's."""

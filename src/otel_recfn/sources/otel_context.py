@@ -75,10 +75,6 @@ class ContextWatcher:
             self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
             self._watching = False
 
-    def counters(self) -> dict[str, int]:
-        """None."""
-        return {}
-
     def _watch(self) -> None:
         with self._lock:
             self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]

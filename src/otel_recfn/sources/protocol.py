@@ -14,7 +14,6 @@ makes anew itself: ``support/fork_safe_lock.py`` and ``support/forks.py`` tell h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -75,9 +74,6 @@ class Source(Protocol):
 
     def disable(self) -> None:
         """Announce nothing more, and leave the program as it was. What is open was sealed. Also if it wasn't enabled."""
-
-    def counters(self) -> Mapping[str, int]:
-        """Counts since the process began; keys are stable."""
 
 
 @runtime_checkable

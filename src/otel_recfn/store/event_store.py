@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch, Event
@@ -20,7 +19,7 @@ class EventStore:
     def __init__(self, max_events: int) -> None:
         self._max_events = max_events
         self._batches: deque[Batch] = deque()
-        self._kept = self._rows = self._dropped = self._cleared = 0
+        self._kept = self.dropped = 0
         self._lock = ForkSafeLock()
 
     def append(self, batch: Batch) -> None:
@@ -29,7 +28,6 @@ class EventStore:
             return
         with self._lock:
             self._batches.append(batch)
-            self._rows += len(batch)
             self._kept += len(batch)
             self._drop_oldest()
 
@@ -43,7 +41,6 @@ class EventStore:
         with self._lock:
             taken = list(self._batches)
             self._batches.clear()
-            self._cleared += self._kept
             self._kept = 0
             return taken
 
@@ -60,15 +57,10 @@ class EventStore:
         """Forget everything."""
         self.take()
 
-    def counters(self) -> Mapping[str, int]:
-        """``rows`` = ``kept`` + ``dropped`` + ``cleared``."""
-        with self._lock:
-            return {"rows": self._rows, "kept": self._kept, "dropped": self._dropped, "cleared": self._cleared}
-
     def start_empty(self) -> None:
         """Forget everything, counts too, in a forked child."""
         self._batches = deque()
-        self._kept = self._rows = self._dropped = self._cleared = 0
+        self._kept = self.dropped = 0
 
     def _drop_oldest(self) -> None:
         while self._kept > self._max_events:
@@ -79,4 +71,4 @@ class EventStore:
             else:
                 self._batches.popleft()
             self._kept -= surplus
-            self._dropped += surplus
+            self.dropped += surplus

@@ -119,10 +119,6 @@ class OwnFile:
                 with view[done:] as rest:
                     done += os.pwrite(self._checked(), rest, offset + done)
 
-    def read_at(self, count: int, offset: int) -> bytes:
-        """At most ``count`` bytes; none at the end."""
-        return os.pread(self._checked(), count, offset)
-
     def truncate(self, length: int) -> None:
         """Cut it, or fill it up with zeros."""
         os.ftruncate(self._checked(), length)

@@ -17,27 +17,31 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from batches import make_batch
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
+NOTHING = {"dropped.buffer_full": 0, "dropped.error": 0, "incomplete": 0}
+
 
 class Raising:
-    """Takes batches, some rows of each before it raises what it is told to."""
+    """Takes batches, or raises what it is told to."""
 
     name = "raising"
 
-    def __init__(self, errors: list[tuple[Exception | None, int]], *, counts: bool = True) -> None:
-        self.errors, self.counts, self.rows = list(errors), counts, 0
+    def __init__(self, errors: list[Exception | None]) -> None:
+        self.errors, self.rows = list(errors), 0
 
     def write(self, batch: Batch) -> None:
-        error, taken = self.errors.pop(0) if self.errors else (None, 0)
-        self.rows += len(batch) if error is None else min(taken, len(batch)) if self.counts else 0
+        error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
+        self.rows += len(batch)
 
     def flush(self, timeout_s: float) -> bool:
         return True
@@ -46,7 +50,7 @@ class Raising:
         pass
 
     def counters(self) -> Mapping[str, int]:
-        return {"rows": self.rows} if self.counts else {"taken": self.rows}
+        return {"rows": self.rows}
 
     def after_fork_in_child(self) -> Sink | None:
         return None
@@ -61,29 +65,30 @@ def write(capture: Capture, batch: Batch, view: Callable[[Batch], Batch] | None 
     capture.deliver()
 
 
-ERRORS = st.lists(
-    st.tuples(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk"), ValueError("wrong")]), st.just(0)),
-    max_size=6,
-)
+ERRORS = st.lists(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk"), ValueError("wrong")]), max_size=6)
+
+
+def counters_of(capture: Capture) -> dict[str, int]:
+    return capture.counters(RecorderCounters())
 
 
 @given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
-def test_what_a_sink_raised_on_and_what_came_after_is_missed(errors: list[tuple[Any, int]], sizes: list[int]) -> None:
+def test_what_a_sink_raised_on_and_what_came_after_is_missed(errors: list[Any], sizes: list[int]) -> None:
     capture = capture_of(Raising(errors), other := Raising([]))
     other.name = "other"
     for size in sizes:
         write(capture, make_batch([{}] * size))
-    counters = capture.counters()
-    assert counters["rows"] == sum(sizes) == counters["other.rows"]
-    assert counters["raising.rows"] + counters.get("raising.missed", 0) == sum(sizes)
-    assert "other.missed" not in counters
+    counters = counters_of(capture)
+    assert counters["recorded"] == sum(sizes) == counters["other.rows"]
+    assert counters["raising.rows"] + counters.get("raising.dropped.error", 0) == sum(sizes)
+    assert "other.dropped.error" not in counters
 
 
 def test_a_sink_goes_on_after_it_found_no_memory() -> None:
-    capture = capture_of(Raising([(MemoryError(), 0), (None, 0)]))
+    capture = capture_of(Raising([MemoryError(), None]))
     for _ in range(3):
         write(capture, make_batch([{}] * 2))
-    assert capture.counters() == {"rows": 6, "raising.rows": 4, "raising.missed": 2}
+    assert counters_of(capture) == {**NOTHING, "recorded": 6, "raising.rows": 4, "raising.dropped.error": 2}
 
 
 def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
@@ -93,28 +98,21 @@ def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
     capture = capture_of(Raising([]))
     write(capture, make_batch([{}] * 2), without_memory)
     write(capture, make_batch([{}]))
-    assert capture.counters() == {"rows": 3, "raising.rows": 1, "raising.missed": 2}
+    assert counters_of(capture) == {**NOTHING, "recorded": 3, "raising.rows": 1, "raising.dropped.error": 2}
 
 
-BACKGROUND_ERRORS = st.lists(
-    st.tuples(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk")]), st.integers(0, 5)), max_size=6
-)
-
-
-@given(BACKGROUND_ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8), st.booleans())
-def test_a_background_sink_balances(errors: list[tuple[Any, int]], sizes: list[int], counts: bool) -> None:
-    raising = Raising(errors, counts=counts)
+@given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
+def test_a_background_sink_balances(errors: list[Any], sizes: list[int]) -> None:
+    raising = Raising(errors)
     background = BackgroundSink(raising, max_rows=1 << 20)
     capture = capture_of(background)
     for size in sizes:
         write(capture, make_batch([{}] * size))
     capture.flush(PATIENCE_S)
     capture.close(PATIENCE_S)
-    counters = {name.removeprefix("raising."): value for name, value in capture.counters().items()}
-    taken = raising.rows
-    own = ("queue_dropped", "queued", "abandoned")
-    assert counters["rows_received"] == taken + sum(counters[name] for name in own)
-    assert counters["rows_received"] + counters.get("missed", 0) == sum(sizes)
+    counters = counters_of(capture)
+    assert counters["recorded"] == sum(sizes)
+    assert raising.rows + sum(count for name, count in counters.items() if "raising.dropped." in name) == sum(sizes)
 
 
 class Failing(Sampler, IdGenerator):
@@ -150,7 +148,7 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
     failing = Failing(every)
     provider = TracerProvider(sampler=failing, id_generator=failing, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    capture = capture_of(sink := SpansSink(provider, roots_per_second=None))
+    capture = capture_of(SpansSink(provider, roots_per_second=None))
     for number in range(1, 40):
         top = make_event_id(1, 2 * number)
         write(
@@ -161,14 +159,13 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
             ),
         )
     capture.close(PATIENCE_S)
-    counters = sink.counters()
-    fates = ("spans", "unsampled", "suppressed", "no_provider", "other_kinds", "failed")
-    assert capture.counters()["spans.rows"] == 78
-    assert counters["rows"] + counters["roots"] == sum(counters[fate] for fate in fates)
-    assert counters["roots_unsampled"] > 0
+    counters = counters_of(capture)
+    assert (counters["recorded"], counters["waiting"]) == (78, 0)
+    assert counters["recorded"] + counters["added"] == sum(counters[fate] for fate in FATES)
+    assert counters["unsampled"] > 0
     assert sum("raised" in record.message for record in caplog.records) == 1
     spans = exporter.get_finished_spans()
-    assert len(spans) == counters["spans"]
+    assert len(spans) == counters["exported"]
     assert bool(spans) == (every == 7)  # each trace asks three times
     known = {span.context.span_id for span in spans}
     assert all(span.parent is None or span.parent.span_id in known for span in spans)
@@ -198,7 +195,7 @@ def test_a_sink_whose_counters_raise_is_not_closed_by_who_asks(caplog: pytest.Lo
     found = []
     for _ in range(3):
         write(capture, make_batch([{}] * 2))
-        found.append(capture.counters()["raising.rows"])
+        found.append(counters_of(capture)["raising.rows"])
     assert found == [2, 2, 2]
     assert (sink.rows, sink.closed) == (6, False)
     assert [record.getMessage() for record in caplog.records] == [

@@ -191,7 +191,6 @@ uint64_t Registry::open_leaf(const ThreadBuffer* buffer) {
 
 void Registry::retire(ThreadBuffer* buffer) {
   std::lock_guard lock(mutex_);
-  retired_recorded_ += buffer->ordinal.load();
   retired_dropped_ += buffer->dropped.load();
   buffers_.erase(std::find(buffers_.begin(), buffers_.end(), buffer));
   retired_shortened_ += buffer->shortened.load();
@@ -208,27 +207,11 @@ void Registry::set_buffer_bytes(uint64_t bytes) {
   }
 }
 
-uint64_t Registry::recorded() {
-  std::lock_guard lock(mutex_);
-  uint64_t sum = retired_recorded_;
-  for (const ThreadBuffer* buffer : buffers_) sum += buffer->ordinal.load(std::memory_order_relaxed);
-  return sum;
-}
-
 uint64_t Registry::dropped() {
   std::lock_guard lock(mutex_);
   uint64_t sum = retired_dropped_ + globals().dropped_without_buffer.load(std::memory_order_relaxed);
   for (const ThreadBuffer* buffer : buffers_) sum += buffer->dropped.load(std::memory_order_relaxed);
   return sum;
-}
-
-std::vector<std::pair<uint64_t, uint64_t>> Registry::dropped_by_thread() {
-  std::lock_guard lock(mutex_);
-  std::vector<std::pair<uint64_t, uint64_t>> found;
-  for (const ThreadBuffer* buffer : buffers_) {
-    if (const uint64_t count = buffer->dropped.load(std::memory_order_relaxed)) found.emplace_back(buffer->number, count);
-  }
-  return found;
 }
 
 uint64_t Registry::shortened() {
@@ -250,7 +233,7 @@ void Registry::after_fork_in_child() {
     if (buffer != tls_buffer) release(buffer);
   }
   buffers_.clear();
-  retired_recorded_ = retired_dropped_ = retired_shortened_ = retired_unsampled_ = 0;
+  retired_dropped_ = retired_shortened_ = retired_unsampled_ = 0;
   globals().dropped_without_buffer.store(0);
   globals().remote_ends.reset();
   tls_number = 0;

@@ -42,9 +42,7 @@ class Registry {
   DrainWaker& waker();
 
   void set_buffer_bytes(uint64_t bytes);
-  uint64_t recorded();
   uint64_t dropped();
-  std::vector<std::pair<uint64_t, uint64_t>> dropped_by_thread();  // of those that still run: its number, how many
   uint64_t shortened();
   uint64_t unsampled();
 
@@ -61,7 +59,7 @@ class Registry {
   std::vector<ThreadBuffer*> buffers_;
   std::atomic<uint64_t> next_number_{1};
   uint64_t buffer_bytes_ = 8u << 20;
-  uint64_t retired_recorded_ = 0, retired_dropped_ = 0, retired_shortened_ = 0, retired_unsampled_ = 0;
+  uint64_t retired_dropped_ = 0, retired_shortened_ = 0, retired_unsampled_ = 0;
 };
 
 Globals& globals();

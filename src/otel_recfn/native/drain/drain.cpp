@@ -103,7 +103,7 @@ void Drain::read(bool close_open) {
 void Drain::after_fork_in_child() {
   threads_.clear(), remote_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
-  discarded_.store(0), too_late_.store(0);
+  discarded_.store(0);
   node_ids().after_fork_in_child();
 }
 

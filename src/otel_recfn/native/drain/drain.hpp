@@ -34,8 +34,6 @@ class Drain {
   // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is given up.
   void begin_recording();
   void end_recording();
-  // Begins that were still on their way when their recording had ended.
-  uint64_t too_late() const { return too_late_.load(std::memory_order_relaxed); }
   void after_fork_in_child();
 
  private:
@@ -159,7 +157,7 @@ class Drain {
   std::unordered_map<uint64_t, PendingRemote> remote_;
   std::vector<RemoteEnd> untold_;
   Drained out_;  // what this run has read
-  std::atomic<uint64_t> discarded_{0}, too_late_{0};
+  std::atomic<uint64_t> discarded_{0};
   std::atomic<uint64_t> ended_at_{UINT64_MAX};  // ticks of the last stop
   uint64_t earlier_ended_at_ = UINT64_MAX;      // of the last one before this recording
 };

@@ -259,7 +259,7 @@ FullRow& Drain::pending(Thread& thread) {
 bool Drain::is_of_earlier(const Thread& thread) const { return thread.generation != globals_.generation.load(); }
 
 void Drain::pass_over(Thread& thread, uint64_t ticks) {
-  (ticks > earlier_ended_at_ ? too_late_ : discarded_).fetch_add(1, std::memory_order_relaxed);
+  if (ticks <= earlier_ended_at_) count_discarded(1);  // else it was still on its way when its recording had ended
   begun(thread);
 }
 

@@ -13,7 +13,7 @@
 namespace recfn {
 
 // Instead of a series' number.
-enum NoSeries : int32_t { kOtherKind = -1, kPartialRange = -2, kUnknownSeries = -3 };
+enum NoSeries : int32_t { kNoSeries = -1, kUnknownSeries = -2 };
 
 // Which series rows belong to.
 struct SeriesOfRows {
@@ -30,7 +30,7 @@ struct SeriesOfRows {
     for (Py_ssize_t row = 0, rows = kind.size(); row < rows; ++row) {
       const uint64_t key = static_cast<uint64_t>(name[row]) * kNumScopes + scope[row];
       const int32_t number = key < slot_count && slots[key] >= 0 ? slots[key] : static_cast<int32_t>(kUnknownSeries);
-      numbers[row] = kind[row] != kRangeEvent ? kOtherKind : (flags[row] & kPartial) != 0 ? kPartialRange : number;
+      numbers[row] = kind[row] != kRangeEvent || (flags[row] & kPartial) != 0 ? static_cast<int32_t>(kNoSeries) : number;
       if (numbers[row] == kUnknownSeries) unknown.push_back(key);
     }
   }

@@ -10,13 +10,10 @@
 namespace recfn {
 
 struct DurationSums {
-  enum Of { kCount, kTotal, kLeast, kMost, kLast, kZeros, kFields = 8 };     // of a series, in nanoseconds
-  enum Tally { kCounted, kOtherKinds, kPartials, kOverflowed, kTallies };  // of rows
-  static constexpr int32_t kOverflow = 0;                                  // the series of all that have none of their own
+  enum Of { kCount, kTotal, kLeast, kMost, kLast, kZeros, kFields = 8 };  // of a series, in nanoseconds
 
   int64_t* series;
   size_t series_count;
-  int64_t* tally;
   std::vector<BoundBuckets> bounded;
   std::vector<PowerBuckets> powers;
 
@@ -24,14 +21,7 @@ struct DurationSums {
   void add(const int32_t* numbers, Py_ssize_t rows, const DurationsOfRows& durations) {
     for (Py_ssize_t row = 0; row < rows; ++row) {
       const int32_t number = numbers[row];
-      if (number >= 0 && static_cast<size_t>(number) < series_count) {
-        ++tally[kCounted];
-        tally[kOverflowed] += number == kOverflow;
-        add_to(static_cast<size_t>(number), durations[row]);
-      } else {
-        tally[kOtherKinds] += number == kOtherKind;
-        tally[kPartials] += number == kPartialRange;
-      }
+      if (number >= 0 && static_cast<size_t>(number) < series_count) add_to(static_cast<size_t>(number), durations[row]);
     }
   }
 

@@ -33,11 +33,10 @@ class Taken {
  public:
   DurationSums sums{};
 
-  bool take(PyObject* series, PyObject* tally) {
-    if (!series_.take(series, "series") || !tally_.take(tally, "tally")) return false;
+  bool take(PyObject* series) {
+    if (!series_.take(series, "series")) return false;
     sums.series = series_.data(), sums.series_count = static_cast<size_t>(series_.size()) / DurationSums::kFields;
-    sums.tally = tally_.data();
-    return fits(tally_, DurationSums::kTallies, "tally");
+    return true;
   }
 
   // Of a tuple (least_ns, counts).
@@ -76,7 +75,7 @@ class Taken {
  private:
   Array<int64_t>& next() { return held_.emplace_back(); }
 
-  Array<int64_t> series_, tally_;
+  Array<int64_t> series_;
   std::deque<Array<int64_t>> held_;  // its elements stay where they are
   std::deque<Array<int32_t>> held_indices_;
 };
@@ -90,15 +89,15 @@ bool take_each(PyObject* list, TakeOne take_one) {
 }
 
 PyObject* add_durations(PyObject*, PyObject* arguments) {
-  PyObject *batch, *numbers, *series, *tally, *bounded, *powers;
-  if (!PyArg_ParseTuple(arguments, "OOOOO!O!", &batch, &numbers, &series, &tally, &PyList_Type, &bounded, &PyList_Type, &powers)) {
+  PyObject *batch, *numbers, *series, *bounded, *powers;
+  if (!PyArg_ParseTuple(arguments, "OOOO!O!", &batch, &numbers, &series, &PyList_Type, &bounded, &PyList_Type, &powers)) {
     return nullptr;
   }
   return guarded([&]() -> PyObject* {
     Taken taken;
     Array<int32_t> numbered;
     DurationsOfRows durations;
-    if (!numbered.take(numbers, "numbers") || !durations.take(batch, numbered.size()) || !taken.take(series, tally) ||
+    if (!numbered.take(numbers, "numbers") || !durations.take(batch, numbered.size()) || !taken.take(series) ||
         !take_each(bounded, [&](PyObject* one) { return taken.take_bounded(one); }) ||
         !take_each(powers, [&](PyObject* one) { return taken.take_powers(one); })) {
       return nullptr;
@@ -136,7 +135,7 @@ PyObject* find_series(PyObject*, PyObject* arguments) {
 
 PyMethodDef functions[] = {
     {"add_durations", add_durations, METH_VARARGS,
-     "add_durations(batch, numbers, series, tally, bounded, powers)\n\n"
+     "add_durations(batch, numbers, series, bounded, powers)\n\n"
      "Add the durations of a batch's ranges to the sums of their series, as sinks/metrics/adding.py says."},
     {"find_series", find_series, METH_VARARGS,
      "find_series(batch, slots, numbers) -> list of int\n\n"

@@ -10,7 +10,6 @@
 #pragma once
 #include <ATen/record_function.h>
 
-#include <atomic>
 #include <cstring>
 #include <memory>
 
@@ -19,9 +18,6 @@
 
 namespace recfn {
 namespace {
-
-// How many operators found the slot taken by another profiler.
-std::atomic<uint64_t> operators_without_memory{0};
 
 thread_local bool keeps_slot = false;   // the thread keeps ours in the slot between operators too
 thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it
@@ -41,7 +37,7 @@ struct Slot {
 
 // For a PyTorch without the slot: as if another profiler always had it.
 struct NoSlot {
-  static const void* found() { return &operators_without_memory; }
+  static const void* found() { return &keeps_slot; }
   static bool has_ours() { return false; }
   static void put() {}
   static void take() {}
@@ -72,10 +68,7 @@ bool may_hold_slot(const at::RecordFunction& fn) {
 // Called after the range's begin.
 std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
   const bool empty = MemorySlot::found() == nullptr;
-  if (!empty && !MemorySlot::has_ours()) {
-    operators_without_memory.fetch_add(1, std::memory_order_relaxed);
-    return nullptr;
-  }
+  if (!empty && !MemorySlot::has_ours()) return nullptr;
   prepare_point(*shared, buffer);
   if (!empty && !left_behind) return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
   auto holds = std::make_unique<HoldsSlot>();

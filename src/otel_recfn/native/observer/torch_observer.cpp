@@ -240,9 +240,6 @@ RECFN_EXPORT int recfn_observer_keep_memory(int on) {
 // A profiler of PyTorch's is about to start in the calling thread.
 RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 
-// How many operators ran whose memory was not recorded, because another profiler was active in their thread.
-RECFN_EXPORT uint64_t recfn_observer_without_memory() { return operators_without_memory.load(std::memory_order_relaxed); }
-
 // A moment on the current GPU's current stream, which forget_gpu_time gives back; null where there is none, or no memory.
 RECFN_EXPORT void* recfn_observer_gpu_time(int* device, int64_t* cpu_ns) {
   try {

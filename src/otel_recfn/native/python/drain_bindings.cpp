@@ -103,24 +103,11 @@ PyObject* wake(PyObject*, PyObject*) {
 }
 
 PyObject* counters(PyObject*, PyObject*) {
-  return Py_BuildValue("(KKKKKK)", static_cast<unsigned long long>(registry().recorded() - drain().too_late()),
-                       static_cast<unsigned long long>(registry().dropped()),
+  return Py_BuildValue("(KKKKK)", static_cast<unsigned long long>(registry().dropped()),
                        static_cast<unsigned long long>(globals().remote_ends.lost()),
                        static_cast<unsigned long long>(drain().discarded()),
                        static_cast<unsigned long long>(registry().shortened()),
                        static_cast<unsigned long long>(registry().unsampled()));
-}
-
-PyObject* dropped_by_thread(PyObject*, PyObject*) {
-  return guarded([] {
-    PyObject* found = PyDict_New();
-    for (const auto& [number, count] : registry().dropped_by_thread()) {
-      if (found == nullptr) break;
-      const Made key(PyLong_FromUnsignedLongLong(number)), value(PyLong_FromUnsignedLongLong(count));
-      if (key.object == nullptr || value.object == nullptr || PyDict_SetItem(found, key.object, value.object) != 0) Py_CLEAR(found);
-    }
-    return found;
-  });
 }
 
 PyMethodDef drain_functions[] = {
@@ -128,8 +115,7 @@ PyMethodDef drain_functions[] = {
     {"count_discarded", count_discarded, METH_O, "count_discarded(rows): so many that a drain gave were lost on their way."},
     {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
-    {"counters", counters, METH_NOARGS, "counters() -> (recorded, dropped, lost ends, lost in drain, shortened, unsampled)"},
-    {"dropped_by_thread", dropped_by_thread, METH_NOARGS, "dropped_by_thread() -> how many by number of the thread"},
+    {"counters", counters, METH_NOARGS, "counters() -> (dropped, lost ends, lost in drain, shortened, unsampled)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

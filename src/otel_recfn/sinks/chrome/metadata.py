@@ -35,10 +35,10 @@ class TraceIds:
         return TraceIds(dict.fromkeys([*self.ids, *new][:MOST_TRACE_IDS]))
 
 
-def footer(traces: TraceIds, lost: Mapping[str, int]) -> bytes:
-    """The end of the object."""
+def footer(traces: TraceIds, lost: int) -> bytes:
+    """The end of the object. ``lost``: how many rows the file lacks."""
     ids: Any = [f"{trace_id:032x}" for trace_id in traces.ids]
-    fields: dict[str, Any] = {"trace_ids": ids, **({"lost": dict(lost)} if lost else {})}
+    fields: dict[str, Any] = {"trace_ids": ids, **({"lost": lost} if lost else {})}
     return f"\n], {json_value(fields)[1:]}\n".encode()
 
 

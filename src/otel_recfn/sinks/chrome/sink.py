@@ -11,12 +11,13 @@ import errno
 import itertools
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.files.followed_path import absolute
@@ -34,8 +35,10 @@ from otel_recfn.support.own_file import FileInUseError
 log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+ROWS_OF_A_BATCH = 64
+"""The memory that a batch takes beside its rows, in rows."""
+CLOSE_SHARE = 0.5
+"""Of the time for the end. A disk that hangs leaves as much for the spans' backend, and closing it may take as long."""
 
 
 class ChromeTraceSink:
@@ -53,7 +56,6 @@ class ChromeTraceSink:
     """
 
     name = "chrome_trace"
-    losses = ("failed",)
 
     def __init__(
         self,
@@ -67,22 +69,13 @@ class ChromeTraceSink:
         self.path = path_of_process(asked, suffix) if of_process else asked
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
-        self._dropped_before: Callable[[], int] | None = None
+        self._dropped_before: Callable[[], int] = int
         self._closed = False
-        self._failures = 0
-        self._retry_at = 0.0
-        self._counts = {"events_written": 0, "failed": 0}
-        self._bytes = 0
+        self._is_failing = False
+        self._failed = 0
+        """Rows in batches that couldn't be written."""
         if create_now:
-            self.create()
-
-    def create(self) -> None:
-        """Make the file now, an empty trace, and not with the first event.
-
-        Raises:
-            SettingError: it cannot be made, or not be replaced while the program runs.
-        """
-        self._file = self._opened_or_refused()
+            self._file = self._opened_or_refused()
 
     def tell_dropped(self, dropped: Callable[[], int]) -> None:
         """The file says when it is closed how many rows never came here."""
@@ -101,8 +94,8 @@ class ChromeTraceSink:
         """
         if self._closed or not (len(batch) or (len(batch.opened) and self._file is not None)):
             return
-        shown = not self._is_pausing() and self._shows(lambda file: file.append(batch))
-        self._counts["events_written" if shown else "failed"] += len(batch)
+        if not self._shows(lambda file: file.append(batch)):
+            self._failed += len(batch)
 
     def write_open(self, ranges: Batch) -> None:
         """Show ranges that are open for long; those of the last call that aren't among them no more.
@@ -110,7 +103,7 @@ class ChromeTraceSink:
         Raises:
             OSError: as ``write``.
         """
-        if not self._closed and not self._is_pausing():
+        if not self._closed:
             self._shows(lambda file: file.set_open(ranges))
 
     def flush(self, timeout_s: float) -> bool:
@@ -122,22 +115,14 @@ class ChromeTraceSink:
         if self._file is not None and not self._closed:
             try:
                 with contextlib.suppress(OSError):  # it stays as it was shown
-                    self._bytes = self._file.finish(self._lost())
+                    self._file.finish(self._dropped_before() + self._failed)
             finally:
                 self._file.close()
         self._closed = True
 
-    def _lost(self) -> Mapping[str, int]:
-        dropped = self._dropped_before() if self._dropped_before is not None else 0
-        lost = {"queue_dropped": dropped, "failed": self._counts["failed"]}
-        return {cause: count for cause, count in lost.items() if count}
-
     def counters(self) -> Mapping[str, int]:
-        """How many events and arrows from forward to backward are in the file, its size, how many events were in batches that
-        failed, and how often the program had closed the file's descriptor."""
-        flows, reopened = (self._file.flows, self._file.reopened) if self._file is not None else (0, 0)
-        own = {"flows_written": flows, "bytes_written": self._bytes, "reopened": reopened}
-        return {**self._counts, **own}
+        """How many rows were in batches that couldn't be written."""
+        return {"dropped.error": self._failed}
 
     def after_fork_in_child(self) -> ChromeTraceSink:
         """A sink with a file of its own beside this one, made with its first event."""
@@ -148,33 +133,24 @@ class ChromeTraceSink:
         child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
         return child
 
-    def _is_pausing(self) -> bool:
-        return self._failures > 0 and time.monotonic() < self._retry_at
-
     def _shows(self, change: Callable[[ChromeTraceFile], None]) -> bool:
         """Change the file and show it; False where that failed, but may go well later."""
         try:
             if self._file is None:
                 self._file = self._opened(logging.INFO)
             change(self._file)
-            self._bytes = self._file.show()
+            self._file.show()
         except BaseException as error:
             if self._file is not None:
                 self._file.take_back()
             if not passes(error):
                 raise  # whoever takes this sink out counts what it misses, this batch included
-            self._pause(error)
+            if not self._is_failing:
+                log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
+            self._is_failing = True
             return False
-        self._failures = 0
+        self._is_failing = False
         return True
-
-    def _pause(self, error: BaseException) -> None:
-        """After a first failure the next batch is tried at once; after further ones there are ever longer pauses."""
-        if not self._failures:
-            log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
-        pause = FIRST_PAUSE_SECONDS * 2 ** min(self._failures - 1, 10) if self._failures else 0.0
-        self._retry_at = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
-        self._failures += 1
 
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:
@@ -206,6 +182,18 @@ class ChromeTraceSink:
             file.close()
             raise
         return file
+
+
+def in_background(path: str, queue_bytes: int, *, create_now: bool) -> BackgroundSink:
+    """The trace on a thread of its own: a slow disk holds up neither the drain nor other sinks.
+
+    Args:
+        path, create_now: as of ChromeTraceSink.
+        queue_bytes: bound of what waits for the file.
+    """
+    sink = ChromeTraceSink(path, create_now=create_now, of_process=True)
+    most_rows = max(1, queue_bytes // ROW_BYTES)
+    return BackgroundSink(sink, most_rows, start=False, rows_of_a_batch=ROWS_OF_A_BATCH, close_share=CLOSE_SHARE)
 
 
 def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -105,16 +104,6 @@ class ChromeTraceFile:
             self._file.close()
             raise
 
-    @property
-    def reopened(self) -> int:
-        """How often the program had closed the descriptor."""
-        return self._file.reopened
-
-    @property
-    def flows(self) -> int:
-        """How many arrows were appended."""
-        return self._contents.flows
-
     def append(self, batch: Batch, python_ids: PythonIds | None = None) -> None:
         """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``.
 
@@ -152,23 +141,18 @@ class ChromeTraceFile:
         """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
         self._contents = self._contents._replace(open=_outermost(ranges))
 
-    def show(self) -> int:
-        """Make the file show all that was appended; returns its size."""
-        return self._show(ARRAYS_END)
+    def show(self) -> None:
+        """Make the file show all that was appended."""
+        self._show(ARRAYS_END)
 
-    def finish(self, lost: Mapping[str, int] = MappingProxyType({})) -> int:
-        """The same, at its end: it is an object from now on.
+    def finish(self, lost: int = 0) -> None:
+        """The same, at its end: it is an object from now on. ``lost``: how many rows the file lacks."""
+        self._show(footer(self._contents.traces, lost), self._stream.alone(self._beginning, 0))
 
-        Args:
-            lost: by cause, how many rows the file lacks.
-        """
-        return self._show(footer(self._contents.traces, lost), self._stream.alone(self._beginning, 0))
-
-    def _show(self, end: bytes, beginning: bytes = b"") -> int:
+    def _show(self, end: bytes, beginning: bytes = b"") -> None:
         self._file.append(self._stream.flush(self._file.length))
-        size = self._file.show(self._stream.alone(self._open_events() + end, self._file.length), beginning)
+        self._file.show(self._stream.alone(self._open_events() + end, self._file.length), beginning)
         self._shown = self._contents
-        return size
 
     def take_back(self) -> None:
         """Go on as if nothing had been appended since ``show``. No arrow will lead to a range from before."""

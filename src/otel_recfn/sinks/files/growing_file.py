@@ -18,14 +18,10 @@ import stat
 from pathlib import Path
 
 from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
-from otel_recfn.support.own_file import DescriptorLostError, FileInUseError, OwnFile, unlink
+from otel_recfn.support.own_file import FileInUseError, OwnFile, unlink
 
-ATTEMPTS = 10
-COMPARED_BYTES = 64
 LONGEST_ADDITION = len(".") + len(".0123456789abcdef.next")
 """What a hidden name has beyond the file's."""
-NO_LONGER_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
-"""What opening a name gives where the regular file of ours that had it is gone."""
 
 
 class FileGoneError(OSError):
@@ -48,17 +44,13 @@ class GrowingFile:
     def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
         self.path = followed(path)
         """Without symbolic links."""
-        self.reopened = 0
-        """How often the program had closed the descriptor."""
         self._mode = mode
         self._name = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.next")
         """What it is called now."""
         self.length = self._shown = 0
         """Of the content, and of what of it was shown."""
-        self._last = self._last_shown = self._tail = b""
-        """How both end, and what stands behind what was shown."""
-        self._has_tail = False
-        """It stands there, and nothing else."""
+        self._is_whole = False
+        """The file is as it was shown last."""
         self._file = OwnFile.create(self._name)
         try:
             self._file.lock()
@@ -76,10 +68,9 @@ class GrowingFile:
             self._cut()
             self._file.write_at(data, self.length)
             self.length += len(data)
-            self._last = bytes(data[-COMPARED_BYTES:])
 
-    def show(self, tail: bytes, beginning: bytes = b"") -> int:
-        """Let the file consist of what was appended so far and of ``tail``; returns its size.
+    def show(self, tail: bytes, beginning: bytes = b"") -> None:
+        """Let the file consist of what was appended so far and of ``tail``.
 
         Args:
             tail: behind the content, until more is appended.
@@ -91,23 +82,21 @@ class GrowingFile:
         self._file.write_at(beginning, 0)
         if self._name != self.path:
             self._install()
-        self._shown, self._last_shown, self._tail, self._has_tail = self.length, self._last, tail, True
-        return self.length + len(tail)
+        self._shown, self._is_whole = self.length, True
 
     def take_back(self) -> None:
-        """Go on as if nothing had been appended since ``show``."""
-        self.length, self._last = self._shown, self._last_shown
-        with contextlib.suppress(OSError):  # what stands behind is cut off before the next write
-            self._cut()
-            self._file.write_at(self._tail, self.length)
-            self._has_tail = True
+        """Go on as if nothing had been appended since ``show``; there is no tail until the next one."""
+        self.length = self._shown
+        if not self._is_whole:
+            with contextlib.suppress(OSError):  # then it is cut before the next write
+                self._cut()
 
     def close(self) -> None:
         """Close the file as it was shown; without a ``show``, none is left."""
         if self._name != self.path:
             if self._file.is_at(self._name):
                 unlink(self._name)
-        elif not self._has_tail:
+        else:
             self.take_back()
         self._file.close()
 
@@ -118,77 +107,42 @@ class GrowingFile:
     def _cut(self) -> None:
         """Cut off what stands behind what was shown: a kill would leave the rest of it behind what is written there."""
         if self.length == self._shown:
+            self._is_whole = False
             self._file.truncate(self.length)
-            self._has_tail = False
 
     def _check(self) -> None:
-        """That the descriptor is ours, or opened again, and that the name leads to the file."""
-        try:
-            self._file.status()
-        except DescriptorLostError:
-            self._file = self._opened_again()
-            self.reopened += 1
+        """That the name leads to the file; each use of the descriptor sees itself whether it still is ours."""
         if not self._file.is_at(self._name):
-            raise self._gone()
+            raise FileGoneError(errno.ESTALE, f"{self.path} was removed or replaced; the rest is not written")
 
-    def _opened_again(self) -> OwnFile:
+    def _install(self) -> None:
+        """Give the file its name, in place of a file that may be replaced."""
+        previous = self._previous()
         try:
-            found = OwnFile(self._name)
-        except OSError as error:
-            if error.errno in NO_LONGER_THERE:
-                raise self._gone() from error
-            raise
+            self._file.set_mode(_kept_mode(previous.status(), self._mode) if previous else self._mode)
+            if previous is not None:
+                os.replace(self._name, self.path)
+            else:
+                _move_to_free_name(self._name, self.path)
+            self._name = self.path
+        finally:
+            _close(previous)
+
+    def _previous(self) -> OwnFile | None:
+        """The file that has the name now, locked, if it may be replaced; None where there is none."""
         try:
-            if not self._is_same(found):
-                raise self._gone()
+            self._check_previous(os.lstat(self.path))
+            found = OwnFile(self.path)
+        except FileNotFoundError:
+            return None
+        try:
             found.lock()
+            if not found.is_at(self.path):
+                raise FileInUseError(errno.EBUSY, "somebody else is replacing it")
         except BaseException:
             found.close()
             raise
         return found
-
-    def _is_same(self, found: OwnFile) -> bool:
-        """Looks into it, too: a file that was made after ours had been deleted may have the same inode number."""
-        known = self._last_shown + (self._tail if self._has_tail else b"")
-        read = found.read_at(len(known), self._shown - len(self._last_shown))
-        return found.identity == self._file.identity and read == known
-
-    def _gone(self) -> FileGoneError:
-        return FileGoneError(errno.ESTALE, f"{self.path} was removed or replaced; the rest is not written")
-
-    def _install(self) -> None:
-        """Give the file its name, in place of a file that may be replaced."""
-        for _ in range(ATTEMPTS):
-            previous = self._previous()
-            try:
-                self._file.set_mode(_kept_mode(previous.status(), self._mode) if previous else self._mode)
-                if previous is not None:
-                    os.replace(self._name, self.path)
-                elif not _move_to_free_name(self._name, self.path):
-                    continue  # another process has just made a file of that name
-                self._name = self.path
-                return
-            finally:
-                _close(previous)
-        raise FileInUseError(errno.EBUSY, "it is being replaced by others all the time")
-
-    def _previous(self) -> OwnFile | None:
-        """The file that has the name now, locked, if it may be replaced; None where there is none."""
-        for _ in range(ATTEMPTS):
-            try:
-                self._check_previous(os.lstat(self.path))
-                found = OwnFile(self.path)
-            except FileNotFoundError:
-                return None
-            try:
-                found.lock()
-                if found.is_at(self.path):
-                    return found
-            except BaseException:
-                found.close()
-                raise
-            found.close()
-        raise FileInUseError(errno.EBUSY, "it is being replaced by others all the time")
 
     def _check_previous(self, status: os.stat_result) -> None:
         if stat.S_ISDIR(status.st_mode):
@@ -209,8 +163,12 @@ def _kept_mode(previous: os.stat_result, mode: int) -> int:
     return previous.st_mode & 0o777 if previous.st_nlink == 1 else mode
 
 
-def _move_to_free_name(source: Path, target: Path) -> bool:
-    """Give a file another name; False where there is a file of that name already."""
+def _move_to_free_name(source: Path, target: Path) -> None:
+    """Give a file another name.
+
+    Raises:
+        FileInUseError: somebody else has just made a file of that name.
+    """
     try:
         try:
             os.link(source, target)
@@ -221,6 +179,5 @@ def _move_to_free_name(source: Path, target: Path) -> bool:
             os.replace(source, target)
         else:
             os.unlink(source)
-    except FileExistsError:
-        return False
-    return True
+    except FileExistsError as error:
+        raise FileInUseError(errno.EBUSY, "somebody else has just made it") from error

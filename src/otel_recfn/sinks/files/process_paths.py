@@ -28,10 +28,10 @@ LONGEST_BESIDE = LONGEST_OF_A_PROCESS + len("-999")
 OWN_MODE = 0o600
 PASSING = {
     getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "EBADF", "ETIMEDOUT")
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "ETIMEDOUT")
     if hasattr(errno, name)
 }
-"""Errors after which one may write again: of the disk, of limits, of descriptors that the program closed."""
+"""Errors after which one may write again: of the disk, and of limits."""
 
 
 def passes(error: BaseException) -> bool:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.adding import Tally, add_durations, find_series
+from otel_recfn.sinks.metrics.adding import add_durations, find_series
 from otel_recfn.sinks.metrics.buckets import Layout
 from otel_recfn.sinks.metrics.sdk_streams import SdkStreams
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series, SeriesTable, Slots
-from otel_recfn.sinks.metrics.sums import MIN_CAPACITY, DurationSums, Numbers
+from otel_recfn.sinks.metrics.sums import MIN_CAPACITY, DurationSums
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 _NO_BUCKETS = Layout((), ())
@@ -42,7 +42,6 @@ class Durations:
         self._numbers: Slots = np.empty(0, np.int32)
         self._earlier: list[Taken] = []
         """For the readers that there were before."""
-        self.tally: Numbers = np.zeros(len(Tally), np.int64)
 
     def add(self, batch: Batch, streams: SdkStreams | None) -> None:
         """Add a batch, for these streams."""
@@ -52,7 +51,7 @@ class Durations:
             if sums is None or streams is not self._streams:
                 sums = self._begin(streams)
             self._sums = sums.grown(len(self._table))
-            add_durations(batch, numbers, self._sums, self.tally)
+            add_durations(batch, numbers, self._sums)
 
     def _numbers_of(self, batch: Batch) -> Slots:
         """The series of each row; new ones are met here."""

@@ -59,9 +59,6 @@ class Instruments:
 
     Args:
         meter: of the SDK, or another one.
-
-    Attributes:
-        failed: ranges that could not be handed to the SDK.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -74,7 +71,6 @@ class Instruments:
         self._meter = meter
         self._streams: SdkStreams | None = None
         self._changed = self._has_totals = False
-        self.failed = 0
         self._histogram = _histogram(meter)
         for each in COUNTERS:
             callback = self._observe_first if each is COUNTERS[0] else partial(self._observe, each)
@@ -178,10 +174,10 @@ class Instruments:
             return
         try:
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
+        except MemoryError:
+            _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
         except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
-            self.failed += int(taken.sums.series[:, Of.COUNT].sum())
-            if not isinstance(error, MemoryError):
-                self._note_changed(error)
+            self._note_changed(error)
 
     def _note_changed(self, error: Exception) -> None:
         if not self._changed:

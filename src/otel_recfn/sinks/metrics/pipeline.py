@@ -10,22 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from otel_recfn.model.columns import COLUMN_TYPES
+from otel_recfn.model.counters import DROPPED, SETTLED, losses
 
 _log = logging.getLogger(__name__)
 
 Values = dict[tuple[str, str], int]
 """By instrument and attribute value."""
-
-ROW_BYTES = sum([dtype().itemsize for dtype in COLUMN_TYPES.values()])
-
-
-class Report(NamedTuple):
-    """The counters of a capture and its recorder, by their public names."""
-
-    counters: Mapping[str, int]
-    losses: Mapping[str, int]
-    """Those of them that say what was lost."""
+Report = Mapping[str, int]
+"""The counters of a capture, by their public names."""
 
 
 class Counter(NamedTuple):
@@ -39,68 +31,21 @@ class Counter(NamedTuple):
 
 
 def ranges(report: Report) -> dict[str, int]:
-    """What became of ranges, by outcome; one that the spans' counters don't know is left out."""
-    counts = report.counters
-    found = {
-        "span": counts.get("spans.spans", 0) - sum([counts.get(name, 0) for name in _OF_NO_ROW]),
-        "dropped": sum([counts.get(name, 0) for name in _DROPPED]),
-    }
-    outcomes = ("folded", "dropped_by_hook", "unsampled", "suppressed", "no_provider")
-    found |= {name: counts[f"spans.{name}"] for name in outcomes if f"spans.{name}" in counts}
-    if "unsampled" in found:
-        found["unsampled"] += counts.get("recorder.unsampled", 0)
-    return found
+    """What became of ranges, by outcome."""
+    found = {name: report[name] for name in SETTLED if name in report}
+    return {**found, "dropped": sum(report.get(name, 0) for name in DROPPED)}
 
 
-_OF_NO_ROW = ("spans.roots", "spans.summaries", "spans.open_ranges")
-_DROPPED = (
-    "recorder.dropped",
-    "recorder.lost_in_drain",
-    "spans.failed",
-    "spans.missed",
-    "spans.queue_dropped",
-    "spans.abandoned",
-)
-
-
-def lost(report: Report) -> dict[str, int]:
-    """Losses by the name of their counter."""
-    return dict(report.losses)
-
-
-def spans(report: Report) -> dict[str, int]:
-    """What became of spans, by outcome; ``handed``: to processors whose exporters can't be watched."""
-    names = {"exported": "spans.spans_exported", "failed": "spans.spans_failed", "handed": "spans.spans_handed"}
-    return {outcome: report.counters[name] for outcome, name in names.items() if name in report.counters}
-
-
-def queued_ranges(report: Report) -> dict[str, int]:
-    """Ranges that wait for the thread of a sink."""
-    suffix = ".queued"
-    return {name.removesuffix(suffix): count for name, count in report.counters.items() if name.endswith(suffix)}
-
-
-def queued_bytes(report: Report) -> dict[str, int]:
-    """Of the columns of those."""
-    return {name: count * ROW_BYTES for name, count in queued_ranges(report).items()}
-
-
-def queued_spans(report: Report) -> dict[str, int]:
-    """Spans that exporters haven't taken yet."""
-    pending = report.counters.get("spans.spans_pending")
-    return {} if pending is None else {"exporters": pending}
+def waiting(report: Report) -> dict[str, int]:
+    """What exporters haven't taken yet."""
+    return {"spans": report["waiting"]} if "waiting" in report else {}
 
 
 COUNTERS = (
-    Counter("recfn.ranges", "{range}", "What became of ranges.", "recfn.outcome", ranges),
-    Counter("recfn.lost", "{event}", "What was lost, by the counter that says so.", "recfn.reason", lost),
-    Counter("recfn.spans", "{span}", "What became of spans.", "recfn.outcome", spans),
+    Counter("recfn.ranges", "{range}", "What became of ranges, and of added spans.", "recfn.outcome", ranges),
+    Counter("recfn.lost", "{range}", "What was lost, by the counter that says so.", "recfn.reason", losses),
 )
-QUEUES = (
-    Counter("recfn.queue.ranges", "{range}", "Ranges that wait for a sink.", "recfn.queue", queued_ranges),
-    Counter("recfn.queue.bytes", "By", "Bytes of ranges that wait for a sink.", "recfn.queue", queued_bytes),
-    Counter("recfn.queue.spans", "{span}", "Spans that exporters haven't taken yet.", "recfn.queue", queued_spans),
-)
+QUEUES = (Counter("recfn.queue.size", "{range}", "What exporters haven't taken yet.", "recfn.queue", waiting),)
 
 
 class Told:

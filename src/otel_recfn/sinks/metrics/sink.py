@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from opentelemetry.metrics import MeterProvider
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.adding import Tally
 from otel_recfn.sinks.metrics.durations import Durations, Taken
 from otel_recfn.sinks.metrics.instruments import Instruments
 from otel_recfn.sinks.metrics.meters import MeterResolver
@@ -25,8 +24,6 @@ from otel_recfn.sinks.metrics.sent_spans import SentSpans
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
 from otel_recfn.sinks.protocol import Sink
 
-_TOLD = {"counted": Tally.COUNTED, "other_kinds": Tally.OTHER_KINDS, "partial": Tally.PARTIAL, "overflowed": Tally.OVERFLOWED}
-
 
 class MetricsSink:
     """Sums up what is written; the readers of the meter provider take it.
@@ -34,7 +31,7 @@ class MetricsSink:
     Args:
         meter_provider: None for the global one, also when that is set later.
         sent: the spans that were sent, as exemplars.
-        max_series: how many series there may be; ranges of more are summed up in one, and ``overflowed`` counts them.
+        max_series: how many series there may be; ranges of more are summed up in one.
     """
 
     name = "metrics"
@@ -50,7 +47,6 @@ class MetricsSink:
         self._durations = Durations(max_series)
         self._report: Callable[[], Report] = _nothing
         self._from_zero = False
-        self._unasked = 0
         self._closed = False
 
     @property
@@ -68,9 +64,7 @@ class MetricsSink:
         """Add a batch to the sums, if there are readers."""
         instruments = self._follow_provider()
         streams = instruments.streams() if instruments is not None else None
-        if instruments is None or (streams is not None and not streams.asked):
-            self._unasked += len(batch)
-        else:
+        if instruments is not None and (streams is None or streams.asked):
             self._durations.add(batch, streams)
 
     def _follow_provider(self) -> Instruments | None:
@@ -104,11 +98,8 @@ class MetricsSink:
             self._instruments.detach(self)
 
     def counters(self) -> Mapping[str, int]:
-        """What became of rows; ``overflowed`` are among ``counted``. ``failed``: the SDK had changed in the middle."""
-        told = {name: int(self._durations.tally[place]) for name, place in _TOLD.items()}
-        failed = self._instruments.failed if self._instruments is not None else 0
-        rows = told["counted"] + told["other_kinds"] + told["partial"] + self._unasked
-        return {"rows": rows, **told, "unasked": self._unasked, "failed": failed}
+        """It loses nothing."""
+        return {}
 
     def after_fork_in_child(self) -> Sink | None:
         """An empty one: what the parent counted is the parent's."""
@@ -120,4 +111,4 @@ class MetricsSink:
 
 
 def _nothing() -> Report:
-    return Report({}, {})
+    return {}

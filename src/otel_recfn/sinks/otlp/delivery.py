@@ -1,7 +1,6 @@
 """Encoded spans to requests, and what became of them.
 
-spans = spans_exported + spans_failed + spans_pending
-spans_failed = spans_rejected + spans_refused + spans_crowded_out + spans_abandoned
+spans = exported + failed + dropped.queue_full + dropped.shutdown + those that wait
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class OtlpDelivery:
         """Whose the spans are."""
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
-        self._spans = self._abandoned = 0
+        self._spans = 0
         self._pid = os.getpid()
         self._ended = False
 
@@ -105,32 +104,19 @@ class OtlpDelivery:
             return
         self._ended = True
         self._sender.end(LAST_SEND_S)
-        self._abandoned = self._spans - self._sender.counts.exported - self._sender.counts.lost
-        if self._abandoned:
-            _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", self._abandoned)
+        unsent = self.counters()["dropped.shutdown"]
+        if unsent:
+            _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", unsent)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""
         counts = self._sender.counts
-        reasons = {
-            "spans_rejected": counts.rejected,
-            "spans_refused": counts.refused,
-            "spans_crowded_out": counts.crowded_out,
-            "spans_abandoned": self._abandoned,
+        told = {
+            "exported": counts.exported,
+            "failed": counts.rejected + counts.refused,
+            "dropped.queue_full": counts.crowded_out,
         }
-        failed, spans = sum(reasons.values()), self._spans
-        exported = min(counts.exported, spans - failed)
-        return {
-            "spans": spans,
-            "spans_handed": 0,
-            "spans_exported": exported,
-            "spans_failed": failed,
-            "spans_pending": spans - exported - failed,
-            **reasons,
-            "requests_sent": counts.requests,
-            "requests_again": counts.retries,
-            "export_queue_bytes": self._sender.queue_bytes,
-        }
+        return {**told, "dropped.shutdown": self._spans - sum(told.values()) if self._ended else 0}
 
     def _seal(self) -> None:
         """Queue the request that is being filled."""

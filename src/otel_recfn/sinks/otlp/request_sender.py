@@ -57,7 +57,7 @@ def pauses() -> Iterator[float]:
 
 @dataclass
 class Counts:
-    """Of spans, but for requests and retries."""
+    """Of spans."""
 
     exported: int = 0
     rejected: int = 0
@@ -66,8 +66,6 @@ class Counts:
     """The server refused their request, and would again."""
     crowded_out: int = 0
     """The queue was full."""
-    requests: int = 0
-    retries: int = 0
 
     @property
     def lost(self) -> int:
@@ -209,11 +207,9 @@ class RequestSender:
     def _note(self, outcome: Outcome) -> None:
         """After an attempt: when the next one may be."""
         with self._changed:
-            self.counts.requests += 1
             if outcome.verdict is not Verdict.AGAIN:
                 self._failures, self._pauses = 0, pauses()
                 return
-            self.counts.retries += 1
             self._failures += 1
             now = time.monotonic()
             if outcome.delay_s is None:

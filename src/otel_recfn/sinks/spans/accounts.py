@@ -1,12 +1,11 @@
-"""How many rows came, and what became of each.
+"""How many ranges came, and what became of each.
 
-    rows + roots + summaries + open_ranges
-        = spans + folded + folding + dropped_by_hook + unsampled + suppressed + no_provider + other_kinds
-          + queue_dropped + abandoned + failed
+    recorded + added = spans that were handed on + folded + folding + unsampled + queue_full + shutdown + error
 
-``open_ranges`` are spans of ranges that were told while they were open, whatever becomes of their rows. ``folding`` are rows in
-units that aren't decided, or wait to be sent; ``queue_dropped`` those of units that the queue had no room for, ``abandoned``
-those that the end found unsent, ``failed`` those of units of which spans could not be made.
+``added`` are spans of no single range: roots, sums, ranges that were told while they were open, whatever becomes of their rows.
+``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook, or as
+there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent; ``queue_full`` those that the
+queue had no room for, ``shutdown`` those that the end found unsent, ``error`` those of which spans could not be made.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from collections.abc import Sequence
 
 from otel_recfn.batches.span_plan import Fate
 
-_COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
-_SOURCES = ("rows", "roots", "summaries", "open_ranges")
-_LOST = ("queue_dropped", "abandoned", "failed")
-_NAMES = (*_SOURCES, "folded", "folding", "dropped_by_hook", *_COUNTERS.values(), "no_provider", *_LOST)
+_LOST = ("queue_full", "shutdown", "error")
+_NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
 
 
 class Accounts:
@@ -39,15 +36,16 @@ class Accounts:
                 self._counts[name] += count
             return True
 
-    def add_rows(self, fates: Sequence[int], **more: int) -> None:
-        """Count the rows of a batch, of which so many have each fate."""
-        self.add(rows=sum(fates), **{name: fates[fate] for fate, name in _COUNTERS.items()}, **more)
+    def add_rows(self, fates: Sequence[int], folding: int) -> None:
+        """Count the ranges of a batch, of whose rows so many have each fate."""
+        ranges = sum(fates) - fates[Fate.OTHER_KIND]
+        self.add(recorded=ranges, unsampled=fates[Fate.SUPPRESSED] + fates[Fate.UNSAMPLED], folding=folding)
 
     def close(self) -> None:
-        """What is unsent is abandoned."""
+        """What is unsent isn't sent any more."""
         with self._lock:
             self._closed = True
-            self._counts["abandoned"] += self._counts["folding"]
+            self._counts["shutdown"] += self._counts["folding"]
             self._counts["folding"] = 0
 
     @property

@@ -82,7 +82,7 @@ class RootSpans:
         traces = self._traces[first:last]
         folded = sum(trace.folded_ranges for trace in traces)
         spans = [mapper.root_span(trace) for trace in traces]
-        return Made(spans, {"roots": len(traces), "folded": folded, "folding": -folded})
+        return Made(spans, {"added": len(traces), "folded": folded, "folding": -folded})
 
 
 class KeptSpans:
@@ -109,7 +109,7 @@ class KeptSpans:
             told = {**told, row: {**told.get(row, {}), DROPPED: dropped}}
         spans = mapper.spans(plan, told)
         kept, folded = last - first, int(self._folded[first:last].sum()) if self._folded is not None else 0
-        counts = {"folded": folded, "folding": -kept - folded, "dropped_by_hook": kept - len(spans)}
+        counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
         return Made(spans, counts, part_that_was_made(plan, spans))
 
 
@@ -131,7 +131,7 @@ class SummarySpans:
         """See Piece."""
         part = slice(self._begin + first, self._begin + last)
         spans, folded = mapper.summaries(self._summaries.make(part)), self._summaries.folded(part)
-        return Made(spans, {"summaries": len(spans), "folded": folded, "folding": -folded})
+        return Made(spans, {"added": len(spans), "folded": folded, "folding": -folded})
 
 
 def roots_alone(finished: Sequence[StepTrace], sent: Iterable[StepTrace]) -> list[DecidedUnits]:

@@ -1,10 +1,9 @@
 """Finished spans to a provider's span processors, in chunks that their queues have room for, and what became of them.
 
-    spans = spans_exported + spans_failed + spans_pending + spans_handed
-    spans_failed = spans_refused + spans_abandoned
+    spans = exported + failed + dropped.shutdown + those that wait
 
-``spans_refused`` are those that an exporter did not take, ``spans_abandoned`` those that none was seen to finish with.
-``spans_handed`` are those given to processors whose exporter can't be watched.
+``failed`` are those that an exporter did not take, ``dropped.shutdown`` those that none was seen to finish with. Where an
+exporter can't be watched, what its processor was given is taken for ``exported``.
 """
 
 from __future__ import annotations
@@ -183,14 +182,6 @@ class SpanDelivery:
         """What became of the spans; the module's docstring says how the counts add up."""
         watched = self._spans - self._unwatched
         exported, finished = min(self._watch.exported, watched), min(self._watch.finished, watched)
-        failed = max(0, finished - exported, watched - exported - self._waiting())
-        refused = min(self._watch.refused, failed)
-        return {
-            "spans": self._spans,
-            "spans_handed": self._unwatched,
-            "spans_exported": exported,
-            "spans_failed": failed,
-            "spans_pending": watched - exported - failed,
-            "spans_refused": refused,
-            "spans_abandoned": failed - refused,
-        }
+        lost = max(0, finished - exported, watched - exported - self._waiting())
+        failed = min(self._watch.refused, lost)
+        return {"exported": exported + self._unwatched, "failed": failed, "dropped.shutdown": lost - failed}

@@ -141,7 +141,7 @@ class _WatchedExporter:
             answered = True
         except CallLeft:
             pass
-        except Exception:
+        except (Exception, SystemExit):
             answered = True
             raise
         finally:

@@ -129,7 +129,7 @@ class OpenTree:
         """See Piece."""
         roots = [self._mapper.root_span(self._root)] if first == 0 else []
         spans = self._mapper.spans(self._plan.part(slice(max(0, first - 1), last - 1)))
-        return Made([*roots, *spans], {"roots": len(roots), "open_ranges": len(spans)})
+        return Made([*roots, *spans], {"added": len(roots) + len(spans)})
 
 
 def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:

@@ -90,7 +90,7 @@ class Sender:
         """Send these. Their ranges are counted as ``folding`` by now."""
         self.start()
         for dropped in self._queue.put(units):
-            self._accounts.add(queue_dropped=dropped.ranges, folding=-dropped.ranges)
+            self._accounts.add(queue_full=dropped.ranges, folding=-dropped.ranges)
 
     def flush(self, timeout_s: float) -> bool:
         """Send what was put, and export; False where the time wasn't enough, or it would wait for itself."""
@@ -117,7 +117,7 @@ class Sender:
                     self._hurries.clear()
 
     def close(self, timeout_s: float, process_ends: bool) -> None:
-        """Send what was put, and export, in so many seconds; the rest is abandoned and counted.
+        """Send what was put, and export, in so many seconds; the rest is dropped and counted.
 
         Where the process ends, a backend that is known to be down is not waited for. Where a processor or an exporter calls,
         the sender's thread goes on, and is not waited for.
@@ -173,7 +173,7 @@ class Sender:
                 self._delivery.idle()
 
     def _send(self, units: DecidedUnits) -> None:
-        """Send units; where spans can't be made, the rest of them counts as failed."""
+        """Send units; where spans can't be made, the rest of them is lost."""
         left = units.ranges
         try:
             mapper = self._target.use()
@@ -187,7 +187,7 @@ class Sender:
                 self._hand_on(made)
                 self._rest(time.thread_time() - began)
         except BaseException:  # also one of the program's hook or processor
-            self._accounts.add(failed=left, folding=-left)
+            self._accounts.add(error=left, folding=-left)
             raise
 
     def _made(self, piece: Piece, mapper: SpanMapper, first: int) -> Made:

@@ -74,7 +74,6 @@ class SpansSink:
     """
 
     name = "spans"
-    losses = ("queue_dropped", "abandoned", "failed", "spans_refused", "spans_rejected", "spans_crowded_out", "spans_abandoned")
     flushes_beside_writes = True
     wants_unsampled = False
     tells_of_spans = False
@@ -132,12 +131,12 @@ class SpansSink:
         self._written_at = time.monotonic()
         target = self._resolver.resolve()
         if target is None:
-            self._accounts.add(rows=len(batch), no_provider=len(batch))
+            self._accounts.add(recorded=len(batch), unsampled=len(batch))
             return
         batch = self._surroundings.without_inherited(batch)
         roots = self._traces.advance(batch, target)
         added, decided = self._folded(lambda: self._folding.add(batch, roots))
-        self._accounts.add_rows(added.fates, folding=added.planned)
+        self._accounts.add_rows(added.fates, added.planned)
         self._undecided += added.planned
         self._put(decided)
 
@@ -166,7 +165,7 @@ class SpansSink:
         try:
             return step()
         except BaseException:
-            self._accounts.add(failed=self._undecided, folding=-self._undecided)
+            self._accounts.add(error=self._undecided, folding=-self._undecided)
             self._folding, self._undecided = self._made_folding(), 0
             raise
 
@@ -213,7 +212,7 @@ class SpansSink:
 
     def process_ends(self, timeout_s: float) -> float:
         """``close`` follows; afterwards the provider exports what is queued, for as long as that takes. No time for a backend
-        that is known to be down: all would be abandoned anyway."""
+        that is known to be down: all would be dropped anyway."""
         self._end_s = 0.0 if self._delivery.has_failed else timeout_s
         return self._end_s
 
@@ -227,12 +226,16 @@ class SpansSink:
             self._sender.close(min(timeout_s, self._end_s), process_ends=self._end_s < math.inf)
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the rows; ``accounts.py`` and ``delivery.py`` say how the counts add up.
-
-        ``roots_limited`` and ``roots_unsampled`` count traces, ``unsampled`` their rows too.
-        """
-        traces = {"roots_limited": self._traces.limited, "roots_unsampled": self._traces.unsampled}
-        return {**self._accounts.counts(), **self._delivery.counters(), **traces}
+        """What became of ranges, and of spans, as ``model/counters.py`` names it."""
+        ranges, spans = self._accounts.counts(), self._delivery.counters()
+        return {
+            **{name: ranges[name] for name in ("recorded", "added", "folded", "unsampled")},
+            "exported": spans["exported"],
+            "failed": spans["failed"],
+            "dropped.queue_full": ranges["queue_full"] + spans.get("dropped.queue_full", 0),
+            "dropped.shutdown": ranges["shutdown"] + spans["dropped.shutdown"],
+            "dropped.error": ranges["error"],
+        }
 
     def after_fork_in_child(self) -> Sink | None:
         """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""

@@ -82,10 +82,6 @@ class StepTraces:
         self._finished: list[StepTrace] = []
         """The traces whose root spans are complete, each once; only those that are recorded."""
         self._swept_ns = 0
-        self.limited = 0
-        """Traces that the limit refused."""
-        self.unsampled = 0
-        """Traces that the sampler refused."""
 
     def advance(self, batch: Batch, target: SpanTarget) -> dict[int, SpanContext]:
         """Take in a batch: its announced begins, then whatever its rows say.
@@ -168,10 +164,7 @@ class StepTraces:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
         trains = thread.trains and not begin.is_evaluation
         start = self._surroundings.start_root(target, TRAINING if trains else self._name_of(begin))
-        if start is None:
-            self.unsampled += 1
-        elif (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
-            self.limited += 1
+        if start is not None and (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
             start = None
         return self._new_trace(start, begin)
 

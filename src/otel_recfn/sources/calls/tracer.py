@@ -161,7 +161,3 @@ class CallSource:
         if _active is self:
             self._telling(self._tracer.stop)
             _active = None
-
-    def counters(self) -> dict[str, int]:
-        """See Source.counters."""
-        return {"threads_left_alone": self._tracer.threads_left_alone()}

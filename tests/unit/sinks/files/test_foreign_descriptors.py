@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import logging
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,29 +71,26 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 
 class TestChromeTrace:
-    def test_the_programs_files_stay_as_they_are_and_the_trace_goes_on(self, path: Path, program: Program) -> None:
+    def test_the_programs_files_stay_as_they_are_and_the_trace_ends(self, path: Path, program: Program) -> None:
         sink = ChromeTraceSink(path)
-        for turn in range(6):
-            sink.write(make_batch([{"name": f"op {turn}"}] * 50))
-            if turn in (0, 1, 3):
-                program.takes_over(ours(path.parent) - set(program._open))
-        assert names_in(path) == [f"op {turn}" for turn in range(6) for _ in range(50)]
+        sink.write(make_batch([{"name": "before"}]))
+        program.takes_over(ours(path.parent))
+        with pytest.raises(OSError, match="closed a descriptor that is not its own"):
+            sink.write(make_batch([{"name": "after"}]))
         sink.close(1.0)
         program.finds_its_files_as_they_were()
-        assert names_in(path) == [f"op {turn}" for turn in range(6) for _ in range(50)]
-        assert sink.counters()["failed"] == 0
-        assert sink.counters()["reopened"] > 0
+        assert names_in(path) == ["before"]
 
     def test_numbers_that_are_closed_only(self, path: Path) -> None:
         sink = ChromeTraceSink(path)
-        for turn in range(4):
-            sink.write(make_batch([{"name": f"op {turn}"}]))
-            for number in ours(path.parent):
-                os.close(number)
+        sink.write(make_batch([{"name": "before"}]))
+        for number in ours(path.parent):
+            os.close(number)
+        with pytest.raises(OSError, match="closed a descriptor that is not its own"):
+            sink.write(make_batch([{"name": "after"}]))
         sink.close(1.0)
-        assert names_in(path) == [f"op {turn}" for turn in range(4)]
+        assert names_in(path) == ["before"]
         assert os.listdir(path.parent) == [path.name]
-        assert not ours(path.parent)
 
     def test_the_program_opens_the_trace_itself(self, path: Path) -> None:
         """Same file, so same device and inode: still not our descriptor."""
@@ -106,11 +101,12 @@ class TestChromeTrace:
             opened = os.open(path, os.O_RDONLY)
             os.dup2(opened, number)
             os.close(opened)
-        sink.write(make_batch([{"name": "after"}]))
+        with pytest.raises(OSError, match="closed a descriptor that is not its own"):
+            sink.write(make_batch([{"name": "after"}]))
         sink.close(1.0)
         for number in numbers:
             os.close(number)  # raises where we had closed it
-        assert names_in(path) == ["before", "after"]
+        assert names_in(path) == ["before"]
 
     def test_while_it_is_closed(self, path: Path, program: Program) -> None:
         sink = ChromeTraceSink(path)
@@ -126,29 +122,6 @@ class TestChromeTrace:
         in_child(lambda: (sink.after_fork_in_child(), program.finds_its_files_as_they_were()))
         sink.close(1.0)
 
-    def test_at_any_moment(self, path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Between any two writes of ours."""
-        chance, write = random.Random(7), os.pwrite
-        taken: set[int] = set()
-
-        def write_then_lose(fd: int, data: Any, offset: int) -> int:
-            written = write(fd, data, offset)
-            if chance.random() < 0.05:
-                lost = ours(path.parent) - taken
-                program.takes_over(lost)
-                taken.update(lost)
-            return written
-
-        monkeypatch.setattr(os, "pwrite", write_then_lose)
-        sink = ChromeTraceSink(path)
-        for turn in range(40):
-            sink.write(make_batch([{"name": f"op {turn}"}] * 50))
-        sink.close(1.0)
-        assert len(names_in(path)) == sink.counters()["events_written"]
-        assert sink.counters()["events_written"] + sink.counters()["failed"] == 2000
-        assert sink.counters()["events_written"] >= 1500
-        program.finds_its_files_as_they_were()
-
     def test_standard_output_is_not_a_number_for_us(self, path: Path) -> None:
         in_child(lambda: write_without_standard_streams(path))
         assert names_in(path) == ["op"]
@@ -163,7 +136,7 @@ class TestChromeTrace:
     def test_a_program_that_becomes_a_daemon(self, path: Path) -> None:
         in_child(lambda: record_as_a_daemon(path))
         (of_child,) = path.parent.glob("trace.pid*")
-        assert names_in(of_child) == ["before", "after"]
+        assert names_in(of_child) == ["before"]
         assert (path.parent / "own").read_bytes() == FOREIGN
 
 
@@ -182,6 +155,7 @@ def record_as_a_daemon(path: Path) -> None:
     with record_function("before"):
         pass
     instrumentor.flush(PATIENCE_S)
+    logging.disable()  # the descriptors of its handlers are closed, too
     os.closerange(3, 1024)
     os.chdir("/")
     own = [os.open(path.parent / "own", os.O_CREAT | os.O_RDWR) for _ in range(64)]
@@ -204,4 +178,4 @@ def test_a_legacy_profile_leaves_the_programs_files_alone(tmp_path: Path, progra
     profile.close()
     del profile
     program.finds_its_files_as_they_were()
-    assert [event["name"] for event in json.loads((where / "steps.trace").read_text())] == ["step"]
+    assert os.listdir(where) == []

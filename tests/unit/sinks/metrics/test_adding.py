@@ -19,7 +19,7 @@ from batches import make_batch
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind
-from otel_recfn.sinks.metrics.adding import Tally, add_durations, find_series
+from otel_recfn.sinks.metrics.adding import add_durations, find_series
 from otel_recfn.sinks.metrics.buckets import Layout, PowerRule, least_above
 from otel_recfn.sinks.metrics.power_indices import bucket_indices
 from otel_recfn.sinks.metrics.series import OVERFLOW, SeriesTable
@@ -58,22 +58,14 @@ def found(table: SeriesTable, batch: Batch) -> NDArray[np.int32]:
 @examples(150)
 @given(st.lists(ROWS, max_size=4))
 def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -> None:
-    table, sums, tally = SeriesTable(6), DurationSums(LAYOUT), np.zeros(len(Tally), np.int64)
+    table, sums = SeriesTable(6), DurationSums(LAYOUT)
     durations: list[list[int]] = [[] for _ in range(7)]
-    became: Counter[Tally] = Counter()
     for batch in map(make_batch, given_batches):
-        add_durations(batch, found(table, batch), sums, tally)
+        add_durations(batch, found(table, batch), sums)
         known = {(one.scope, one.name): number for number, one in enumerate(table.series) if one is not None}
         for row in batch.events():
-            if row.kind != EventKind.RANGE:
-                became[Tally.OTHER_KINDS] += 1
-            elif row.flags & EventFlag.PARTIAL:
-                became[Tally.PARTIAL] += 1
-            else:
-                number = known.get((row.scope, row.name), OVERFLOW)
-                became.update([Tally.COUNTED] + [Tally.OVERFLOWED] * (number == OVERFLOW))
-                durations[number].append(max(row.end_ns - row.start_ns, 0))
-    assert tally.tolist() == [became[one] for one in Tally]
+            if row.kind == EventKind.RANGE and not row.flags & EventFlag.PARTIAL:
+                durations[known.get((row.scope, row.name), OVERFLOW)].append(max(row.end_ns - row.start_ns, 0))
     for number, all_ns in enumerate(durations):
         if all_ns:
             plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1], all_ns.count(0)]
@@ -120,12 +112,11 @@ def test_power_buckets_are_those_of_the_sdk(durations: list[int], scale: int) ->
 
 
 def test_more_series_than_there_may_be_are_summed_up_in_one() -> None:
-    table, sums, tally = SeriesTable(2), DurationSums(LAYOUT), np.zeros(len(Tally), np.int64)
+    table, sums = SeriesTable(2), DurationSums(LAYOUT)
     batch = batch_of([(f"op {n}", 0, 10) for n in range(5)] + [("op 0", 0, 5)])
-    add_durations(batch, found(table, batch), sums, tally)
+    add_durations(batch, found(table, batch), sums)
     assert [one and one.name for one in table.series] == [None, "op 0", "op 1"]
     assert sums.series[:3, [Of.COUNT, Of.TOTAL]].tolist() == [[3, 30], [2, 15], [1, 10]]
-    assert tally.tolist() == [6, 0, 0, 3]
 
 
 def test_a_name_has_its_series_also_in_another_list_of_names() -> None:
@@ -136,12 +127,12 @@ def test_a_name_has_its_series_also_in_another_list_of_names() -> None:
 
 
 def test_sums_keep_what_they_have_when_they_grow() -> None:
-    table, sums, tally = SeriesTable(), DurationSums(LAYOUT, 3), np.zeros(len(Tally), np.int64)
+    table, sums = SeriesTable(), DurationSums(LAYOUT, 3)
     for n in range(20):
         batch = batch_of([(f"op {n}", 0, 1000 + n), ("same", 0, 7)])
         numbers = found(table, batch)
         sums = sums.grown(len(table))
-        add_durations(batch, numbers, sums, tally)
+        add_durations(batch, numbers, sums)
     by_name = {one.name: number for number, one in enumerate(table.series) if one is not None}
     assert sums.series[by_name["same"], [Of.COUNT, Of.TOTAL]].tolist() == [20, 140]
     assert sums.series[by_name["op 3"], Of.MOST] == 1003
@@ -152,16 +143,13 @@ def test_wrong_arrays_are_refused_and_touch_no_memory() -> None:
     batch, table = batch_of([("a", 0, 1)]), SeriesTable()
     slots = found(table, batch)
     short = np.zeros(1, np.int64)
-    series, tally = np.zeros((4, FIELDS), np.int64), np.zeros(len(Tally), np.int64)
-    with pytest.raises(ValueError, match="tally"):
-        _native.add_durations(batch, slots, series, short, [], [])
+    series = np.zeros((4, FIELDS), np.int64)
     with pytest.raises(ValueError, match="counts"):
-        _native.add_durations(batch, slots, series, tally, [(np.zeros(3, np.int64), short)], [])
+        _native.add_durations(batch, slots, series, [(np.zeros(3, np.int64), short)], [])
     with pytest.raises(ValueError, match="ranges"):
-        _native.add_durations(batch, slots, series, tally, [], [(20, 1.0, np.zeros(1, np.int32), 160, short, short)])
+        _native.add_durations(batch, slots, series, [], [(20, 1.0, np.zeros(1, np.int32), 160, short, short)])
     with pytest.raises(ValueError, match="scale"):
-        _native.add_durations(batch, slots, series, tally, [], [(21, 1.0, np.zeros(1, np.int32), 160, short, short)])
+        _native.add_durations(batch, slots, series, [], [(21, 1.0, np.zeros(1, np.int32), 160, short, short)])
     with pytest.raises(TypeError, match="numbers"):
-        _native.add_durations(batch, slots.astype(np.int64), series, tally, [], [])
-    _native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), tally, [], [])
-    assert tally.tolist() == [0, 0, 0, 0]
+        _native.add_durations(batch, slots.astype(np.int64), series, [], [])
+    _native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), [], [])

@@ -16,6 +16,7 @@ from batches import make_batch
 from forked import fork, in_child
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics import instruments
+from otel_recfn.sinks.metrics.sums import Of
 from otel_recfn.support import own_thread
 from patience import PATIENCE_S
 
@@ -37,21 +38,18 @@ class TestWhatCounts:
         found = points(ours.readers[0])
         assert set(found) == {ADD, (("recfn.name", "turned"), ("recfn.scope", "FUNCTION"))}
         assert found[ADD]["total"] == 500e-9
-        told = {"rows": 4, "counted": 2, "other_kinds": 1, "partial": 1, "overflowed": 0, "unasked": 0, "failed": 0}
-        assert ours.sink.counters() == told
 
     def test_a_name_that_utf8_can_not_hold(self, ours: Ours) -> None:
         ours.record([("bad \ud800", 0, 1)])
         assert list(points(ours.readers[0])) == [(("recfn.name", "bad \\ud800"), ("recfn.scope", "FUNCTION"))]
 
-    def test_series_beyond_the_bound_are_one_and_counted(self) -> None:
+    def test_series_beyond_the_bound_are_one(self) -> None:
         ours = Ours([reader(CUMULATIVE)], max_series=3)
         for first in (0, 5):
             ours.record([(f"op {n}", 0, 100) for n in range(first, first + 10)])
             found = counts(ours.readers[0])
         assert len(found) == 4
         assert found[OVERFLOW] == 20 - 3
-        assert ours.sink.counters()["overflowed"] == 20 - 3
 
     def test_the_bound_of_the_sdk_holds_too(self) -> None:
         if "aggregation_cardinality_limit" not in inspect.signature(View).parameters:
@@ -77,19 +75,19 @@ class TestForks:
     def test_a_child_counts_its_own(self, ours: Ours) -> None:
         counted = Counted()
         ours.sink.report_from(counted)
-        counted.set(spans__spans=5)
+        counted.set(exported=5)
         ours.record([("aten::add", 0, 1)] * 5)
-        assert values(ours.readers[0], "recfn.ranges")["span"] == 5
+        assert values(ours.readers[0], "recfn.ranges")["exported"] == 5
         ours.record([("aten::add", 0, 1)] * 50)
 
         def work() -> None:
             fresh = ours.sink.after_fork_in_child()
             assert fresh is not None
-            counted.set(spans__spans=2)
+            counted.set(exported=2)
             fresh.write(batch_of([("aten::add", 0, 1)] * 3))
             found = counts(ours.readers[0])
             assert found == {ADD: 8}, found
-            assert values(ours.readers[0], "recfn.ranges")["span"] == 5 + 2
+            assert values(ours.readers[0], "recfn.ranges")["exported"] == 5 + 2
 
         in_child(work)
         assert counts(ours.readers[0]) == {ADD: 55}
@@ -119,7 +117,7 @@ class TestForks:
         fresh = ours.sink.after_fork_in_child()
         assert fresh is not None
         fresh.write(batch_of([("aten::add", 0, 1)] * 3))
-        assert fresh.counters()["counted"] == 3
+        assert [taken.sums.series[:, Of.COUNT].sum() for taken in fresh.take()] == [3]
 
     def test_a_callback_tells_nothing_while_somebody_forks(self, ours: Ours) -> None:
         found: list[dict[Any, int]] = []

@@ -56,7 +56,7 @@ def reason(text: str) -> Act:
 def send(sending: MakeSending, exporter: Any) -> dict[str, int]:
     to = sending(exporter)
     to.send("op")
-    to.delivery.flush(0.5 if "spans_pending" in to.counts() else PATIENCE_S)
+    to.delivery.flush(0.5 if "waiting" in to.counts() else PATIENCE_S)
     to.end()
     counts: dict[str, int] = to.counts()
     return counts
@@ -124,14 +124,14 @@ def test_a_header_that_cannot_be_sent(over: Any, value: str, sending: MakeSendin
             getattr(exporter, "_client", exporter)._headers["authorization"] = value
         else:
             exporter._headers = (("authorization", value),)
-        assert send(sending, exporter)["spans_refused"] == 1
+        assert send(sending, exporter)["failed"] == 1
     said = "the endpoint or a header can't be used as it is" if over is OverHttp else "gRPC INTERNAL: Invalid metadata"
     assert said in caplog.text
 
 
 @pytest.mark.parametrize("endpoint", [f"http://{USER}:{PASSWORD}@[oh?key={KEY}", f"{USER}:{PASSWORD}@localhost:1?key={KEY}"])
 def test_an_endpoint_that_is_none(endpoint: str, sending: MakeSending) -> None:
-    assert send(sending, OverHttp(endpoint=endpoint))["spans_refused"] == 1
+    assert send(sending, OverHttp(endpoint=endpoint))["failed"] == 1
 
 
 UNREACHABLE = f"Max retries exceeded with url: http://{USER}:{PASSWORD}@there/v1/traces?key={KEY}"

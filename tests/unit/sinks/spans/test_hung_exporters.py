@@ -63,10 +63,10 @@ def test_an_end_in_the_middle_of_an_export(volume: Volume, at_once: bool, proces
     sink.close(0.1)
     assert not exporter.go_on.is_set()
     counters = dict(sink.counters())
-    assert counters["folding"] == 0
-    assert ROWS <= counters["abandoned"] < 2 * ROWS  # what is left of the first unit is, too
-    assert_balanced(counters)
+    assert ROWS <= counters["dropped.shutdown"] <= 2 * ROWS  # what is left of the first unit is, too
+    if process_ends:  # else the processors have some, and go on
+        assert_balanced(counters)
     exporter.go_on.set()
     flushing.join(PATIENCE_S)
     provider.shutdown()
-    assert len(exporter.spans) <= counters["spans"]
+    assert len(exporter.spans) <= ROWS

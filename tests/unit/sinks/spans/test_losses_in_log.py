@@ -30,7 +30,7 @@ def rows() -> Batch:
     return make_batch([{"event_id": make_event_id(1, number), "context": REQUEST} for number in range(1, ROWS + 1)])
 
 
-def test_rows_that_are_abandoned_are_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_the_end_cuts_are_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     sink, session = Harness().sink, process_session()
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
@@ -42,7 +42,7 @@ def test_rows_that_are_abandoned_are_told(monkeypatch: pytest.MonkeyPatch, caplo
     sink.write(rows())
     session.stop(capture, PATIENCE_S)
     [told] = [message for message in caplog.messages if message.startswith("otel-recfn lost")]
-    assert told.startswith(f"otel-recfn lost spans.abandoned={ROWS}: ")
+    assert told.startswith(f"otel-recfn lost dropped.shutdown={ROWS}: ")
     assert any("no thread could be had" in message for message in caplog.messages)
 
 
@@ -79,11 +79,11 @@ def losses_at_the_end(exporter: SpanExporter, caplog: pytest.LogCaptureFixture, 
 
 def test_an_exporter_that_refuses_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
     [told] = losses_at_the_end(Refuses(), caplog, lambda: None)
-    assert told.startswith(f"otel-recfn lost spans.spans_refused={ROWS}: exporters refused them")
+    assert told.startswith(f"otel-recfn lost failed={ROWS}: exporters or the backend refused them")
 
 
 def test_an_exporter_that_is_not_done_at_the_end_is_not_said_to_have_refused(caplog: pytest.LogCaptureFixture) -> None:
     exporter = Hangs()
     [told] = losses_at_the_end(exporter, caplog, lambda: exporter.began.wait(PATIENCE_S))
     exporter.go_on.set()
-    assert told.startswith(f"otel-recfn lost spans.spans_abandoned={ROWS}: they were handed on, and no exporter had finished")
+    assert told.startswith(f"otel-recfn lost dropped.shutdown={ROWS}: the time for the end was over")

@@ -82,4 +82,4 @@ def test_a_trace_that_the_launcher_began_goes_on_here(carried: str, monkeypatch:
         assert {span.parent.trace_state.get("vendor") for span in roots} == {"1"}
     else:
         assert {span.parent for span in roots} == {None}
-    assert (len(roots), harness.sink.counters()["roots_limited"]) == (100, 20)  # as others
+    assert (len(roots), harness.sink.counters()["unsampled"]) == (100, 20)  # as others

@@ -1,0 +1,47 @@
+"""The numbers that say what became of what a capture recorded: whether anything was lost, where, and why.
+
+    recorded + added = exported + folded + unsampled + failed + waiting + all of ``dropped.<reason>``
+
+``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. ``incomplete`` ranges are among
+the others: they lack their end, their name, shapes or a stack. What a sink beside the spans lacks is
+``<sink>.dropped.<reason>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SETTLED = ("exported", "folded", "unsampled", "failed")
+DROPPED = ("dropped.buffer_full", "dropped.queue_full", "dropped.shutdown", "dropped.error")
+FATES = (*SETTLED, *DROPPED)
+NEVER_SEALED = ("unsampled", "dropped.buffer_full", "dropped.error")
+"""What the recorder tells of ranges that came to no sink."""
+
+
+def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -> dict[str, int]:
+    """A capture's counters.
+
+    Args:
+        rows: that were handed to its sinks.
+        recorder: what became of ranges there, by the names above.
+        sinks: the same of its sinks, by ``<sink>.<name>``.
+    """
+    own = {name.removeprefix("spans."): count for name, count in sinks.items()}
+    has_spans = "exported" in own
+    names = ("added", *FATES, "incomplete") if has_spans else ("dropped.buffer_full", "dropped.error", "incomplete")
+    never_sealed = sum(recorder.get(name, 0) for name in NEVER_SEALED)
+    counts = {"recorded": own.pop("recorded", rows) + never_sealed}
+    counts |= {name: own.pop(name, 0) + recorder.get(name, 0) for name in names}
+    if has_spans:
+        counts["waiting"] = counts["recorded"] + counts["added"] - sum(counts[name] for name in FATES)
+    return counts | own
+
+
+def is_loss(name: str) -> bool:
+    """Whether what such a counter counts was lost."""
+    return name in ("failed", "incomplete") or "dropped." in name
+
+
+def losses(counters: Mapping[str, int]) -> dict[str, int]:
+    """Those of the counters that say that something was lost."""
+    return {name: count for name, count in counters.items() if count and is_loss(name)}

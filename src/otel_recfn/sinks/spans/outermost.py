@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn import _native
 from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.model.batch import Batch, Track
@@ -83,11 +84,10 @@ def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
 
 def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
     """The ranges in these contexts."""
-    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):  # one look: numpy lets go of the GIL in each
+    if not contexts:
         return np.zeros(0, np.int64)
-    in_one = np.zeros(len(batch.contexts), np.bool_)
-    in_one[list(contexts)] = True
-    return np.flatnonzero(np.take(in_one, batch.context) & (batch.kind == _RANGE))
+    which = bytes([index in contexts for index in range(len(batch.contexts))])
+    return np.frombuffer(_native.ranges_in(batch, which, _RANGE), np.int64)
 
 
 def rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> RootRows:

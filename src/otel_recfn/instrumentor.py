@@ -222,6 +222,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             way_out=_way_out(settings, self._inherited),
             recorder_lost=session.recorder_lost,
             flush=self.flush,
+            exit_timeout_s=settings.exit_timeout_s,
+            process_ends=lambda: session.process_ends,
         )
         metrics = MetricsSink(settings.meter_provider, sent)
         files = _files(settings)
@@ -233,6 +235,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             spans=spans,
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
+            tells_of_spans=bool(files),
         )
         metrics.report_from(partial(_report, session, capture))
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on

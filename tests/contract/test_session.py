@@ -219,16 +219,14 @@ def test_a_sinks_own_losses_are_told_when_its_capture_ends(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Losing(InMemorySink):
-        losses = ("forgotten",)
-
         def counters(self) -> dict[str, int]:
-            return {"forgotten": len(self.events()), "remembered": 7}
+            return {"dropped": len(self.events()), "remembered": 7}
 
     capture = Capture(Selected(), [Losing()], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
     ranges(recorder, "one", "two")
     session.stop(capture, PATIENCE_S)
-    assert "otel-recfn lost in_memory.forgotten=2: see the log" in caplog.messages
+    assert any(message.startswith("otel-recfn lost in_memory.dropped=2: more ran than is kept") for message in caplog.messages)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -311,14 +309,11 @@ class Asking(InMemorySink):
         return True
 
 
-@pytest.mark.parametrize("says", [None, False, True])
-def test_drains_go_on_while_a_sink_is_flushed_that_says_they_may(session: Session, says: bool | None) -> None:
+def test_drains_go_on_while_a_sink_is_flushed(session: Session) -> None:
     other = Running(session, Selected())
-    sink = Asking(lambda: session.flush(other.capture, PATIENCE_S if says else 0.05))
-    if says is not None:
-        sink.flushes_beside_writes = says  # type: ignore[attr-defined]
+    sink = Asking(lambda: session.flush(other.capture, PATIENCE_S))
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
     assert session.flush(capture, PATIENCE_S)
     session.stop(capture, PATIENCE_S)
-    assert sink.found.is_set() == bool(says)
+    assert sink.found.is_set()

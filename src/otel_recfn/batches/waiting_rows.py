@@ -17,20 +17,18 @@ from otel_recfn.batches.merging import merged
 from otel_recfn.batches.span_plan import Places
 from otel_recfn.model.batch import TEXT_COLUMNS, Batch
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TRACK_COLUMNS
-from otel_recfn.model.empty_columns import empty_column, shared_column
+from otel_recfn.model.empty_columns import empty_column
 
 ROWS_TO_SPARE = 1 << 15
 """So many rows may be held in vain, some 5 MB, before they are looked through."""
 MOST_BATCHES = 32
 """More are put together: each is searched when a unit is decided."""
 
-_TABLES = dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
-_GATHERED = tuple(
-    [
-        (one.name, shared_column(one.dtype, one.empty) if one.seldom else None, _TABLES.get(one.name))
-        for one in COLUMNS
-    ]
+_TABLES = (
+    dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
 )
+_SHARED: dict[str, Any] = {one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom}
+_GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for one in COLUMNS])
 """Each column's name, what batches share that have nothing there, and the table that it indexes."""
 
 
@@ -110,6 +108,6 @@ def gathered(held: Sequence[_Held], numbers: Places) -> Batch:
 
 def _joined(tables: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """As what indexes them expects it: one after the other, but for where all are the same."""
-    if all([table is tables[0] for table in tables]):
+    if all(table is tables[0] for table in tables):
         return tables[0]
     return [entry for table in tables for entry in table]

@@ -45,6 +45,7 @@ _REASONS: Mapping[str, str] = {
     "spans_crowded_out": "the backend was slower than the program, or down; lower spans_per_second, or sample less",
     "spans_abandoned": "they were handed on, and no exporter had finished with them when the end or another provider came; "
     "flush() before it, raise exit_timeout_s, or speed up the exporter",
+    "metrics.failed": "the SDK's metrics changed while durations were handed to them; see the error above",
     "failed": "the file could not be written; see the error above, and whether the disk is full",
     "dropped": "more ran than is kept; raise max_events, or record a shorter time",
 }

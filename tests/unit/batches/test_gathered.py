@@ -54,7 +54,8 @@ def test_rows_say_what_they_said(batches: list[Batch], same_names: bool, data: s
     assert [getattr(whole, name).dtype for name in COLUMN_TYPES] == [*COLUMN_TYPES.values()]
     assert (whole.shapes == 0).tolist() == [not said[part][row].shapes for part, row in wanted]
     used = {text for row in whole.events() for text in (row.name, row.shapes)}
-    assert {*whole.names} == {"", *used} and whole.names[0] == ""
+    assert {*whole.names} == {"", *used}
+    assert whole.names[0] == ""
 
 
 def sharing(batch: Batch) -> Batch:

@@ -25,7 +25,7 @@ from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
 
-class Raising:
+class Raising(Sink):
     """Takes batches, some rows of each before it raises what it is told to."""
 
     name = "raising"

@@ -87,7 +87,8 @@ struct Wanted {
     part.resize(count), row.resize(count);
     for (size_t at = 0; at < count; ++at) {
       const int64_t number = numbers[static_cast<Py_ssize_t>(at)];
-      const auto after = std::upper_bound(held.begin(), held.end(), number, [](int64_t n, const Held& one) { return n < one.first; });
+      const auto is_before = [](int64_t wanted_number, const Held& one) { return wanted_number < one.first; };
+      const auto after = std::upper_bound(held.begin(), held.end(), number, is_before);
       if (after == held.begin()) return false;
       part[at] = static_cast<size_t>(after - held.begin()) - 1;
       row[at] = held[part[at]].row_of(number);
@@ -154,7 +155,8 @@ struct Gathering {
     for (PyObject* batch : batches) {
       columns.emplace_back();
       if (!columns.back().take(batch, name)) return false;
-      if (columns.back().item_bytes() == columns.front().item_bytes() && (tables == nullptr || columns.back().item_bytes() == 4)) continue;
+      const Py_ssize_t item = columns.back().item_bytes();
+      if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t))) continue;
       PyErr_Format(PyExc_ValueError, "column %U is of another type than others; all batches have the same columns", name);
       return false;
     }

@@ -29,6 +29,7 @@ from otel_recfn.sinks.files.process_paths import (
     paths_beside,
     tell_path,
 )
+from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.own_file import FileInUseError
 
 log = logging.getLogger("otel_recfn")
@@ -38,7 +39,7 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-class ChromeTraceSink:
+class ChromeTraceSink(Sink):
     """Writes every batch to a Chrome trace file.
 
     Where the file is in use by another process, this one writes its own: ``trace.pid<pid>.json`` beside ``trace.json``.
@@ -53,7 +54,6 @@ class ChromeTraceSink:
     """
 
     name = "chrome_trace"
-    losses = ("failed",)
 
     def __init__(
         self,

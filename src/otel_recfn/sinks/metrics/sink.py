@@ -28,7 +28,7 @@ from otel_recfn.sinks.protocol import Sink
 _TOLD = {"counted": Tally.COUNTED, "other_kinds": Tally.OTHER_KINDS, "partial": Tally.PARTIAL, "overflowed": Tally.OVERFLOWED}
 
 
-class MetricsSink:
+class MetricsSink(Sink):
     """Sums up what is written; the readers of the meter provider take it.
 
     Args:
@@ -38,7 +38,6 @@ class MetricsSink:
     """
 
     name = "metrics"
-    tells_of_spans = False
 
     def __init__(
         self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None, max_series: int = MAX_SERIES
@@ -53,7 +52,6 @@ class MetricsSink:
         self._unasked = 0
         self._closed = False
 
-    @property
     def wants_unsampled(self) -> bool:
         """Whether a meter provider has readers for durations: they are told of every range."""
         instruments = self._resolver.resolve()

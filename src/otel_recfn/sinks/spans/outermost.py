@@ -87,7 +87,8 @@ def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
     if not contexts:
         return np.zeros(0, np.int64)
     which = bytes([index in contexts for index in range(len(batch.contexts))])
-    return np.frombuffer(_native.ranges_in(batch, which, _RANGE), np.int64)
+    rows: NDArray[np.int64] = np.frombuffer(_native.ranges_in(batch, which, _RANGE), np.int64)
+    return rows
 
 
 def rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> RootRows:

@@ -12,7 +12,7 @@ No row is dropped on its way to its unit. A unit is sent whole, parents first, o
 
 from __future__ import annotations
 
-import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -52,12 +52,17 @@ def nothing_lost() -> int:
     return 0
 
 
+def lives_on() -> bool:
+    """Where nobody says that the process ends."""
+    return False
+
+
 def nothing_to_flush(timeout_s: float) -> bool:
     """Where nobody drains."""
     return True
 
 
-class SpansSink:
+class SpansSink(Sink):
     """Hands spans to a provider's span processors.
 
     Args:
@@ -71,13 +76,11 @@ class SpansSink:
         recorder_lost: ranges that the recorder has lost in all.
         way_out: how spans leave; through the provider's processors where it is None.
         flush: delivers what was recorded, in so many seconds; the provider's ``force_flush`` and ``shutdown`` call it first.
+        exit_timeout_s: how long ``close`` may wait for a backend where the process ends.
+        process_ends: whether it does.
     """
 
     name = "spans"
-    losses = ("queue_dropped", "abandoned", "failed", "spans_refused", "spans_rejected", "spans_crowded_out", "spans_abandoned")
-    flushes_beside_writes = True
-    wants_unsampled = False
-    tells_of_spans = False
 
     def __init__(
         self,
@@ -92,7 +95,12 @@ class SpansSink:
         way_out: WayOut | None = None,
         recorder_lost: Callable[[], int] = nothing_lost,
         flush: Callable[[float], bool] = nothing_to_flush,
+        exit_timeout_s: float = 2.0,
+        process_ends: Callable[[], bool] = lives_on,
     ) -> None:
+        self._lock = threading.RLock()
+        """Held while units are changed: by who writes, or flushes."""
+        self._exit_timeout_s, self._process_ends = exit_timeout_s, process_ends
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._find_worker = hook, find_worker
         self._sent, self._recorder_lost = sent, recorder_lost
@@ -112,8 +120,6 @@ class SpansSink:
         self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
         self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit)
         self._written_at = time.monotonic()
-        self._end_s = math.inf
-        """What the end of the process may take; without limit where it doesn't end."""
 
     def _made_folding(self) -> Folding | EveryRange:
         volume = self._volume
@@ -127,9 +133,21 @@ class SpansSink:
         self._sender.start()
         self._resolver.resolve()
 
+    def wants_unsampled(self) -> bool:
+        """They become no spans."""
+        return False
+
     def write(self, batch: Batch) -> None:
-        """Fold a batch into its units, and have those sent that are decided by it."""
-        self._written_at = time.monotonic()
+        """Fold a batch into its units, and have those sent that are decided by it, or whose spans had ended before."""
+        with self._lock:
+            if len(batch) or batch.opened:
+                self._written_at = time.monotonic()
+                self._add(batch)
+            self._folding.note_drained(batch.drained_ns)
+            self._traces.close_idle(batch.drained_ns)
+            self._decide(rests=time.monotonic() - self._written_at > REST_SECONDS)
+
+    def _add(self, batch: Batch) -> None:
         target = self._resolver.resolve()
         if target is None:
             self._accounts.add(rows=len(batch), no_provider=len(batch))
@@ -141,14 +159,9 @@ class SpansSink:
         self._undecided += added.planned
         self._put(decided)
 
-    def note_drained(self, drained_ns: int, flushes: bool) -> None:
-        """What had ended by then has been written: decide the units whose spans had.
-
-        Where a flush follows, those below spans whose end can't be seen, too.
-        """
-        self._folding.note_drained(drained_ns)
-        self._traces.close_idle(drained_ns)
-        if flushes or time.monotonic() - self._written_at > REST_SECONDS:
+    def _decide(self, rests: bool) -> None:
+        """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
+        if rests:
             self._folding.rest()
         self._put(self._folded(lambda: self._folding.due(self._traces.take_finished())))
 
@@ -156,7 +169,8 @@ class SpansSink:
         """Hand on spans of the ranges that are open for long, each once."""
         target = self._resolver.resolve()
         if target is not None:
-            self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
+            with self._lock:
+                self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
     def _folded(self, step: Callable[[], Result]) -> Result:
         """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted.
@@ -208,23 +222,27 @@ class SpansSink:
         return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what was decided. Units that may still grow stay open. From any thread, also while another one writes."""
+        """Decide and export. Units that may still grow stay open."""
+        with self._lock:
+            self._decide(rests=True)
         return self._sender.flush(timeout_s)
 
-    def process_ends(self, timeout_s: float) -> float:
-        """``close`` follows; afterwards the provider exports what is queued, for as long as that takes. No time for a backend
-        that is known to be down: all would be abandoned anyway."""
-        self._end_s = 0.0 if self._delivery.has_failed else timeout_s
-        return self._end_s
-
     def close(self, timeout_s: float) -> None:
-        """End all roots, export, and leave the provider as it was."""
+        """End all roots, export, and leave the provider as it was.
+
+        Where the process ends, the provider exports afterwards what is queued, for as long as that takes. No time for a backend
+        that is known to be down: all would be abandoned anyway.
+        """
+        process_ends = self._process_ends()
+        if process_ends:
+            timeout_s = 0.0 if self._delivery.has_failed else min(timeout_s, self._exit_timeout_s)
         self._provider_calls.remove()
         try:
-            self._traces.close_all()
-            self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
+            with self._lock:
+                self._traces.close_all()
+                self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
         finally:  # also where there is no memory for it
-            self._sender.close(min(timeout_s, self._end_s), process_ends=self._end_s < math.inf)
+            self._sender.close(timeout_s, process_ends)
 
     def counters(self) -> Mapping[str, int]:
         """What became of the rows; ``accounts.py`` and ``delivery.py`` say how the counts add up.
@@ -251,6 +269,8 @@ class SpansSink:
             self._way_out.after_fork_in_child(),
             self._recorder_lost,
             self._flush,
+            self._exit_timeout_s,
+            self._process_ends,
         )
         fresh._resolver.resolve()  # the ranges of the child ask this sink for its spans
         return fresh

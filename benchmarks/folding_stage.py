@@ -28,11 +28,9 @@ from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.sinks.spans.budgets import Budgets, Volume
-from otel_recfn.sinks.spans.folding import Folding
-from otel_recfn.sinks.spans.open_units import OpenUnits
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.folding import Folding, OpenUnits
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import Surroundings
+from otel_recfn.sinks.spans.surroundings import ProgramSpans, Surroundings
 
 RESOURCE = Resource({})
 """Making one of its own would cost a span 5 ms."""

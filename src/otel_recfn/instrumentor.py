@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_recfn.session.session import Session
     from otel_recfn.sinks.chrome.background import TraceFileWriter
     from otel_recfn.sinks.metrics.pipeline import Report
-    from otel_recfn.sinks.spans.way_out import WayOut
+    from otel_recfn.sinks.spans.delivery import WayOut
     from otel_recfn.support.spawned import Given
 
 log = logging.getLogger("otel_recfn")

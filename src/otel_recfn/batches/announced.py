@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.model.announced import OpenedColumns
-from otel_recfn.model.batch import COLUMN_TYPES, Batch, Opened
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, Opened, OpenedColumns
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS
 
 

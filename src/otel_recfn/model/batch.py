@@ -12,14 +12,16 @@ decide on a trace before its children arrive.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS, Column
+from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "SpanContextRef", "Track"]
@@ -117,6 +119,58 @@ class Batch(ColumnArrays):
         table = tables.get(column.value)
         meanings = {value: column.value(value) if table is None else table[value] for value in {*values}}
         return [meanings[value] for value in values]
+
+
+class OpenedColumns(Sequence[Opened]):
+    """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain.
+
+    Args:
+        columns: those of an Opened, in its order; ``name`` is an index.
+        names: what ``name`` indexes.
+    """
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
+        self.columns, self._names = columns, names
+
+    def part(self, places: NDArray[Any]) -> OpenedColumns:
+        """Those at these places."""
+        return OpenedColumns({name: column[places] for name, column in self.columns.items()}, self._names)
+
+    def __len__(self) -> int:
+        return len(self.columns["event_id"])
+
+    @overload
+    def __getitem__(self, index: int) -> Opened: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
+    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        event_id, name, *rest = (column[index].item() for column in self.columns.values())
+        return Opened(event_id, self._names[name], *rest)
+
+    def __iter__(self) -> Iterator[Opened]:
+        for event_id, name, *rest in zip(*(column.tolist() for column in self.columns.values()), strict=True):
+            yield Opened(event_id, self._names[name], *rest)
+
+
+def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An array per column of a Batch, and what it announces, over the memory that the drain filled.
+
+    Args:
+        rows: what is in the columns; one that is seldom filled, and wasn't, is left out.
+        opened: what is announced.
+        names: what its names index.
+    """
+    count = memoryview(rows["kind"]).nbytes
+    found: dict[str, Any] = {
+        column.name: np.frombuffer(rows[column.name], dtype=column.dtype)
+        if column.name in rows
+        else empty_column(column.dtype, count, column.empty)
+        for column in COLUMNS
+    }
+    announced = {name: np.frombuffer(opened[name], dtype=COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
+    return found | {"opened": OpenedColumns(announced, names)}
 
 
 assert tuple(COLUMN_TYPES) == ColumnValues.__match_args__

@@ -18,9 +18,8 @@ from otel_recfn.model.tables import Track
 from otel_recfn.sinks.otlp.encoded import EncodedSpans, encoded
 from otel_recfn.sinks.otlp.fragments import SPAN_ATTRIBUTES, Fragments
 from otel_recfn.sinks.otlp.span_bytes import attribute_fields, trace_state_field
-from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import MAX_KEPT_BASES, NOTHING_TOLD, SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
 from otel_recfn.support.span_ids import current_key
 
 

@@ -23,24 +23,17 @@ from opentelemetry.trace import Span, SpanContext, TracerProvider
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans.accounts import Accounts
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
-from otel_recfn.sinks.spans.current_target import CurrentTarget
-from otel_recfn.sinks.spans.decided import DecidedUnits
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding
+from otel_recfn.sinks.spans.delivery import ThroughProcessors, WayOut
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenUnits
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
-from otel_recfn.sinks.spans.open_units import OpenUnits
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
-from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.provider_calls import ProviderCalls
-from otel_recfn.sinks.spans.sender import Sender
+from otel_recfn.sinks.spans.sender import Accounts, CurrentTarget, DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook
-from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
-from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
-from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
+from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
+from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
 
 REST_SECONDS = 1.5
 """After so long without a row, nothing more comes to units below spans whose end can't be seen."""

@@ -22,10 +22,8 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.limits import AttributeValue
-from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.summaries import FOLDED_COUNT, Summary
+from otel_recfn.sinks.spans.mapping import FOLDED_COUNT, SpanMapper, Summary
+from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
 from otel_recfn.support.json_text import text_of_utf8
 
 _logger = logging.getLogger(__name__)

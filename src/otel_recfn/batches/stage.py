@@ -72,19 +72,16 @@ class WaitingRows:
     def __init__(self, kept: Callable[[], Places]) -> None:
         self._kept = kept
         self._held: list[_Held] = []
-        self._numbers = self._rows = 0
+        self._numbers = self.rows = 0
         self._most = ROWS_TO_SPARE
         self._nothing = merged([])
-
-    def __len__(self) -> int:
-        return self._rows
 
     def add(self, batch: Batch, row: Places) -> None:
         """These rows of a batch. They have the numbers that follow those of the rows before, the first one 0."""
         first, self._numbers = self._numbers, self._numbers + len(row)
         if len(row):
             self._held.append(_Held(first, None, row, batch))
-            self._rows += len(batch)
+            self.rows += len(batch)
 
     def take(self, numbers: Places) -> Batch:
         """The rows with these numbers, which are needed, in this order, and no more texts than they have."""
@@ -92,7 +89,7 @@ class WaitingRows:
 
     def make_room(self) -> None:
         """Drop what isn't needed, if it is much. Before the next rows come: by then many units of the last ones are decided."""
-        if self._rows <= self._most and len(self._held) < MOST_BATCHES:
+        if self.rows <= self._most and len(self._held) < MOST_BATCHES:
             return
         kept = self._kept()
         ends = np.searchsorted(kept, [*[held.first for held in self._held], self._numbers]).tolist()
@@ -102,7 +99,7 @@ class WaitingRows:
             kept = kept[: ends[-1]]
             rows = len(kept)
             self._held = [_Held(int(kept[0]), kept, np.arange(rows), gathered(self._held, kept))]
-        self._rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
+        self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
 
 
 def gathered(held: Sequence[_Held], numbers: Places) -> Batch:
@@ -316,7 +313,7 @@ class Stage:
     @property
     def waiting(self) -> int:
         """How many rows are held for those that may be kept."""
-        return len(self._waiting)
+        return self._waiting.rows
 
     @property
     def has_many_names(self) -> bool:

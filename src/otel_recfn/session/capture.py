@@ -192,7 +192,8 @@ class Capture:
             if not (len(seen) or seen.opened or look) and (self._queue or self.is_delivering):
                 return  # it says only when it was drained, and a sink that starts captures as it is written to makes many
             open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
-            self._queue.append((_without_copies(seen), open_long))
+            closed = seen if seen.closed == len(seen) else seen.take(slice(seen.closed), opened=seen.opened)
+            self._queue.append((closed, open_long))
         except Exception as error:
             self.rows += batch.closed
             if raised_by_signal_handler(error):
@@ -210,19 +211,20 @@ class Capture:
             left = len(self._queue)
             while self._queue and left:
                 left -= 1
-                self._deliver(*self._queue.popleft())
+                seen, open_long = self._queue.popleft()
+                for one in self._at_work:
+                    one.write(seen)
+                self.rows += len(seen)
+                if open_long is not None and (len(open_long) or self._told_open):
+                    self._tell_open(open_long)
         finally:
             self.is_delivering = False
 
-    def _deliver(self, seen: Batch, open_long: Batch | None) -> None:
+    def _tell_open(self, open_long: Batch) -> None:
         for one in self._at_work:
-            one.write(seen)
-        self.rows += len(seen)
-        if open_long is not None and (len(open_long) or self._told_open):
-            for one in self._at_work:
-                with one.guarded():
-                    one.sink.write_open(open_long)
-            self._told_open = len(open_long) > 0
+            with one.guarded():
+                one.sink.write_open(open_long)
+        self._told_open = len(open_long) > 0
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks within ``timeout_s`` seconds in all, from any thread, also while another one writes.
@@ -285,11 +287,6 @@ def _open_for(batch: Batch, open_range_s: float) -> Batch:
     copies = slice(batch.closed, None)
     is_long = batch.end_ns[copies] - batch.start_ns[copies] >= open_range_s * 1e9
     return batch.take(copies).take(is_long)
-
-
-def _without_copies(batch: Batch) -> Batch:
-    """The rows of what closed alone."""
-    return batch if batch.closed == len(batch) else batch.take(slice(batch.closed), opened=batch.opened)
 
 
 def _seconds_to(deadline: float) -> float:

@@ -69,4 +69,4 @@ def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int,
     for newest[0] in range(49):
         add(rows, [newest[0]], others=1)
     assert rows.take(numbers(48)).event_id.tolist() == [48]
-    assert len(rows) <= 2 + 2 + 2 + spare if spare == 3 else len(rows) <= 2 * (most_batches + 1)
+    assert rows.rows <= 2 + 2 + 2 + spare if spare == 3 else rows.rows <= 2 * (most_batches + 1)

@@ -268,7 +268,10 @@ class SpanDelivery:
         self._unwatched += 0 if self._watch.watching else len(spans)
         for span in spans:
             for receive in self._receivers:
-                self._hand(receive, span)
+                try:
+                    receive(span)
+                except (Exception, SystemExit) as error:
+                    self._tell_raised(error)
 
     def _exported_some(self) -> bool:
         with resting():
@@ -278,14 +281,11 @@ class SpanDelivery:
         """Spans that processors may still have in their queues."""
         return max(0, self._spans - self._settled.spans - (self._watch.finished - self._settled.finished))
 
-    def _hand(self, receive: Callable[[ReadableSpan], None], span: ReadableSpan) -> None:
-        try:
-            receive(span)
-        except (Exception, SystemExit) as error:
-            if not self._logged:
-                self._logged = True
-                text = "otel-recfn: a span processor raised in on_end; its spans count as failed"
-                _logger.error(text, exc_info=safe_exception(error))
+    def _tell_raised(self, error: BaseException) -> None:
+        if not self._logged:
+            self._logged = True
+            text = "otel-recfn: a span processor raised in on_end; its spans count as failed"
+            _logger.error(text, exc_info=safe_exception(error))
 
     def idle(self) -> None:
         """The processors have threads of their own."""

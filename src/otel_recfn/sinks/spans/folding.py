@@ -110,7 +110,7 @@ class OpenUnits:
     def oldest(self, most: int) -> list[OpenUnit]:
         """Those that rows came to longest ago, if there are more than ``most``."""
         surplus = len(self._units) - most
-        return sorted(self._units.values(), key=_last_touched)[:surplus] if surplus > 0 else []
+        return sorted(self._units.values(), key=attrgetter("touched"))[:surplus] if surplus > 0 else []
 
     def all(self) -> list[OpenUnit]:
         """Every unit."""
@@ -168,10 +168,6 @@ class OpenUnits:
         return unit
 
 
-def _last_touched(unit: OpenUnit) -> int:
-    return unit.touched
-
-
 MAX_UNITS = 4096
 MAX_KEPT = 1 << 18
 """Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
@@ -221,12 +217,17 @@ class Folding:
             return added, decided
         return added, self._decide([unit for unit in touched if unit.rows >= MAX_ROWS_OF_A_UNIT], {}, goes_on=True)
 
-    def due(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+    def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
         """All units to which nothing more can come.
 
         Args:
             finished: traces of ours that are complete; what was folded directly into one is noted there.
+            drained_ns: what had ended by then has come.
+            rests: no batch came for a while.
         """
+        self._drained_ns = max(self._drained_ns, drained_ns)
+        if rests:
+            self._units.rest()
         traces = self._traces_of_units(finished)
         units = [*traces, *self._units.ended(self._drained_ns, self._traces.open_spans())]
         units += self._surplus(set(units))
@@ -249,14 +250,6 @@ class Folding:
         kept = [min(unit.rows, self._most_held) for unit in units]
         of_newer = [*accumulate(reversed(kept))][::-1]
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
-
-    def note_drained(self, drained_ns: int) -> None:
-        """What had ended by then has come."""
-        self._drained_ns = max(self._drained_ns, drained_ns)
-
-    def rest(self) -> None:
-        """No batch came for a while."""
-        self._units.rest()
 
     def _decide(self, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[DecidedUnits]:
         """In the order in which they ended, ordinary ones apart."""
@@ -320,14 +313,9 @@ class EveryRange:
         self._names, self._named = names, len(names)
         return sum(map(len, names[known : self._named]))
 
-    def note_drained(self, drained_ns: int) -> None:
-        """Nothing waits for it."""
-
-    def rest(self) -> None:
-        """Nothing waits for it."""
-
-    def due(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+    def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
         """The roots of traces that are complete."""
+        del drained_ns, rests  # nothing waits for them
         return roots_alone(finished, ())
 
     def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:

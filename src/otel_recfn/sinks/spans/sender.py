@@ -41,10 +41,11 @@ from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from otel_recfn.support.safe_text import safe_exception
 
-_COUNTERS = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
+FATES = {Fate.OTHER_KIND: "other_kinds", Fate.SUPPRESSED: "suppressed", Fate.UNSAMPLED: "unsampled"}
+"""What rows are counted as that become no spans."""
 _SOURCES = ("rows", "roots", "summaries", "open_ranges")
 _LOST = ("queue_dropped", "abandoned", "failed")
-_NAMES = (*_SOURCES, "folded", "folding", "dropped_by_hook", *_COUNTERS.values(), "no_provider", *_LOST)
+_NAMES = (*_SOURCES, "folded", "folding", "dropped_by_hook", *FATES.values(), "no_provider", *_LOST)
 
 
 class Accounts:
@@ -63,10 +64,6 @@ class Accounts:
             for name, count in more.items():
                 self._counts[name] += count
             return True
-
-    def add_rows(self, fates: Sequence[int], **more: int) -> None:
-        """Count the rows of a batch, of which so many have each fate."""
-        self.add(rows=sum(fates), **{name: fates[fate] for fate, name in _COUNTERS.items()}, **more)
 
     def close(self) -> None:
         """What is unsent is abandoned."""
@@ -133,73 +130,68 @@ class DecidedUnits:
                 yield piece, first
 
 
+@dataclass(eq=False)
 class RootSpans:
-    """The roots of traces of ours.
+    """The roots of traces of ours."""
 
-    Args:
-        traces: what was folded directly into one is noted there.
-    """
-
-    def __init__(self, traces: Sequence[StepTrace]) -> None:
-        self._traces = traces
+    traces: Sequence[StepTrace]
+    """What was folded directly into one is noted there."""
 
     def __len__(self) -> int:
-        return len(self._traces)
+        return len(self.traces)
 
     def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
         """See Piece."""
-        traces = self._traces[first:last]
+        traces = self.traces[first:last]
         folded = sum(trace.folded_ranges for trace in traces)
         spans = [mapper.root_span(trace) for trace in traces]
         return Made(spans, {"roots": len(traces), "folded": folded, "folding": -folded})
 
 
+@dataclass(eq=False)
 class KeptSpans:
-    """The spans of ranges that were kept.
+    """The spans of ranges that were kept."""
 
-    Args:
-        plan: of these ranges alone, in the order in which they go out.
-        told: what they say of folded ones; None: nothing.
-        folded: how many each tells of; None: none.
-    """
-
-    def __init__(self, plan: SpanPlan, told: ToldOfKept | None = None, folded: NDArray[np.int64] | None = None) -> None:
-        self._plan, self._told, self._folded = plan, told, folded
+    plan: SpanPlan
+    """Of these ranges alone, in the order in which they go out."""
+    told: ToldOfKept | None = None
+    """What they say of folded ones; None: nothing."""
+    folded: NDArray[np.int64] | None = None
+    """How many each tells of; None: none."""
 
     def __len__(self) -> int:
-        return len(self._plan.row)
+        return len(self.plan.row)
 
     def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
         """See Piece."""
-        plan = self._plan.part(slice(first, last))
-        told = self._told.of(plan.row) if self._told is not None else {}
+        plan = self.plan.part(slice(first, last))
+        told = self.told.of(plan.row) if self.told is not None else {}
         if dropped:
             row = int(plan.row[0])
             told = {**told, row: {**told.get(row, {}), DROPPED: dropped}}
         spans = mapper.spans(plan, told)
-        kept, folded = last - first, int(self._folded[first:last].sum()) if self._folded is not None else 0
+        kept, folded = last - first, int(self.folded[first:last].sum()) if self.folded is not None else 0
         counts = {"folded": folded, "folding": -kept - folded, "dropped_by_hook": kept - len(spans)}
-        return Made(spans, counts, part_that_was_made(plan, spans))
+        return Made(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans))
 
 
+@dataclass(eq=False)
 class SummarySpans:
-    """Spans for folded ranges.
+    """Spans for folded ranges."""
 
-    Args:
-        summaries: all of the units that were decided together.
-        begin, end: which of them.
-    """
-
-    def __init__(self, summaries: Summaries, begin: int, end: int) -> None:
-        self._summaries, self._begin, self._end = summaries, begin, end
+    summaries: Summaries
+    """All of the units that were decided together."""
+    begin: int
+    end: int
+    """Which of them."""
 
     def __len__(self) -> int:
-        return self._end - self._begin
+        return self.end - self.begin
 
     def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
         """See Piece."""
-        part = slice(self._begin + first, self._begin + last)
-        spans, folded = mapper.summaries(self._summaries.make(part)), self._summaries.folded(part)
+        part = slice(self.begin + first, self.begin + last)
+        spans, folded = mapper.summaries(self.summaries.make(part)), self.summaries.folded(part)
         return Made(spans, {"summaries": len(spans), "folded": folded, "folding": -folded})
 
 
@@ -410,7 +402,9 @@ class Sender:
                 if not self._accounts.add(**made.counts):
                     return
                 left += made.counts.get("folding", 0)
-                self._hand_on(made)
+                self._delivery.send(made.spans)
+                if self._sent is not None and made.plan is not None:
+                    self._sent(made.plan)
                 self._rest(time.thread_time() - began)
         except BaseException:  # also one of the program's hook or processor
             self._accounts.add(failed=left, folding=-left)
@@ -418,25 +412,16 @@ class Sender:
 
     def _made(self, piece: Piece, mapper: SpanMapper, first: int) -> Made:
         """A chunk. Its first span of a range tells of what was lost since that was told last."""
-        lost = self._lost()
+        lost = self._recorder_lost() - self._lost_before + self._accounts.lost + self._delivery.lost
         made = piece.make(mapper, first, min(first + self._delivery.chunk_size, len(piece)), max(0, lost - self._told))
         if made.plan is not None and len(made.plan.row):
             self._told = max(lost, self._told)
         return made
 
-    def _hand_on(self, made: Made) -> None:
-        self._delivery.send(made.spans)
-        if self._sent is not None and made.plan is not None:
-            self._sent(made.plan)
-
     def _rest(self, worked_s: float) -> None:
         if not self._queue.is_filling:
             with resting():
                 self._hurries.wait(worked_s * (1 / MAX_SHARE - 1))
-
-    def _lost(self) -> int:
-        """Ranges and spans that were lost in this process."""
-        return self._recorder_lost() - self._lost_before + self._accounts.lost + self._delivery.lost
 
     def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:

@@ -30,7 +30,7 @@ from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.provider_calls import ProviderCalls
-from otel_recfn.sinks.spans.sender import Accounts, CurrentTarget, DecidedUnits, Sender
+from otel_recfn.sinks.spans.sender import FATES, Accounts, CurrentTarget, DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook
 from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
@@ -136,9 +136,8 @@ class SpansSink(Sink):
             if len(batch) or batch.opened:
                 self._written_at = time.monotonic()
                 self._add(batch)
-            self._folding.note_drained(batch.drained_ns)
             self._traces.close_idle(batch.drained_ns)
-            self._decide(rests=time.monotonic() - self._written_at > REST_SECONDS)
+            self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
 
     def _add(self, batch: Batch) -> None:
         target = self._resolver.resolve()
@@ -148,15 +147,14 @@ class SpansSink(Sink):
         batch = self._surroundings.without_inherited(batch)
         roots = self._traces.advance(batch, target)
         added, decided = self._folded(lambda: self._folding.add(batch, roots))
-        self._accounts.add_rows(added.fates, folding=added.planned)
+        fates = {name: added.fates[fate] for fate, name in FATES.items()}
+        self._accounts.add(rows=sum(added.fates), folding=added.planned, **fates)
         self._undecided += added.planned
         self._put(decided)
 
-    def _decide(self, rests: bool) -> None:
+    def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
-        if rests:
-            self._folding.rest()
-        self._put(self._folded(lambda: self._folding.due(self._traces.take_finished())))
+        self._put(self._folded(lambda: self._folding.due(self._traces.take_finished(), drained_ns, rests)))
 
     def write_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""

@@ -182,8 +182,6 @@ class HookedMapper(SpanMapper):
 
 def part_that_was_made(plan: SpanPlan, spans: list[ReadableSpan]) -> SpanPlan:
     """The plan without the spans that the hook dropped."""
-    if len(spans) == len(plan.row):
-        return plan
     made = np.array([_context(span).span_id for span in spans], np.uint64)
     return plan.part(np.flatnonzero(is_in(plan.span_id, made)))
 

@@ -328,7 +328,6 @@ class StepTraces:
         """Those whose root spans are to be sent: all that rows were found to belong to, until they are given out."""
         self._finished: list[StepTrace] = []
         """The traces whose root spans are complete, each once; only those that are recorded."""
-        self._swept_ns = 0
         self.limited = 0
         """Traces that the limit refused."""
         self.unsampled = 0
@@ -354,7 +353,6 @@ class StepTraces:
             self._take_in(batch, begins, of_roots, target)
             traces = [(root, self._roots[root].context) for root in of_roots.spans]
             roots = {root: context for root, context in traces if context is not None}
-        self._sweep(batch)
         return roots
 
     def _take_in(self, batch: Batch, begins: Sequence[TopLevel], rows: RootRows, target: SpanTarget) -> None:
@@ -465,13 +463,6 @@ class StepTraces:
             thread, start_ns = batch.tracks[int(batch.thread[row])], int(batch.start_ns[row])
             self._open(TopLevel(root, "", EventSource.TORCH, start_ns, thread), target)
             self._note(rows, (root,))
-
-    def _sweep(self, batch: Batch) -> None:
-        """End idle traces as the events' time goes by: their threads may never begin anything again."""
-        now_ns = int(batch.end_ns.max()) if len(batch) else 0
-        if abs(now_ns - self._swept_ns) > IDLE_NS:  # also where the wall clock was set back
-            self._swept_ns = now_ns
-            self.close_idle(now_ns)
 
     def _thread(self, info: Track) -> ThreadSteps:
         thread = self._threads.get(info.number)

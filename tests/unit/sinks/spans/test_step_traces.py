@@ -199,10 +199,11 @@ class TestRootSpan:
         program.traces.close_idle(program.now_ns + NS_PER_SECOND + 1)
         assert program.names() == ["MainThread"]
 
-    def test_thread_that_never_returns_is_swept_up_by_the_others(self) -> None:
+    def test_the_trace_of_a_thread_that_never_returns_ends_with_a_drain(self) -> None:
         program = Program()
         program.run(op(), thread=WORKER_THREAD)
         program.run({**op(), "after_ns": 3 * NS_PER_SECOND})
+        program.traces.close_idle(program.now_ns)
         assert program.names() == ["operators"]
 
     def test_trace_with_an_open_range_is_not_idle(self) -> None:

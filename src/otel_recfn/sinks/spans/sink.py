@@ -12,6 +12,7 @@ No row is dropped on its way to its unit. A unit is sent whole, parents first, o
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,7 @@ from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
 from otel_recfn.sinks.spans.delivery import ThroughProcessors, WayOut
 from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenUnits
@@ -34,6 +35,8 @@ from otel_recfn.sinks.spans.sender import FATES, Accounts, CurrentTarget, Decide
 from otel_recfn.sinks.spans.span_hook import Hook
 from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
+
+log = logging.getLogger("otel_recfn")
 
 REST_SECONDS = 1.5
 """After so long without a row, nothing more comes to units below spans whose end can't be seen."""
@@ -113,6 +116,7 @@ class SpansSink(Sink):
         self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
         self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit)
         self._written_at = time.monotonic()
+        self._told_of_memory = False
 
     def _made_folding(self) -> Folding | EveryRange:
         volume = self._volume
@@ -137,7 +141,10 @@ class SpansSink(Sink):
                 self._written_at = time.monotonic()
                 self._add(batch)
             self._traces.close_idle(batch.drained_ns)
-            self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
+            try:
+                self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
+            except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted as failed
+                self._tell_of_memory()
 
     def _add(self, batch: Batch) -> None:
         target = self._resolver.resolve()
@@ -151,6 +158,11 @@ class SpansSink(Sink):
         self._accounts.add(rows=sum(added.fates), folding=added.planned, **fates)
         self._undecided += added.planned
         self._put(decided)
+
+    def _tell_of_memory(self) -> None:
+        if not self._told_of_memory:
+            self._told_of_memory = True
+            log.error("otel-recfn: there was no memory to decide which ranges become spans; what they are is counted as failed")
 
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""

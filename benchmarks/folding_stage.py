@@ -130,7 +130,7 @@ class Stage:
         for batch in batches:
             self._see_spans(batch, last_ns)
             self._timed(0, partial(self._folding.add, batch, {}))
-            self._timed(1, partial(self._folding.due, ()))
+            self._timed(1, partial(self._folding.due, (), 0, False))
         self._timed(1, partial(self._folding.all, ()))
         rows = sum(len(batch) for batch in batches)
         return StageCost(*[taken / rows for taken in self._taken])

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kRoomOfCall = 64;  // words: of a begin with its name, mostly
 constexpr long kPauseNs = 100'000;
-constexpr int kMostPauses = 2500;
+constexpr int kMostPauses = 5000;
 constexpr int kMaxStartFrames = 128;  // so many of the innermost calls that were open when tracing began, of each thread
 
 Text text_of(const std::string& text) { return {text.data(), static_cast<uint32_t>(text.size())}; }

@@ -28,11 +28,9 @@ from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.sinks.spans.budgets import Budgets, Volume
-from otel_recfn.sinks.spans.folding import Folding
-from otel_recfn.sinks.spans.open_units import OpenUnits
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.folding import Folding, OpenUnits
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import Surroundings
+from otel_recfn.sinks.spans.surroundings import ProgramSpans, Surroundings
 
 RESOURCE = Resource({})
 """Making one of its own would cost a span 5 ms."""
@@ -132,7 +130,7 @@ class Stage:
         for batch in batches:
             self._see_spans(batch, last_ns)
             self._timed(0, partial(self._folding.add, batch, {}))
-            self._timed(1, partial(self._folding.due, ()))
+            self._timed(1, partial(self._folding.due, (), 0, False))
         self._timed(1, partial(self._folding.all, ()))
         rows = sum(len(batch) for batch in batches)
         return StageCost(*[taken / rows for taken in self._taken])

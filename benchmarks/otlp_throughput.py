@@ -28,13 +28,14 @@ from otlp_counting import server
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.counters import losses
+from otel_recfn.sinks.protocol import Sink
 
 BURST = 1000
 BARE, RECORDED, EXPORTED = "bare", "recorded", "exported"
 EVERYTHING = {"span_budget": None, "roots_per_second": None, "buffer_bytes": 1 << 26}
 
 
-class Discards:
+class Discards(Sink):
     """A sink that does nothing."""
 
     name = "discards"

@@ -23,7 +23,7 @@ from otel_recfn.support.native_part import native_part
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.background import BackgroundSink
-    from otel_recfn.sinks.spans.way_out import WayOut
+    from otel_recfn.sinks.spans.delivery import WayOut
     from otel_recfn.support.spawned import Given
 
 log = logging.getLogger("otel_recfn")
@@ -220,6 +220,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             way_out=_way_out(settings, self._inherited),
             recorder_lost=session.recorder_lost,
             flush=self.flush,
+            exit_timeout_s=settings.exit_timeout_s,
+            process_ends=lambda: session.process_ends,
         )
         metrics = MetricsSink(settings.meter_provider, sent)
         files = _files(settings, create_now=self._inherited is None)  # else with the first range, as in a forked child
@@ -231,6 +233,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             spans=spans,
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
+            tells_of_spans=bool(files),
         )
         metrics.report_from(partial(session.counters, capture))
         self._capture = capture  # which is stopped, and closes them, where anything fails from here on

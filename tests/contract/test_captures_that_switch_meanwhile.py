@@ -61,14 +61,14 @@ def test_the_last_one_that_ends_gets_what_is_open_as_another_thread_starts_one(
 
 
 class Switches(InMemorySink):
-    """Calls a function within its first write, before it has the batch."""
+    """Calls a function within its first write of rows, before it has the batch."""
 
     def __init__(self, switch: Callable[[], object]) -> None:
         super().__init__()
         self._switches = [switch]
 
     def write(self, batch: Batch) -> None:
-        if self._switches:
+        if self._switches and len(batch):
             self._switches.pop()()
         super().write(batch)
 

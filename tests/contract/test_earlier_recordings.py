@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, difference
 
+from otel_recfn.model import batch as batch_module
 from otel_recfn.model.scope import ALL_SCOPES_MASK
-from otel_recfn.recording import drained_columns
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 
@@ -71,7 +71,7 @@ def test_what_a_drain_found_no_memory_for(capture: Capture, monkeypatch: pytest.
     left_open = capture.begin("left open")
     for _ in range(3):
         capture.end(capture.begin("ended"))
-    monkeypatch.setattr(drained_columns, "columns", no_memory)
+    monkeypatch.setattr(batch_module, "columns_of_drain", no_memory)
     with pytest.raises(MemoryError):
         recorder.drain(open_ranges=open_ranges)
     monkeypatch.undo()

@@ -27,7 +27,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session, draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sinks.spans import open_traces, trace_boundaries
+from otel_recfn.sinks.spans import open_traces, step_traces
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import step
@@ -213,7 +213,7 @@ def test_the_sampler_is_asked_once_and_sees_the_link(make: Callable[..., Program
 
 
 def test_without_roots_no_hang_is_told(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_boundaries, "FIRST_ROOTS", 0)
+    monkeypatch.setattr(step_traces, "FIRST_ROOTS", 0)
     program = make(roots_per_second=0.0)
     with program.tracer.start_as_current_span("request"), program.record_function("outer"):
         assert program.look() == []
@@ -221,7 +221,7 @@ def test_without_roots_no_hang_is_told(make: Callable[..., Program], monkeypatch
 
 
 def test_what_the_limit_of_roots_puts_off_is_told_later(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_boundaries, "FIRST_ROOTS", 0)
+    monkeypatch.setattr(step_traces, "FIRST_ROOTS", 0)
     program = make(roots_per_second=1.0)
     with program.tracer.start_as_current_span("first"):
         first = program.recorder.begin("outer", 7, 1)

@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 from recording_helpers import check_laws, workers_of
 
 from otel_recfn import PythonCalls
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S
 from running_capture import Running
 from thoroughness import examples
@@ -414,3 +417,81 @@ def _as_another_sees_it(program: Callable[[], None]) -> Node:
 
 def _c_name(function: Any) -> str:
     return re.sub(r" at 0x[0-9A-Fa-f]+>$", ">", repr(function))
+
+
+def count_down(number: int) -> None:
+    if number:
+        count_down(number - 1)
+
+
+class CountsCalls(Sink):
+    """Blocks in its first write, if it is to."""
+
+    name = "counts_calls"
+
+    def __init__(self, blocks: bool) -> None:
+        self.counted, self.written, self.may_go_on = 0, threading.Event(), threading.Event()
+        if not blocks:
+            self.may_go_on.set()
+
+    def write(self, batch: Batch) -> None:
+        wanted = [index for index, name in enumerate(batch.names) if name.endswith(": count_down")]
+        self.counted += int(sum((batch.name == index).sum() for index in wanted))
+        self.written.set()
+        self.may_go_on.wait(PATIENCE_S)
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        pass
+
+    def counters(self) -> dict[str, int]:
+        return {}
+
+    def after_fork_in_child(self) -> None:
+        return None
+
+
+@pytest.fixture
+def counting(recorder: Recorder, request: pytest.FixtureRequest) -> Iterator[tuple[Session, CountsCalls, Capture]]:
+    """A capture of Python calls with small buffers."""
+    session, sink = Session(recorder), CountsCalls(request.param)
+    capture = Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16)
+    session.start(capture)
+    yield session, sink, capture
+    sink.may_go_on.set()
+    session.stop(capture, PATIENCE_S)
+
+
+def call_in_threads(threads: int) -> int:
+    """How often ``count_down`` is called, in threads that haven't recorded before."""
+
+    def program() -> None:
+        for _ in range(2000):
+            count_down(9)
+
+    started = [threading.Thread(target=program) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    return threads * 2000 * 10
+
+
+@pytest.mark.parametrize("counting", [False], indirect=True)
+def test_calls_that_come_faster_than_they_are_read_wait_for_it(counting: tuple[Session, CountsCalls, Capture]) -> None:
+    session, sink, capture = counting
+    called = call_in_threads(4)
+    session.stop(capture, PATIENCE_S)
+    assert "dropped.buffer_full" not in session.lost(capture)
+    assert sink.counted == called
+
+
+@pytest.mark.parametrize("counting", [True], indirect=True)
+def test_calls_go_on_where_nobody_reads_them(counting: tuple[Session, CountsCalls, Capture]) -> None:
+    session, sink, capture = counting
+    count_down(9)
+    assert sink.written.wait(PATIENCE_S)
+    call_in_threads(1)
+    assert session.lost(capture)["dropped.buffer_full"] > 0

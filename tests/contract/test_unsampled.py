@@ -28,7 +28,10 @@ from running_capture import Running
 class SampledSink(InMemorySink):
     """Has no use for what becomes no span, nor has a forked child's."""
 
-    wants_unsampled = False
+    wants_it = False
+
+    def wants_unsampled(self) -> bool:
+        return self.wants_it
 
     def after_fork_in_child(self) -> SampledSink:
         return SampledSink()
@@ -37,7 +40,8 @@ class SampledSink(InMemorySink):
 class SampledHere(InMemorySink):
     """Has no use for it in this process; a forked child's has."""
 
-    wants_unsampled = False
+    def wants_unsampled(self) -> bool:
+        return False
 
 
 class SampledAlone:
@@ -142,11 +146,11 @@ def test_a_sink_that_wants_it_from_now_on(alone: SampledAlone) -> None:
     with span(1, sampled=False):
         with alone.range("not recorded"):
             pass
-        alone.sink.wants_unsampled = True
+        alone.sink.wants_it = True
         assert alone.session.flush(alone.capture, PATIENCE_S)
         with alone.range("recorded"):
             pass
-        alone.sink.wants_unsampled = False
+        alone.sink.wants_it = False
         assert alone.session.flush(alone.capture, PATIENCE_S)
         with alone.range("not recorded again"):
             pass

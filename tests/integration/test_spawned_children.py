@@ -166,12 +166,15 @@ def test_what_can_be_handed_over(run_program: Run, tmp_path: Path, method: str) 
     program = (
         BEGIN
         + """
-class Printing:
+from otel_recfn.sinks.protocol import Sink
+
+class Printing(Sink):
     name = "printing"
     def __init__(self, where, lock=None):
         self.where, self.lock = where, lock
     def write(self, batch):
-        print(self.where, *[event.name for event in batch.events()], flush=True)
+        if len(batch):
+            print(self.where, *[event.name for event in batch.events()], flush=True)
     def flush(self, timeout_s):
         return True
     def close(self, timeout_s):

@@ -28,7 +28,7 @@ from otel_recfn.settings.table import unknown_variables
         ({"buffer_bytes": 1}, "buffer_bytes", "from 4096"),
         ({"enabled": None}, "enabled", "True or False"),
         ({"scope": None}, "scope", "tracer_provider, meter_provider"),
-        ({"sinks": [InMemorySink]}, "sinks", "objects, not classes"),
+        ({"sinks": [InMemorySink]}, "sinks", "objects of classes"),
         ({"tracer_provider": TracerProvider}, "tracer_provider", "TracerProvider"),
         ({"meter_provider": MeterProvider}, "meter_provider", "MeterProvider"),
         ({"exit_timeout_s": None}, "exit_timeout_s", "zero or more"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.batches.distinct import Distinct
+from otel_recfn.batches.merging import Distinct
 from otel_recfn.model.batch import Batch, Track
 
 Indices = NDArray[np.uint32]

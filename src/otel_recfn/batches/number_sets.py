@@ -1,6 +1,8 @@
 """Set operations on columns of numbers. numpy has them too, but imports ``numpy.ma`` when they are first called.
 
 Our threads must not import anything: a forked child would wait for ever for a module that its parent was importing.
+
+And several stretches of a column, one after the other.
 """
 
 from __future__ import annotations
@@ -59,3 +61,18 @@ def _is_first(ordered: Numbers) -> NDArray[np.bool_]:
     first = np.ones(len(ordered), dtype=np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return first
+
+
+Places = NDArray[np.int64]
+
+
+def places_in(begins: Places, lengths: Places) -> Places:
+    """The places of all that stands in stretches that begin there and are so long."""
+    skipped = np.cumsum(lengths) - lengths
+    places: Places = np.arange(int(lengths.sum())) + np.repeat(begins - skipped, lengths)
+    return places
+
+
+def begins_of(ends: Places, which: Places) -> Places:
+    """Where these begin of stretches that follow each other and end there."""
+    return np.where(which > 0, ends[which - 1], 0)

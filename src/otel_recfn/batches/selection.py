@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.batches.ancestry import Ancestry
+from otel_recfn.batches.ancestry import Ancestry, Ids, Mask
 from otel_recfn.batches.announced import announced
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.remembered import Ids, Mask
 from otel_recfn.batches.traced_calls import traced_calls
 from otel_recfn.model.batch import Batch, Opened
 from otel_recfn.model.events import EventKind, EventSource, Extra

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from otel_recfn.batches.remembered import Mask
+from otel_recfn.batches.ancestry import Mask
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind, EventSource
 from otel_recfn.model.sources import SOURCES, is_call

@@ -16,10 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS, Column
+from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
@@ -150,6 +152,25 @@ class Batch(ColumnArrays):
         table = tables.get(column.value)
         meanings = {value: column.value(value) if table is None else table[value] for value in {*values}}
         return [meanings[value] for value in values]
+
+
+def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An array per column of a Batch, and what it announces, over the memory that the drain filled.
+
+    Args:
+        rows: what is in the columns; one that is seldom filled, and wasn't, is left out.
+        opened: what is announced.
+        names: what its names index.
+    """
+    count = memoryview(rows["kind"]).nbytes
+    found: dict[str, Any] = {
+        column.name: np.frombuffer(rows[column.name], dtype=column.dtype)
+        if column.name in rows
+        else empty_column(column.dtype, count, column.empty)
+        for column in COLUMNS
+    }
+    announced = {name: np.frombuffer(opened[name], dtype=COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
+    return found | {"opened": OpenedColumns(announced, names)}
 
 
 assert tuple(COLUMN_TYPES) == ColumnValues.__match_args__

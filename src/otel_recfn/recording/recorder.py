@@ -183,7 +183,7 @@ class Recorder:
 
         It imports what ``drain`` needs: a thread of ours must not.
         """
-        from otel_recfn.recording import drained_columns  # noqa: F401
+        from otel_recfn.model import batch  # noqa: F401
 
         self._watching = watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
@@ -221,15 +221,14 @@ class Recorder:
             raise
 
     def _batch(self, raw: _native.Drained, drained_ns: int) -> Batch:
-        from otel_recfn.model.batch import Batch, SpanContextRef
-        from otel_recfn.recording.drained_columns import columns
+        from otel_recfn.model.batch import Batch, SpanContextRef, columns_of_drain
 
         rows, opened, epoch, new_names, threads, contexts, closed, jump_ns = raw
         if epoch != self._epoch:  # batches of an earlier epoch keep the earlier list
             self._names, self._epoch = [], epoch
         self._names.extend(new_names)
         return Batch(
-            **columns(rows, opened, self._names),
+            **columns_of_drain(rows, opened, self._names),
             names=self._names,
             tracks=self._tracks(threads),
             contexts=[

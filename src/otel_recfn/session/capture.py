@@ -22,7 +22,7 @@ from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.counters import balanced
 from otel_recfn.recording.types import RecorderCounters
-from otel_recfn.sinks.protocol import NO_MEMORY, Sink, tells_of_spans, wants_unsampled
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
 from otel_recfn.support.calls import calling_out
 from otel_recfn.support.interrupts import raised_by_signal_handler
@@ -35,19 +35,12 @@ MOST_QUEUED = 1024
 
 
 class GuardedSink:
-    """A sink, and what it took. No method raises. What it may have beside the protocol's methods is looked for once, here."""
+    """A sink, and what it took. No method raises."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.is_removed = False
         """It raised, and is to be called no more."""
-        self.flushes_beside_writes = bool(getattr(sink, "flushes_beside_writes", False))
-        """Whether it may be flushed while it is written to."""
-        self.tells_of_spans = tells_of_spans(sink)
-        """Whether it may tell of the program's spans around ranges."""
-        self._write_open: Callable[[Batch], object] | None = getattr(sink, "write_open", None)
-        self._note_drained: Callable[[int, bool], object] | None = getattr(sink, "note_drained", None)
-        self._process_ends: Callable[[float], object] | None = getattr(sink, "process_ends", None)
         is_ours = type(sink).__module__.startswith("otel_recfn.")
         # Inside a sink of ours, which starts, stops and flushes nothing, only a signal handler can call that.
         self._around: Callable[[], AbstractContextManager[None]] = nullcontext if is_ours else calling_out
@@ -58,38 +51,15 @@ class GuardedSink:
 
     def write(self, batch: Batch) -> None:
         """Write a batch."""
-        with self._guarded():
+        with self.guarded():
             self.sink.write(batch)
             self._rows += len(batch)
 
-    def write_open(self, ranges: Batch) -> None:
-        """Tell it, if it asks, which ranges are open for long."""
-        if self._write_open is not None:
-            with self._guarded():
-                self._write_open(ranges)
-
-    def note_drained(self, drained_ns: int, flushes: bool) -> None:
-        """Tell it, if it asks, that what had ended by then has been written, and whether a flush follows."""
-        if self._note_drained is not None:
-            with self._guarded():
-                self._note_drained(drained_ns, flushes)
-
     def flush(self, deadline: float) -> bool:
         """False where it raises, or the time isn't enough."""
-        with self._guarded():
+        with self.guarded():
             return self.sink.flush(_seconds_to(deadline))
         return False
-
-    def process_ends(self, timeout_s: float) -> None:
-        """Tell it, if it asks, that ``close`` comes because the process ends."""
-        if self._process_ends is not None:
-            with self._guarded():
-                self._process_ends(timeout_s)
-
-    def close(self, deadline: float) -> None:
-        """Close it."""
-        with self._guarded():
-            self.sink.close(_seconds_to(deadline))
 
     def counters(self, delivered: int) -> dict[str, int]:
         """What it tells as ``<sink>.<counter>``; ``dropped.error`` are also those of the ``delivered`` rows that it missed.
@@ -112,12 +82,13 @@ class GuardedSink:
     def after_fork_in_child(self) -> GuardedSink | None:
         """The one that a forked child goes on with; None for none."""
         fresh = None
-        with self._guarded():
+        with self.guarded():
             fresh = self.sink.after_fork_in_child()
         return GuardedSink(fresh) if fresh is not None else None
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def guarded(self) -> Iterator[None]:
+        """Around a call of the sink: where it raises, that stays here, and the sink is removed."""
         try:
             with self._around():
                 yield
@@ -158,6 +129,7 @@ class Capture:
         spans: where its ranges become spans, as which the program is to see them while they are current; None for nowhere.
         open_range_s: sinks are told of ranges that are open for so long; None: they are not.
         exit_timeout_s: how long the end of the process may wait for what is outside of this machine.
+        tells_of_spans: one of its sinks tells of the program's spans around ranges, which are kept alive for it.
     """
 
     def __init__(
@@ -169,12 +141,14 @@ class Capture:
         spans: SpansOfRanges | None = None,
         open_range_s: float | None = None,
         exit_timeout_s: float = 2.0,
+        tells_of_spans: bool = True,
     ) -> None:
         self.selected = selected
         self.selection = Selection(selected)
         began = self.selection.has_begun_before
         self.shown = ShownRanges(selected.takes, spans, began) if spans is not None else None
         self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
+        self.tells_of_spans = tells_of_spans
         self._told_open = False
         """What sinks were told last is that ranges are open for long."""
         self.sinks = [GuardedSink(sink) for sink in sinks]
@@ -200,12 +174,7 @@ class Capture:
     @property
     def wants_unsampled(self) -> bool:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
-        return any(wants_unsampled(one.sink) for one in self._at_work)
-
-    @property
-    def tells_of_spans(self) -> bool:
-        """Whether one of its sinks may tell of the program's spans around ranges."""
-        return any(one.tells_of_spans for one in self._at_work)
+        return any(one.sink.wants_unsampled() for one in self._at_work)
 
     @property
     def _at_work(self) -> list[GuardedSink]:
@@ -225,8 +194,11 @@ class Capture:
             return
         try:
             seen = view(batch) if view is not None else batch
+            if not (len(seen) or seen.opened or look) and (self._queue or self.is_delivering):
+                return  # it says only when it was drained, and a sink that starts captures as it is written to makes many
             open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
-            self._queue.append((_without_copies(seen), open_long))
+            closed = seen if seen.closed == len(seen) else seen.take(slice(seen.closed), opened=seen.opened)
+            self._queue.append((closed, open_long))
         except Exception as error:
             self.rows += batch.closed
             if raised_by_signal_handler(error):
@@ -244,54 +216,35 @@ class Capture:
             left = len(self._queue)
             while self._queue and left:
                 left -= 1
-                self._deliver(*self._queue.popleft())
+                seen, open_long = self._queue.popleft()
+                for one in self._at_work:
+                    one.write(seen)
+                self.rows += len(seen)
+                if open_long is not None and (len(open_long) or self._told_open):
+                    self._tell_open(open_long)
         finally:
             self.is_delivering = False
 
-    def _deliver(self, seen: Batch, open_long: Batch | None) -> None:
-        if len(seen) or seen.opened:
-            for one in self._at_work:
-                one.write(seen)
-        self.rows += len(seen)
+    def _tell_open(self, open_long: Batch) -> None:
         for one in self._at_work:
-            one.note_drained(seen.drained_ns, flushes=False)
-        if open_long is not None and (len(open_long) or self._told_open):
-            for one in self._at_work:
-                one.write_open(open_long)
-            self._told_open = len(open_long) > 0
-
-    def note_drained(self, drained_ns: int) -> None:
-        """Tell the sinks that they have what had ended when a drain began, before they are flushed."""
-        if not self.is_delivering:
-            for one in self._at_work:
-                one.note_drained(drained_ns, flushes=True)
+            with one.guarded():
+                one.sink.write_open(open_long)
+        self._told_open = len(open_long) > 0
 
     def flush(self, timeout_s: float) -> bool:
-        """Flush the sinks that can't be flushed beside a write, within ``timeout_s`` seconds in all.
+        """Flush the sinks within ``timeout_s`` seconds in all, from any thread, also while another one writes.
 
-        False when that was not enough, or one of the sinks calls.
+        False when that was not enough, or one of the sinks calls as it is flushed.
         """
-        return not self.is_delivering and self._flush(time.monotonic() + timeout_s, beside_writes=False)
-
-    def flush_beside_writes(self, timeout_s: float) -> bool:
-        """Flush the others: from any thread, also while another one writes."""
-        return self._flush(time.monotonic() + timeout_s, beside_writes=True)
-
-    def _flush(self, deadline: float, beside_writes: bool) -> bool:
-        own = threading.get_ident()
+        deadline, own = time.monotonic() + timeout_s, threading.get_ident()
         if own in self._flushing:
             return False
         self._flushing.add(own)
         try:
-            flushed = [one.flush(deadline) for one in self._at_work if one.flushes_beside_writes == beside_writes]
+            flushed = [one.flush(deadline) for one in self._at_work]
             return all(flushed)
         finally:
             self._flushing.discard(own)
-
-    def process_ends(self) -> None:
-        """Tell the sinks that ``close`` comes because the process ends."""
-        for one in self._at_work:
-            one.process_ends(self.exit_timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Close every sink within ``timeout_s`` seconds in all, with what waits for them."""
@@ -299,7 +252,8 @@ class Capture:
         while self._queue:  # finitely many: it has left the session, so its sinks add nothing
             self.deliver()
         for one in self._at_work:
-            one.close(deadline)
+            with one.guarded():
+                one.sink.close(_seconds_to(deadline))
 
     def counters(self, recorder: RecorderCounters) -> dict[str, int]:
         """What was recorded for it, and what became of that; see ``model/counters.py``.
@@ -330,11 +284,6 @@ def _open_for(batch: Batch, open_range_s: float) -> Batch:
     copies = slice(batch.closed, None)
     is_long = batch.end_ns[copies] - batch.start_ns[copies] >= open_range_s * 1e9
     return batch.take(copies).take(is_long)
-
-
-def _without_copies(batch: Batch) -> Batch:
-    """The rows of what closed alone."""
-    return batch if batch.closed == len(batch) else batch.take(slice(batch.closed), opened=batch.opened)
 
 
 def _seconds_to(deadline: float) -> float:

@@ -265,16 +265,12 @@ class Draining:
                 try:
                     self._recorder.wait(pause)
                     if self._thread is own:
-                        pause = BUSY_DRAIN_SECONDS if self._drain_here() > BUSY_ROWS else DRAIN_SECONDS
+                        with self.lock, at_work():  # a fork takes them in this order
+                            batch = self.drain()
+                            self._also()
+                        pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
                 except Exception:  # no memory, say
                     self._tell_failed()
-
-    def _drain_here(self) -> int:
-        """In the thread. Returns the number of rows."""
-        with self.lock, at_work():  # a fork takes them in this order
-            batch = self.drain()
-            self._also()
-        return len(batch) if batch is not None else 0
 
     def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
         try:

@@ -56,6 +56,8 @@ class Session:
         self._captures = Captures()
         self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._captures.wanted)
         self._draining = Draining(recorder, self._captures, self._sources, also=self._follow_providers)
+        self.process_ends = False
+        """Captures that end do so because the process does."""
         self._sampled_alone = False
         """What the recorder was told last."""
         self._exit = ExitHandler(self.at_exit)
@@ -296,9 +298,8 @@ class Session:
             last = self._draining.drain() if held else None
             if last is not None:
                 self._follow_providers()
-                capture.note_drained(last.drained_ns)
-            flushed = last is not None and capture in self._captures and capture.flush(_seconds_to(deadline))
-        return flushed and capture.flush_beside_writes(_seconds_to(deadline))  # meanwhile what is recorded is drained
+            has_all = last is not None and capture in self._captures and not capture.is_delivering
+        return has_all and capture.flush(_seconds_to(deadline))  # meanwhile what is recorded is drained
 
     def recorder_lost(self) -> int:
         """How many ranges the recorder has lost in all."""
@@ -315,14 +316,14 @@ class Session:
 
     def at_exit(self) -> None:
         """End every capture, within the seconds that an exit may take."""
-        began = time.monotonic()
+        began, self.process_ends = time.monotonic(), True
         for capture in self._captures:
             deadline = began + max(EXIT_SECONDS, capture.exit_timeout_s)
-            capture.process_ends()
             try:
                 self.stop(capture, _seconds_to(deadline))
             except Exception:  # no memory, say; the others end all the same
                 log.exception("a capture could not be ended")
+        self.process_ends = False
 
     def before_fork(self, deadline: float) -> None:
         """Wait until no capture is started or stopped and no drain is under way; not after ``deadline``, as a sink may hang."""
@@ -340,7 +341,7 @@ class Session:
     def after_fork_in_child(self) -> None:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
         ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
-        self._held = {}
+        self._held, self.process_ends = {}, False
         for part in (self._draining, self._unused, self._captures):
             part.after_fork_in_child()
         self._leave_to_parent(ending)

@@ -91,7 +91,7 @@ def _meter_provider(value: Any) -> Any:
 
 
 def _sinks(value: Any) -> tuple[Sink, ...]:
-    methods = ("write", "flush", "close", "counters", "after_fork_in_child")
+    methods = ("write", "flush", "close", "counters", "after_fork_in_child", "wants_unsampled", "write_open")
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     for sink in given:
         complete = all(callable(getattr(sink, name, None)) for name in methods)
@@ -245,7 +245,7 @@ ACTIVITIES: Kind[Any] = Kind("None or [ProfilerActivity.CPU]; what a GPU does is
 SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
 READY: Kind[Any] = Kind("None or a function of the profile", _callable)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
-SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks (objects, not classes), as otel_recfn.sinks.protocol says", _sinks)
+SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks (objects of classes derived from otel_recfn.sinks.protocol.Sink)", _sinks)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     f"None or a set of RecordScope: {_SCOPE_NAMES}",
     _scopes,

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.protocol import NO_MEMORY, Sink, is_told_of_open_ranges, tells_of_spans, wants_unsampled
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.own_thread import OwnThread, at_work
 from otel_recfn.support.safe_text import safe_exception, safe_text
@@ -54,7 +54,7 @@ class _Open(NamedTuple):
     ranges: Batch
 
 
-class BackgroundSink:
+class BackgroundSink(Sink):
     """A sink in front of another that may wait. ``flush`` may be called from any thread, also while another one writes.
 
     Args:
@@ -64,8 +64,6 @@ class BackgroundSink:
         rows_of_a_batch: what a batch that waits takes beside its rows, in rows.
         close_share: of the time that ``close`` is given, how much it may take: others are closed after it.
     """
-
-    flushes_beside_writes = True
 
     def __init__(
         self, sink: Sink, max_rows: int, *, start: bool = True, rows_of_a_batch: int = 0, close_share: float = 1.0
@@ -103,6 +101,8 @@ class BackgroundSink:
         if self._error is not None:
             self._told_error = True
             raise self._error
+        if not len(batch) and not batch.opened:
+            return
         if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
         self._received += len(batch)
@@ -112,8 +112,7 @@ class BackgroundSink:
 
     def write_open(self, ranges: Batch) -> None:
         """Queue what an inner sink is told of open ranges, unless others wait: it is told of all that are left later."""
-        is_asked = is_told_of_open_ranges(self._inner) and self._thread.ident is not None
-        if is_asked and not self._queue.has_one_of(_Open):
+        if self._thread.ident is not None and not self._queue.has_one_of(_Open):
             self._queue.put(_Open(ranges))
 
     def _weigh(self, task: Batch | _Open) -> int:
@@ -169,7 +168,7 @@ class BackgroundSink:
         if isinstance(task, Flush):
             task.do(self._inner.flush)
         elif isinstance(task, _Open):
-            self._inner.write_open(task.ranges)  # type: ignore[attr-defined]
+            self._inner.write_open(task.ranges)
         elif task is not None:
             self._do_write(task)
 
@@ -204,15 +203,9 @@ class BackgroundSink:
             text = "the sink %r failed, and what it had not taken is lost: %s"
             log.error(text, self.name, safe_text(repr(error)), exc_info=unexpected)
 
-    @property
     def wants_unsampled(self) -> bool:
         """As the inner sink."""
-        return wants_unsampled(self._inner)
-
-    @property
-    def tells_of_spans(self) -> bool:
-        """As the inner sink."""
-        return tells_of_spans(self._inner)
+        return self._inner.wants_unsampled()
 
     def counters(self) -> Mapping[str, int]:
         """What the inner sink lost, and what never reached it."""

@@ -9,7 +9,7 @@ from otel_recfn.sinks.protocol import Sink
 from otel_recfn.store.event_store import EventStore
 
 
-class EventStoreSink:
+class EventStoreSink(Sink):
     """Hands every batch to a store, which stays readable after the capture ended."""
 
     name = "event_store"
@@ -19,7 +19,8 @@ class EventStoreSink:
 
     def write(self, batch: Batch) -> None:
         """Keep a batch."""
-        self.store.append(batch)
+        if len(batch):
+            self.store.append(batch)
 
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -35,14 +36,12 @@ class Flush:
         return self._flushed
 
 
+@dataclass(eq=False)
 class _Entry(Generic[T]):
     """A task or a flush, and what it weighs; None once it is dropped."""
 
-    __slots__ = ("task", "weight")
-
-    def __init__(self, task: T | Flush, weight: int) -> None:
-        self.task: T | Flush | None = task
-        self.weight = weight
+    task: T | Flush | None
+    weight: int
 
 
 class TaskQueue(Generic[T]):

@@ -9,8 +9,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.by_name import ByName
-from otel_recfn.batches.self_times import allocated_bytes, nesting, self_bytes, self_times
+from otel_recfn.batches.self_times import ByName, allocated_bytes, nesting, self_bytes, self_times
 from otel_recfn.model.batch import Batch
 from otel_recfn.store.text_table import Column, render, share_text, time_text
 

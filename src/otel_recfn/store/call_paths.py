@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.stretches import places_in
+from otel_recfn.batches.number_sets import places_in
 
 Places = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches import remembered
+from otel_recfn.batches import ancestry
 from otel_recfn.batches.ancestry import Ancestry
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
@@ -163,7 +163,7 @@ def test_a_view_has_the_nearest_seen_ancestor_of_each_range(mask: int, taken: li
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ranges that ended are remembered."""
-    monkeypatch.setattr(remembered, "SMALL_CHUNK", 1)
+    monkeypatch.setattr(ancestry, "SMALL_CHUNK", 1)
     monkeypatch.setattr(Ancestry.__init__, "__defaults__", (3,))
 
 
@@ -189,7 +189,7 @@ def test_an_open_range_keeps_its_parent_however_long_that_has_ended() -> None:
 @given(masks, steps)
 def test_a_view_is_a_forest_also_where_ranges_were_forgotten(mask: int, taken: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remembered, "SMALL_CHUNK", 1)
+        patch.setattr(ancestry, "SMALL_CHUNK", 1)
         patch.setattr(Ancestry.__init__, "__defaults__", (3,))
         recording = record(mask, taken)
     for view in recording.views:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, make_batch
-from otel_recfn.batches.by_name import ByName
+from otel_recfn.batches.self_times import ByName
 from otel_recfn.model.events import EventKind
 
 pytestmark = pytest.mark.one_python

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.merging import merged
-from otel_recfn.batches.waiting_rows import gather, gathered
+from otel_recfn.batches.stage import WaitingRows
 from otel_recfn.model.batch import COLUMN_TYPES, Batch
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.empty_columns import empty_column, empty_in_all
@@ -33,8 +33,13 @@ any_row = st.fixed_dictionaries(
 some_batches = st.lists(st.lists(any_row, min_size=1, max_size=6).map(make_batch), min_size=1, max_size=4)
 
 
-def column(numbers: Sequence[int]) -> np.ndarray:
-    return np.array(numbers, np.int64)
+def rows_of(batches: Sequence[Batch], wanted: Sequence[tuple[int, int]]) -> Batch:
+    """Rows by their batch and their place there."""
+    rows, first = WaitingRows(lambda: np.zeros(0, np.int64)), [0]
+    for batch in batches:
+        rows.add(batch, np.arange(len(batch)))
+        first.append(first[-1] + len(batch))
+    return rows.take(np.array([first[part] + row for part, row in wanted], np.int64))
 
 
 @given(batches=some_batches, same_names=st.booleans(), data=st.data())
@@ -43,12 +48,14 @@ def test_rows_say_what_they_said(batches: list[Batch], same_names: bool, data: s
         batches = [replace(batches[0], start_ns=batches[0].start_ns + number) for number in range(len(batches))]
     places = [(part, row) for part, batch in enumerate(batches) for row in range(len(batch))]
     wanted = data.draw(st.lists(st.sampled_from(places), max_size=12))
-    part, row = column([part for part, _ in wanted]), column([row for _, row in wanted])
     said = [list(batch.events()) for batch in batches]
-    whole = gathered(batches, part, row)
+    whole = rows_of(batches, wanted)
     assert list(whole.events()) == [said[part][row] for part, row in wanted]
     assert [getattr(whole, name).dtype for name in COLUMN_TYPES] == [*COLUMN_TYPES.values()]
     assert (whole.shapes == 0).tolist() == [not said[part][row].shapes for part, row in wanted]
+    used = {text for row in whole.events() for text in (row.name, row.shapes)}
+    assert {*whole.names} == {"", *used}
+    assert whole.names[0] == ""
 
 
 def sharing(batch: Batch) -> Batch:
@@ -60,11 +67,10 @@ def sharing(batch: Batch) -> Batch:
 @given(batches=some_batches, shares=st.lists(st.booleans(), min_size=4, max_size=4))
 def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[Batch], shares: list[bool]) -> None:
     batches = [sharing(batch) if shared else batch for batch, shared in zip(batches, shares, strict=False)]
-    part = column([at for at, batch in enumerate(batches) for _ in range(len(batch))])
-    row = column([at for batch in batches for at in range(len(batch))])
+    places = [(part, row) for part, batch in enumerate(batches) for row in range(len(batch))]
     said, empty = [row for batch in batches for row in batch.events()], empty_in_all(batches)
     assert len(empty) >= 10 if all(shares[: len(batches)]) else not empty
-    for whole in (gathered(batches, part, row), merged(batches)):
+    for whole in (rows_of(batches, places), merged(batches)):
         assert list(whole.events()) == said
         assert empty_in_all([whole]).keys() == empty.keys()
 
@@ -72,11 +78,11 @@ def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[
 @given(batch=st.lists(any_row, min_size=1, max_size=6).map(make_batch), step=st.integers(2, 3))
 def test_columns_need_not_be_contiguous(batch: Batch, step: int) -> None:
     apart = batch.take(slice(None, None, -step))
-    rows = column(range(len(apart)))
-    assert list(gathered([apart], rows * 0, rows).events()) == list(apart.events())
+    places = [(0, row) for row in range(len(apart))]
+    assert list(rows_of([apart], places).events()) == list(apart.events())
 
 
-@pytest.mark.parametrize("wanted", [(0, 1), (0, -1), (1, 0), (-1, 0)])
-def test_what_no_batch_has_is_refused(wanted: tuple[int, int]) -> None:
+@pytest.mark.parametrize("wanted", [1, -1])
+def test_what_no_batch_has_is_refused(wanted: int) -> None:
     with pytest.raises(IndexError):
-        gather({"parent": np.dtype(np.uint64)}, [make_batch([{}])], *[column([place]) for place in wanted])
+        rows_of([make_batch([{}])], [(0, wanted)])

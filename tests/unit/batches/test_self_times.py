@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, STREAM, WORKER_THREAD, make_batch
-from otel_recfn.batches.by_name import ByName
-from otel_recfn.batches.self_times import SelfTimes, nesting, self_times
+from otel_recfn.batches.self_times import ByName, SelfTimes, nesting, self_times
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 from otel_recfn.store.averages import key_averages

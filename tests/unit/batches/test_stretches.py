@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.batches.stretches import begins_of, places_in
+from otel_recfn.batches.number_sets import begins_of, places_in
 from thoroughness import examples
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import make_batch
-from otel_recfn.batches import waiting_rows
-from otel_recfn.batches.waiting_rows import WaitingRows
+from otel_recfn.batches import stage
+from otel_recfn.batches.stage import WaitingRows
 
 pytestmark = pytest.mark.one_python
 
@@ -50,8 +50,8 @@ def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spa
     kept: list[int] = []
     rows, added = WaitingRows(lambda: numbers(*kept)), 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waiting_rows, "ROWS_TO_SPARE", spare)
-        patch.setattr(waiting_rows, "MOST_BATCHES", most)
+        patch.setattr(stage, "ROWS_TO_SPARE", spare)
+        patch.setattr(stage, "MOST_BATCHES", most)
         for size in sizes:
             ids = list(range(added, added + size))
             kept += [one for one in ids if one % steps == 0]
@@ -62,11 +62,11 @@ def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spa
 
 @pytest.mark.parametrize(("spare", "most_batches"), [(3, 1000), (1000, 2)])
 def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int, most_batches: int) -> None:
-    monkeypatch.setattr(waiting_rows, "ROWS_TO_SPARE", spare)
-    monkeypatch.setattr(waiting_rows, "MOST_BATCHES", most_batches)
+    monkeypatch.setattr(stage, "ROWS_TO_SPARE", spare)
+    monkeypatch.setattr(stage, "MOST_BATCHES", most_batches)
     newest = [0]
     rows = WaitingRows(lambda: numbers(newest[0]))
     for newest[0] in range(49):
         add(rows, [newest[0]], others=1)
     assert rows.take(numbers(48)).event_id.tolist() == [48]
-    assert len(rows) <= 2 + 2 + 2 + spare if spare == 3 else len(rows) <= 2 * (most_batches + 1)
+    assert rows.rows <= 2 + 2 + 2 + spare if spare == 3 else rows.rows <= 2 * (most_batches + 1)

@@ -23,14 +23,16 @@ from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.background import BackgroundSink
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
 NOTHING = {"dropped.buffer_full": 0, "dropped.error": 0, "incomplete": 0}
 
 
-class Raising:
-    """Takes batches, or raises what it is told to."""
+class Raising(Sink):
+    """Takes batches, some rows of each before it raises what it is told to."""
 
     name = "raising"
 
@@ -169,6 +171,25 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
     assert bool(spans) == (every == 7)  # each trace asks three times
     known = {span.context.span_id for span in spans}
     assert all(span.parent is None or span.parent.span_id in known for span in spans)
+
+
+def test_what_is_not_decided_for_want_of_memory_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_memory(*arguments: Any) -> Any:
+        raise MemoryError
+
+    capture = capture_of(sink := SpansSink(TracerProvider(shutdown_on_exit=False), volume=Volume(10)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Folding, "due", no_memory)
+        for _ in range(2):
+            write(capture, make_batch([{}] * 3))
+    write(capture, make_batch([{}]))
+    capture.close(PATIENCE_S)
+    assert "missed" not in capture.counters()
+    counters = sink.counters()
+    assert (counters["rows"], counters["failed"], counters["folding"]) == (7, 6, 0)
+    assert sum("no memory" in record.message for record in caplog.records) == 1
 
 
 class CountsOnce(Raising):

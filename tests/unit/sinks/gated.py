@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 MakeSink = Callable[..., BackgroundSink]
 
 
-class Gated:
+class Gated(Sink):
     """An inner sink whose ``write`` waits for the gate, and that writes down what it is asked."""
 
     name = "gated"

@@ -3,12 +3,14 @@
 #include <frameobject.h>
 
 #include <algorithm>
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
+#include "core/ring_growth.hpp"
 #include "cpython/guarded.hpp"
 #include "cpython/made.hpp"
 #include "python/text.hpp"
@@ -19,6 +21,9 @@ TracerPlace tracer_place;
 
 namespace {
 
+constexpr uint64_t kRoomOfCall = 64;  // words: of a begin with its name, mostly
+constexpr long kPauseNs = 100'000;
+constexpr int kMostPauses = 5000;
 constexpr int kMaxStartFrames = 128;  // so many of the innermost calls that were open when tracing began, of each thread
 
 Text text_of(const std::string& text) { return {text.data(), static_cast<uint32_t>(text.size())}; }
@@ -152,8 +157,27 @@ void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
 
 namespace {
 
+// Where the thread's ring is full, others get the GIL until the drain has read some of it: else threads that compute in Python
+// leave the drain too little of the GIL to come in time. Once for each position that it has read up to: where it doesn't come, as
+// the calling thread drains, say, the thread goes on, and what doesn't fit is dropped.
+void give_way_to_drain(ThreadCalls& calls) {
+  if (calls.buffer == nullptr || calls.stands_for_another) return;
+  ThreadBuffer& buffer = *calls.buffer;
+  if (buffer.has_room(kRoomOfCall + uint64_t{kEndWords} * (buffer.open_recorded + 1))) return;
+  const uint64_t read = buffer.consumed.load(std::memory_order_acquire);
+  if (calls.gave_way_at == read) return;
+  calls.gave_way_at = read;
+  Py_BEGIN_ALLOW_THREADS;
+  const timespec pause{0, kPauseNs};
+  for (int pauses = 0; pauses < kMostPauses && buffer.consumed.load(std::memory_order_acquire) == read; ++pauses) {
+    nanosleep(&pause, nullptr);
+  }
+  Py_END_ALLOW_THREADS;
+}
+
 int enter(ThreadCalls& calls, Begun begun) {
   stack_leaf_of(calls);
+  give_way_to_drain(calls);
   const uint64_t tracing = calls.met_in;
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
@@ -176,6 +200,7 @@ int enter(ThreadCalls& calls, Begun begun) {
 
 int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
   stack_leaf_of(calls);
+  give_way_to_drain(calls);
   const uint64_t tracing = calls.met_in;
   if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
   const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;

@@ -25,6 +25,7 @@ struct ThreadCalls {
   uint64_t tracing = 0;                 // while which it was told of
   uint64_t met_in = kNotMet;            // the tracing that has met it
   uint64_t thread = 0;                  // the id of its PyThreadState, once somebody asked whether it is to be traced
+  uint64_t gave_way_at = UINT64_MAX;    // up to where the drain had read when the thread last waited for it
   bool left_out = false;                // it isn't traced
   bool stands_for_another = false;      // the buffer isn't the thread's own, but stands for another one
   std::atomic<bool> ended{false};

@@ -1,5 +1,6 @@
 #include "columns/gathered_rows.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -44,57 +45,144 @@ class AnyColumn {
   bool held_ = false;
 };
 
-// What is asked for: each row by its batch and its place there.
-struct Wanted {
-  ColumnView<int64_t> part, row;
+// The rows of one batch that wait.
+struct Held {
+  int64_t first = 0;              // the number of the first one
+  bool has_numbers = false;       // else they are numbered one after the other
+  ColumnView<int64_t> number, row;  // in ascending order; the place in the batch
+  PyObject* batch = nullptr;      // borrowed of the tuple that was given
 
-  bool take(PyObject* parts, PyObject* rows) {
-    if (!part.take(parts, "part", nullptr) || !row.take(rows, "row", nullptr)) return false;
-    if (part.size() == row.size()) return true;
-    PyErr_SetString(PyExc_ValueError, "as many parts as rows are needed");
-    return false;
+  bool take(PyObject* given) {
+    PyObject *numbers, *rows;
+    long long its_first;
+    if (!PyArg_ParseTuple(given, "LOOO", &its_first, &numbers, &rows, &batch)) return false;
+    first = its_first, has_numbers = numbers != Py_None;
+    return row.take(rows, "row", nullptr) && (!has_numbers || number.take(numbers, "number", nullptr));
   }
-  size_t size() const { return static_cast<size_t>(row.size()); }
+
+  // -1: it isn't here.
+  int64_t row_of(int64_t wanted) const {
+    Py_ssize_t place = wanted - first;
+    if (has_numbers) {
+      Py_ssize_t end = number.size();
+      for (place = 0; place < end;) {
+        const Py_ssize_t middle = place + (end - place) / 2;
+        number[middle] < wanted ? place = middle + 1 : end = middle;
+      }
+      if (place == number.size() || number[place] != wanted) return -1;
+    }
+    return place >= 0 && place < row.size() ? row[place] : -1;
+  }
 };
 
-// One column, of every batch.
+// What is asked for: each row by which of the batches that have any it is of, and its place there.
+struct Wanted {
+  std::vector<size_t> part;
+  std::vector<int64_t> row;
+  std::vector<size_t> used;  // of what is held, what has any, in ascending order
+
+  bool find(const std::vector<Held>& held, const ColumnView<int64_t>& numbers) {
+    const auto count = static_cast<size_t>(numbers.size());
+    std::vector<size_t> place_of(held.size(), SIZE_MAX);
+    part.resize(count), row.resize(count);
+    for (size_t at = 0; at < count; ++at) {
+      const int64_t number = numbers[static_cast<Py_ssize_t>(at)];
+      const auto is_before = [](int64_t wanted_number, const Held& one) { return wanted_number < one.first; };
+      const auto after = std::upper_bound(held.begin(), held.end(), number, is_before);
+      if (after == held.begin()) return false;
+      part[at] = static_cast<size_t>(after - held.begin()) - 1;
+      row[at] = held[part[at]].row_of(number);
+      if (row[at] < 0) return false;
+      place_of[part[at]] = 0;
+    }
+    for (size_t at = 0; at < held.size(); ++at) {
+      if (place_of[at] == 0) place_of[at] = used.size(), used.push_back(at);
+    }
+    for (size_t& one : part) one = place_of[one];
+    return true;
+  }
+};
+
+// What columns of the batches index: one table after the other, where they don't share one.
+struct Tables {
+  explicit Tables(const char* its_name) : name(its_name) {}
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+  ~Tables() {
+    for (PyObject* table : tables) Py_DECREF(table);
+  }
+
+  bool take(const std::vector<PyObject*>& batches) {
+    bool is_shared = true;
+    uint32_t begin = 0;
+    tables.reserve(batches.size()), begins.reserve(batches.size());
+    for (PyObject* batch : batches) {
+      PyObject* const table = PyObject_GetAttrString(batch, name);
+      if (table == nullptr) return false;
+      tables.push_back(table), begins.push_back(begin);
+      const Py_ssize_t size = PySequence_Size(table);
+      if (size < 0) return false;
+      begin += static_cast<uint32_t>(size);
+      is_shared = is_shared && table == tables.front();
+    }
+    if (is_shared) begins.clear();
+    return true;
+  }
+
+  // A new reference.
+  PyObject* entry(uint32_t index) const {
+    if (tables.empty()) return PyUnicode_New(0, 0);
+    if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
+    const size_t at = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), index) - begins.begin()) - 1;
+    return PySequence_GetItem(tables[at], static_cast<Py_ssize_t>(index - begins[at]));
+  }
+
+  const char* name;
+  std::vector<PyObject*> tables;
+  std::vector<uint32_t> begins;  // of each batch's; empty where all share one
+};
+
+// One column, of every batch that has rows that are asked for.
 struct Gathering {
+  PyObject* name = nullptr;  // borrowed of what was given
+  const Tables* tables = nullptr;
+  bool is_of_texts = false;
   std::vector<AnyColumn> columns;
   std::vector<char> bytes;  // of the rows that are asked for
 
-  bool take(PyObject* batches, PyObject* name, const Gathering* other) {
-    columns.reserve(static_cast<size_t>(PyTuple_GET_SIZE(batches)));
-    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(batches); ++at) {
+  bool take(const std::vector<PyObject*>& batches) {
+    columns.reserve(batches.size());
+    for (PyObject* batch : batches) {
       columns.emplace_back();
-      if (!columns.back().take(PyTuple_GET_ITEM(batches, at), name)) return false;
-      const bool is_like_first = columns.back().item_bytes() == columns.front().item_bytes();
-      const bool is_long = other == nullptr || columns.back().size() == other->columns[static_cast<size_t>(at)].size();
-      if (is_like_first && is_long) continue;
-      PyErr_Format(PyExc_ValueError, "column %U is of another type or length than others; all batches have the same columns", name);
+      if (!columns.back().take(batch, name)) return false;
+      const Py_ssize_t item = columns.back().item_bytes();
+      if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t))) continue;
+      PyErr_Format(PyExc_ValueError, "column %U is of another type than others; all batches have the same columns", name);
       return false;
     }
     return true;
   }
 
   bool has(const Wanted& wanted) const {
-    for (Py_ssize_t at = 0; at < wanted.row.size(); ++at) {
-      const int64_t part = wanted.part[at], row = wanted.row[at];
-      if (part < 0 || part >= static_cast<int64_t>(columns.size())) return false;
-      if (row < 0 || row >= columns[static_cast<size_t>(part)].size()) return false;
+    for (size_t at = 0; at < wanted.row.size(); ++at) {
+      if (wanted.row[at] >= columns[wanted.part[at]].size()) return false;
     }
     return true;
   }
 
   void gather(const Wanted& wanted) {
-    const size_t item = columns.empty() ? 0 : static_cast<size_t>(columns.front().item_bytes());
-    bytes.resize(wanted.size() * item);
+    const auto item = static_cast<size_t>(columns.front().item_bytes());
+    bytes.resize(wanted.row.size() * item);
     switch (item) {
-      case 1: return copy<1>(wanted);
-      case 4: return copy<4>(wanted);
-      case 8: return copy<8>(wanted);
-      default: return copy_items(wanted, item);
+      case 1: copy<1>(wanted); break;
+      case 4: copy<4>(wanted); break;
+      case 8: copy<8>(wanted); break;
+      default: copy_items(wanted, item);
     }
+    if (tables != nullptr && !tables->begins.empty()) index_all_tables(wanted);
   }
+
+  uint32_t* indices() { return reinterpret_cast<uint32_t*>(bytes.data()); }
 
  private:
   template <size_t kBytes>
@@ -105,56 +193,167 @@ struct Gathering {
   // Inlined, for a size that is known.
   __attribute__((always_inline)) void copy_items(const Wanted& wanted, size_t item) {
     char* to = bytes.data();
-    for (Py_ssize_t at = 0; at < wanted.row.size(); ++at, to += item) {
-      std::memcpy(to, columns[static_cast<size_t>(wanted.part[at])].at(wanted.row[at]), item);
+    for (size_t at = 0; at < wanted.row.size(); ++at, to += item) {
+      std::memcpy(to, columns[wanted.part[at]].at(wanted.row[at]), item);
+    }
+  }
+
+  void index_all_tables(const Wanted& wanted) {
+    uint32_t* const index = indices();
+    for (size_t at = 0; at < wanted.row.size(); ++at) {
+      if (!is_of_texts || index[at] != 0) index[at] += tables->begins[wanted.part[at]];
     }
   }
 };
 
-// False with an error set.
-bool take_all(std::vector<Gathering>& all, PyObject* names, PyObject* batches) {
-  all.reserve(static_cast<size_t>(PyTuple_GET_SIZE(names)));
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(names); ++at) {
-    all.emplace_back();
-    if (!all.back().take(batches, PyTuple_GET_ITEM(names, at), at == 0 ? nullptr : &all.front())) return false;
+// The texts that these columns have, which index them from now on; the empty one stays the first.
+std::vector<uint32_t> number_texts(std::vector<Gathering>& all, size_t rows) {
+  std::vector<uint32_t> found{0};
+  for (Gathering& one : all) {
+    if (one.is_of_texts) found.insert(found.end(), one.indices(), one.indices() + rows);
   }
-  return true;
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  for (Gathering& one : all) {
+    if (!one.is_of_texts) continue;
+    for (size_t at = 0; at < rows; ++at) {
+      uint32_t& index = one.indices()[at];
+      index = static_cast<uint32_t>(std::lower_bound(found.begin(), found.end(), index) - found.begin());
+    }
+  }
+  return found;
 }
 
-PyObject* column_dict(PyObject* names, std::vector<Gathering>& all) {
-  PyObject* dict = PyDict_New();
-  for (size_t at = 0; dict != nullptr && at < all.size(); ++at) {
-    const Made column(new_column(std::move(all[at].bytes)));
-    PyObject* name = PyTuple_GET_ITEM(names, static_cast<Py_ssize_t>(at));
-    if (column.object == nullptr || PyDict_SetItem(dict, name, column.object) < 0) Py_CLEAR(dict);
+// Whether all of the batches share this column, in which there is nothing. -1 with an error set.
+int is_shared(const std::vector<PyObject*>& batches, PyObject* name, PyObject* shared) {
+  for (PyObject* batch : batches) {
+    if (shared == Py_None) return 0;
+    const Made column(PyObject_GetAttr(batch, name));
+    const Made base(column.object != nullptr ? PyObject_GetAttrString(column.object, "base") : nullptr);
+    if (base.object == nullptr) return -1;
+    if (base.object != shared) return 0;
   }
-  return dict;
+  return 1;
+}
+
+struct Asked {
+  std::vector<Held> held;
+  ColumnView<int64_t> numbers;
+  Wanted wanted;
+  std::vector<PyObject*> batches;
+  Tables names{"names"}, tracks{"tracks"}, contexts{"contexts"};
+  std::vector<Gathering> columns;
+
+  // False with an error set.
+  bool take(PyObject* all_held, PyObject* its_numbers) {
+    held = std::vector<Held>(static_cast<size_t>(PyTuple_GET_SIZE(all_held)));
+    for (size_t at = 0; at < held.size(); ++at) {
+      if (!held[at].take(PyTuple_GET_ITEM(all_held, static_cast<Py_ssize_t>(at)))) return false;
+    }
+    if (!numbers.take(its_numbers, "numbers", nullptr)) return false;
+    if (!wanted.find(held, numbers)) return PyErr_SetString(PyExc_IndexError, kNoSuchRow), false;
+    for (const size_t at : wanted.used) batches.push_back(held[at].batch);
+    return names.take(batches) && tracks.take(batches) && contexts.take(batches);
+  }
+
+  bool take_column(PyObject* given) {
+    PyObject *name, *shared;
+    const char* table;
+    if (!PyArg_ParseTuple(given, "UOz", &name, &shared, &table)) return false;
+    const int empty = is_shared(batches, name, shared);
+    if (empty != 0) return empty > 0;
+    columns.emplace_back();
+    Gathering& column = columns.back();
+    column.name = name;
+    for (const Tables* each : {&names, &tracks, &contexts}) {
+      if (table != nullptr && std::strcmp(table, each->name) == 0) column.tables = each;
+    }
+    column.is_of_texts = column.tables == &names;
+    return column.take(batches);
+  }
+
+  // Without the GIL. False where a batch is shorter than what is held says.
+  bool gather(std::vector<uint32_t>& texts) {
+    for (Gathering& column : columns) {
+      if (!column.has(wanted)) return false;
+      column.gather(wanted);
+    }
+    texts = number_texts(columns, wanted.row.size());
+    return true;
+  }
+
+  PyObject* column_dict() {
+    PyObject* dict = PyDict_New();
+    for (size_t at = 0; dict != nullptr && at < columns.size(); ++at) {
+      const Made column(new_column(std::move(columns[at].bytes)));
+      if (column.object == nullptr || PyDict_SetItem(dict, columns[at].name, column.object) < 0) Py_CLEAR(dict);
+    }
+    return dict;
+  }
+
+  static constexpr char kNoSuchRow[] = "no batch has such a row; ask for rows that are there";
+};
+
+template <typename Items, typename Make>
+PyObject* list_of(const Items& items, Make make) {
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
+  for (size_t at = 0; list != nullptr && at < items.size(); ++at) {
+    PyObject* const made = make(items[at]);
+    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(at), made) < 0) Py_CLEAR(list);
+  }
+  return list;
 }
 
 PyObject* gather_rows(PyObject*, PyObject* arguments) {
-  PyObject *names, *batches, *parts, *rows;
-  if (!PyArg_ParseTuple(arguments, "O!O!OO:gather_rows", &PyTuple_Type, &names, &PyTuple_Type, &batches, &parts, &rows)) {
-    return nullptr;
-  }
+  PyObject *columns, *held, *numbers;
+  if (!PyArg_ParseTuple(arguments, "O!O!O:gather_rows", &PyTuple_Type, &columns, &PyTuple_Type, &held, &numbers)) return nullptr;
   return guarded([&]() -> PyObject* {
-    Wanted wanted;
-    std::vector<Gathering> all;
-    if (!wanted.take(parts, rows) || !take_all(all, names, batches)) return nullptr;
-    bool known = true;
-    const bool done = without_gil_if(wanted.size() * all.size() > kManyValues, [&] {
-      known = all.empty() || all.front().has(wanted);
-      for (Gathering& each : all) {
-        if (known) each.gather(wanted);
+    Asked asked;
+    if (!asked.take(held, numbers)) return nullptr;
+    asked.columns.reserve(static_cast<size_t>(PyTuple_GET_SIZE(columns)));
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(columns); ++at) {
+      if (!asked.take_column(PyTuple_GET_ITEM(columns, at))) return nullptr;
+    }
+    bool found = true;
+    std::vector<uint32_t> texts;
+    const bool is_long = asked.wanted.row.size() * asked.columns.size() > kManyValues;
+    if (!without_gil_if(is_long, [&] { found = asked.gather(texts); })) return nullptr;
+    if (!found) return PyErr_SetString(PyExc_IndexError, Asked::kNoSuchRow), nullptr;
+    const Made gathered(asked.column_dict());
+    const Made names(list_of(texts, [&](uint32_t index) { return asked.names.entry(index); }));
+    const Made used(list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));
+    if (gathered.object == nullptr || names.object == nullptr || used.object == nullptr) return nullptr;
+    return PyTuple_Pack(3, gathered.object, names.object, used.object);
+  });
+}
+
+// The ranges in these contexts. `contexts`: a byte for each, 0 for the others.
+PyObject* ranges_in(PyObject*, PyObject* arguments) {
+  PyObject* batch;
+  const char* contexts;
+  Py_ssize_t count;
+  int kind;
+  if (!PyArg_ParseTuple(arguments, "Oy#i:ranges_in", &batch, &contexts, &count, &kind)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    ColumnView<uint32_t> context;
+    ColumnView<uint8_t> kinds;
+    std::vector<int64_t> rows;
+    if (!context.take(batch, "context") || !kinds.take(batch, "kind")) return nullptr;
+    const Py_ssize_t last = std::min(context.size(), kinds.size());
+    const bool has_run = without_gil_if(static_cast<size_t>(last) > kManyValues, [&] {
+      for (Py_ssize_t row = 0; row < last; ++row) {
+        const uint32_t index = context[row];
+        if (index < static_cast<size_t>(count) && contexts[index] != 0 && kinds[row] == kind) rows.push_back(row);
       }
     });
-    if (done && !known) PyErr_SetString(PyExc_IndexError, "no batch has such a row; ask for rows that are there");
-    return done && known ? column_dict(names, all) : nullptr;
+    return has_run ? new_column(std::move(rows)) : nullptr;
   });
 }
 
 PyMethodDef functions[] = {
     {"gather_rows", gather_rows, METH_VARARGS,
-     "gather_rows(names, batches, part, row) -> these columns, by name, of the rows that stand there in those parts."},
+     "gather_rows(columns, held, numbers) -> these rows' columns, the texts that they index, and what of the held ones has any."},
+    {"ranges_in", ranges_in, METH_VARARGS, "ranges_in(batch, contexts, kind) -> the rows of that kind in these contexts."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

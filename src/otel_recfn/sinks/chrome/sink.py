@@ -30,6 +30,7 @@ from otel_recfn.sinks.files.process_paths import (
     paths_beside,
     tell_path,
 )
+from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.own_file import FileInUseError
 
 log = logging.getLogger("otel_recfn")
@@ -41,7 +42,7 @@ CLOSE_SHARE = 0.5
 """Of the time for the end. A disk that hangs leaves as much for the spans' backend, and closing it may take as long."""
 
 
-class ChromeTraceSink:
+class ChromeTraceSink(Sink):
     """Writes every batch to a Chrome trace file.
 
     Where the file is in use by another process, this one writes its own: ``trace.pid<pid>.json`` beside ``trace.json``.

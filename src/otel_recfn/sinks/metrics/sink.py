@@ -25,7 +25,7 @@ from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
 from otel_recfn.sinks.protocol import Sink
 
 
-class MetricsSink:
+class MetricsSink(Sink):
     """Sums up what is written; the readers of the meter provider take it.
 
     Args:
@@ -35,7 +35,6 @@ class MetricsSink:
     """
 
     name = "metrics"
-    tells_of_spans = False
 
     def __init__(
         self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None, max_series: int = MAX_SERIES
@@ -49,7 +48,6 @@ class MetricsSink:
         self._from_zero = False
         self._closed = False
 
-    @property
     def wants_unsampled(self) -> bool:
         """Whether a meter provider has readers for durations: they are told of every range."""
         instruments = self._resolver.resolve()

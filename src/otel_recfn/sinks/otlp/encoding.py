@@ -28,7 +28,6 @@ from otel_recfn import _native
 from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.mapping import (
     MAX_KEPT_BASES,
     NOTHING_TOLD,
@@ -37,7 +36,7 @@ from otel_recfn.sinks.spans.mapping import (
     exception_attributes,
     stacktrace_attributes,
 )
-from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
 from otel_recfn.support.json_text import text_of_utf8
 from otel_recfn.support.span_ids import current_key
 

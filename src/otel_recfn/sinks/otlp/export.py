@@ -25,10 +25,9 @@ from otel_recfn.sinks.otlp.official import (
     transport_of,
 )
 from otel_recfn.sinks.otlp.transports import GrpcTransport, Transport
-from otel_recfn.sinks.spans.delivery import Delivery
+from otel_recfn.sinks.spans.delivery import Delivery, WayOut
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.way_out import WayOut
 from otel_recfn.support.safe_text import safe_text
 
 _logger = logging.getLogger(__name__)

@@ -4,20 +4,167 @@
 
 ``failed`` are those that an exporter did not take, ``dropped.shutdown`` those that none was seen to finish with. Where an
 exporter can't be watched, what its processor was given is taken for ``exported``.
+
+Neither a span processor nor ``force_flush`` says whether an export succeeded: only the result of the exporter's ``export``
+does. So ``export`` of each exporter instance is shadowed by a function that passes everything through unchanged and counts our
+spans, which it knows by their instrumentation scope object. ``remove`` takes it away again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.trace import TracerProvider
 
-from otel_recfn.sinks.spans.export_watch import ExportWatch
+from otel_recfn.sinks.spans.leavable_calls import CallLeft, LeavableCalls
+from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.own_thread import resting
 from otel_recfn.support.safe_text import safe_exception
+
+
+class ExportWatch:
+    """Watches exporters for spans of one scope (compared by identity)."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _WatchedExporter] = {}
+        self._exported_before = self._finished_before = self._refused_before = 0
+        self._export_ended = threading.Event()
+
+    def watch(self, exporters: Iterable[Any], scope: object, leavable: Iterable[Any] = ()) -> None:
+        """Watch exactly these exporters, for spans of ``scope``, from now on.
+
+        ``leavable``: those of them whose exports of such spans alone need not be waited for when the process ends.
+        """
+        wanted = {id(exporter): exporter for exporter in exporters}
+        if wanted.keys() == self._watched.keys() and all(one.scope is scope for one in self._watched.values()):
+            return
+        self.remove()
+        left = {id(exporter) for exporter in leavable}
+        watched = [
+            (key, _WatchedExporter(exporter, scope, self._export_ended, key in left)) for key, exporter in wanted.items()
+        ]
+        self._watched = {key: one for key, one in watched if one.install()}
+
+    @property
+    def watching(self) -> bool:
+        """Whether there is an exporter whose results are seen."""
+        return bool(self._watched)
+
+    @property
+    def exported(self) -> int:
+        """Our spans that every exporter took; with several, the one that took fewest counts."""
+        return self._exported_before + min((one.exported for one in self._watched.values()), default=0)
+
+    @property
+    def finished(self) -> int:
+        """Our spans that every exporter took or refused; with several, the one that is farthest behind counts."""
+        return self._finished_before + min((one.finished for one in self._watched.values()), default=0)
+
+    @property
+    def refused(self) -> int:
+        """Our spans that an exporter was given and did not take; with several, the one that took fewest counts."""
+        return self._refused_before + max((one.refused for one in self._watched.values()), default=0)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an exporter's last export failed; false before the first one."""
+        return any(one.failed for one in self._watched.values())
+
+    @property
+    def exports_here(self) -> bool:
+        """Whether the calling thread is in the middle of an export."""
+        return any(threading.get_ident() in one.exporting for one in self._watched.values())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until an exporter has finished with some; False when it took longer."""
+        ended = self._export_ended.wait(timeout_s)
+        self._export_ended.clear()
+        return ended
+
+    def refuse(self) -> None:
+        """From now on exporters get the program's spans alone. An export of ours alone that is under way is left to itself."""
+        for one in self._watched.values():
+            one.refuse()
+
+    def remove(self) -> None:
+        """Leave every exporter as it was found."""
+        self._exported_before, self._finished_before, self._refused_before = self.exported, self.finished, self.refused
+        watched, self._watched = self._watched, {}
+        for one in watched.values():
+            one.uninstall()
+
+
+class _WatchedExporter:
+    def __init__(self, exporter: Any, scope: object, export_ended: threading.Event, leavable: bool) -> None:
+        self._calls = LeavableCalls() if leavable else None
+        self.scope = scope
+        self.exported = self.finished = self.refused = 0
+        self.failed = self.refuses = False
+        self.exporting: set[int] = set()
+        """The threads that are in the middle of an export."""
+        self._exporter, self._export_ended = exporter, export_ended
+        self._lock = ForkSafeLock()
+        self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
+        self._counting = partial(self._export, exporter.export)
+
+    def install(self) -> bool:
+        try:
+            self._exporter.export = self._counting
+        except (AttributeError, TypeError):  # slots, or a frozen class: its results stay unknown
+            return False
+        return True
+
+    def uninstall(self) -> None:
+        self._export_ended = threading.Event()  # in a forked child another thread may have been in the middle of the other one
+        if vars(self._exporter).get("export") is not self._counting:
+            return  # someone shadowed it after us, and still calls us: we go on passing through
+        if self._shadowed is not None:
+            self._exporter.export = self._shadowed
+        else:
+            del self._exporter.export
+
+    def refuse(self) -> None:
+        self.refuses = True
+        if self._calls is not None:
+            self._calls.leave()
+
+    def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
+        theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+        ours = given = len(spans) - len(theirs)
+        if self.refuses and ours:
+            spans, given = theirs, 0
+            if not spans:
+                return SpanExportResult.FAILURE
+        result: Any = SpanExportResult.FAILURE
+        answered, thread = False, threading.get_ident()
+        self.exporting.add(thread)
+        try:
+            call = partial(export, spans, *args, **kwargs)
+            result = self._calls.make(call) if self._calls is not None and given == len(spans) else call()
+            answered = True
+        except CallLeft:
+            pass
+        except (Exception, SystemExit):
+            answered = True
+            raise
+        finally:
+            self.exporting.discard(thread)
+            with self._lock:
+                self.failed = result is SpanExportResult.FAILURE
+                self.finished += ours
+                self.exported += 0 if self.failed else given
+                self.refused += given if self.failed and answered else 0
+            self._export_ended.set()
+        return result
+
 
 FLUSH_TIMEOUT_S = 30.0
 OWN_PACE_SECONDS = 10.0
@@ -120,7 +267,10 @@ class SpanDelivery:
         self._unwatched += 0 if self._watch.watching else len(spans)
         for span in spans:
             for receive in self._receivers:
-                self._hand(receive, span)
+                try:
+                    receive(span)
+                except (Exception, SystemExit) as error:
+                    self._tell_raised(error)
 
     def _exported_some(self) -> bool:
         with resting():
@@ -130,14 +280,11 @@ class SpanDelivery:
         """Spans that processors may still have in their queues."""
         return max(0, self._spans - self._settled.spans - (self._watch.finished - self._settled.finished))
 
-    def _hand(self, receive: Callable[[ReadableSpan], None], span: ReadableSpan) -> None:
-        try:
-            receive(span)
-        except (Exception, SystemExit) as error:
-            if not self._logged:
-                self._logged = True
-                text = "otel-recfn: a span processor raised in on_end; its spans count as failed"
-                _logger.error(text, exc_info=safe_exception(error))
+    def _tell_raised(self, error: BaseException) -> None:
+        if not self._logged:
+            self._logged = True
+            text = "otel-recfn: a span processor raised in on_end; its spans count as failed"
+            _logger.error(text, exc_info=safe_exception(error))
 
     def idle(self) -> None:
         """The processors have threads of their own."""
@@ -185,3 +332,38 @@ class SpanDelivery:
         lost = max(0, finished - exported, watched - exported - self._waiting())
         failed = min(self._watch.refused, lost)
         return {"exported": exported + self._unwatched, "failed": failed, "dropped.shutdown": lost - failed}
+
+
+class WayOut(Protocol):
+    """One of the ways."""
+
+    @property
+    def provider(self) -> TracerProvider | None:
+        """Whose spans they are where the program has no provider; None: then there are none."""
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """What makes spans of ranges."""
+
+    def delivery(self) -> Delivery:
+        """What hands them on."""
+
+    def after_fork_in_child(self) -> WayOut:
+        """The same in a forked child."""
+
+
+class ThroughProcessors:
+    """To the provider's span processors."""
+
+    provider: TracerProvider | None = None
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """Spans of the SDK."""
+        return SpanMapper(target)
+
+    def delivery(self) -> Delivery:
+        """In chunks that they have room for."""
+        return SpanDelivery()
+
+    def after_fork_in_child(self) -> WayOut:
+        """The same."""
+        return self

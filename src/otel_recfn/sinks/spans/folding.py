@@ -2,11 +2,17 @@
 
 batch ──► Stage.add: planned, linked, folded ──► OpenUnits: what is known of each
 units that have ended ──► Budgets: how many spans each may have ──► Stage.decide ──► DecidedUnits (decided.py)
+
+A unit is decided when nothing more can come: the program's span has ended before the last drain began, and no outermost range
+that was announced below it is open; a root of ours when its trace is complete. Below a span whose end can't be seen (a remote
+one, or one of the process that this one was forked from) a unit is decided when a batch had nothing of it, or at 2,000 rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -14,14 +20,153 @@ from typing import NamedTuple
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitToDecide
+from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitInBatch, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
-from otel_recfn.sinks.spans.decided import ROOT_BYTES, DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
-from otel_recfn.sinks.spans.open_units import OpenUnit, OpenUnits
-from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.summaries import Summaries, ToldOfKept, sums_of
-from otel_recfn.sinks.spans.trace_boundaries import StepTrace
+from otel_recfn.sinks.spans.mapping import Summaries, ToldOfKept, sums_of
+from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
+from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
+
+NEVER = (1 << 63) - 1
+MOST_ROWS_UNSEEN = 2000
+"""Of a unit below a span whose end can't be seen."""
+
+
+@dataclass(eq=False, slots=True)
+class OpenUnit:
+    """A unit that isn't decided."""
+
+    number: int
+    """The stage's."""
+    above: SpanContext
+    key: tuple[int, int]
+    """Trace id and span id of the span above."""
+    first_ns: int = NEVER
+    last_ns: int = 0
+    failed: bool = False
+    """A range of it was left by an exception."""
+    rows: int = 0
+    """That came since its last part."""
+    open: int = 0
+    """How many announced outermost ranges haven't ended."""
+    touched: int = 0
+    """The number of the last batch that had rows of it."""
+    ended_ns: int = NEVER
+    """When the program's span had certainly ended: a program may give it an end that is still to come."""
+    end: SpanEnd | None = None
+    """How the program's span ended, once it was seen to have."""
+
+
+class OpenUnits:
+    """Of one sink.
+
+    Args:
+        spans: the program's.
+    """
+
+    def __init__(self, spans: ProgramSpans) -> None:
+        self._spans = spans
+        self._units: dict[tuple[int, int], OpenUnit] = {}
+        self._batches = 0
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def rest(self) -> None:
+        """No batch came for a while."""
+        self._batches += 1
+
+    def note(self, units: Iterable[UnitInBatch]) -> list[OpenUnit]:
+        """A batch came: note what it tells of its units, which are returned."""
+        self._batches += 1
+        touched = []
+        for told in units:
+            unit = self._unit(told)
+            unit.open += told.begun
+            touched.append(unit)
+            if not told.rows:
+                continue
+            unit.touched = self._batches
+            unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
+            unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
+            unit.failed = unit.failed or told.failed > 0
+        return touched
+
+    def of_trace(self, trace: StepTrace) -> OpenUnit | None:
+        """The unit of a trace of ours, if ranges came to it."""
+        context = trace.context
+        return self._units.get((context.trace_id, context.span_id)) if context is not None else None
+
+    def ended(self, drained_ns: int, roots: Collection[int]) -> list[OpenUnit]:
+        """The units to which nothing more can come.
+
+        Args:
+            drained_ns: when the last drain began.
+            roots: span ids of our roots whose traces aren't complete.
+        """
+        return [unit for unit in self._units.values() if not unit.open and self._has_ended(unit, drained_ns, roots)]
+
+    def oldest(self, most: int) -> list[OpenUnit]:
+        """Those that rows came to longest ago, if there are more than ``most``."""
+        surplus = len(self._units) - most
+        return sorted(self._units.values(), key=attrgetter("touched"))[:surplus] if surplus > 0 else []
+
+    def all(self) -> list[OpenUnit]:
+        """Every unit."""
+        return list(self._units.values())
+
+    def forget(self, units: Iterable[OpenUnit], *, goes_on: bool) -> None:
+        """They are decided, or the rows that came until now."""
+        for unit in units:
+            unit.rows = 0
+            if not goes_on:
+                self._units.pop(unit.key, None)
+                self._spans.forget(*unit.key)
+
+    def end_of(self, unit: OpenUnit, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
+        """What is known of a unit at its end."""
+        of_span, ranges = unit.key, unit.rows
+        if trace is not None:
+            duration = None if goes_on else trace.end_ns - trace.start_ns
+            return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
+        span = unit.end or self._end(unit)
+        if span is None:
+            duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
+            return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
+        start_ns, end_ns = self.extent_of(unit)
+        ended_ns = max(unit.last_ns, min(end_ns, unit.ended_ns))
+        return UnitEnd(*of_span, span.name, end_ns - start_ns, unit.failed or span.failed, ended_ns, ranges)
+
+    def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
+        """From when to when the unit goes, in Unix nanoseconds."""
+        span = unit.end or self._end(unit)
+        start_ns = span.start_ns if span is not None else None
+        end_ns = span.end_ns if span is not None else None
+        return unit.first_ns if start_ns is None else start_ns, unit.last_ns if end_ns is None else end_ns
+
+    def _has_ended(self, unit: OpenUnit, drained_ns: int, roots: Collection[int]) -> bool:
+        span = unit.end or self._end(unit)
+        if span is None:
+            if self._spans.find(*unit.key) is not None:
+                return False
+            is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
+            return is_over and unit.above.span_id not in roots
+        unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if span.end_ns is None else span.end_ns)
+        return unit.ended_ns < drained_ns
+
+    def _end(self, unit: OpenUnit) -> SpanEnd | None:
+        if unit.end is None:
+            unit.end = self._spans.end_of(*unit.key)
+        return unit.end
+
+    def _unit(self, told: UnitInBatch) -> OpenUnit:
+        key = (told.above.trace_id, told.above.span_id)
+        unit = self._units.get(key)
+        if unit is None:
+            unit = self._units[key] = OpenUnit(told.number, told.above, key, touched=self._batches)
+        return unit
+
 
 MAX_UNITS = 4096
 MAX_KEPT = 1 << 18
@@ -72,12 +217,17 @@ class Folding:
             return added, decided
         return added, self._decide([unit for unit in touched if unit.rows >= MAX_ROWS_OF_A_UNIT], {}, goes_on=True)
 
-    def due(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+    def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
         """All units to which nothing more can come.
 
         Args:
             finished: traces of ours that are complete; what was folded directly into one is noted there.
+            drained_ns: what had ended by then has come.
+            rests: no batch came for a while.
         """
+        self._drained_ns = max(self._drained_ns, drained_ns)
+        if rests:
+            self._units.rest()
         traces = self._traces_of_units(finished)
         units = [*traces, *self._units.ended(self._drained_ns, self._traces.open_spans())]
         units += self._surplus(set(units))
@@ -100,14 +250,6 @@ class Folding:
         kept = [min(unit.rows, self._most_held) for unit in units]
         of_newer = [*accumulate(reversed(kept))][::-1]
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
-
-    def note_drained(self, drained_ns: int) -> None:
-        """What had ended by then has come."""
-        self._drained_ns = max(self._drained_ns, drained_ns)
-
-    def rest(self) -> None:
-        """No batch came for a while."""
-        self._units.rest()
 
     def _decide(self, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[DecidedUnits]:
         """In the order in which they ended, ordinary ones apart."""
@@ -171,14 +313,9 @@ class EveryRange:
         self._names, self._named = names, len(names)
         return sum(map(len, names[known : self._named]))
 
-    def note_drained(self, drained_ns: int) -> None:
-        """Nothing waits for it."""
-
-    def rest(self) -> None:
-        """Nothing waits for it."""
-
-    def due(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
+    def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
         """The roots of traces that are complete."""
+        del drained_ns, rests  # nothing waits for them
         return roots_alone(finished, ())
 
     def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:

@@ -18,12 +18,11 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
-from otel_recfn.sinks.spans.decided import ROOT_BYTES, DecidedUnits, Made
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
+from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, Made
 from otel_recfn.sinks.spans.span_hook import HookedMapper, SpanHook
-from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.trace_boundaries import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 
 NAME = "open for long"
 MOST_SPANS = 1000

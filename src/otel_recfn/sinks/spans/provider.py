@@ -13,37 +13,125 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
     Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
+
+The provider's span limits are applied where they can bind. Our spans have at most ``MOST_ATTRIBUTES`` attributes,
+``MOST_EVENTS`` events and one link, far below the default limits; the SDK's bounded containers cost more than the whole span.
+
+Exporters group the spans of a batch by their resources, and the SDK's works out its hash, of a JSON text of all its attributes,
+for every span. So spans have a resource that is equal to the program's and remembers its hash: both stand in one group.
 """
 
 from __future__ import annotations
 
-# What exporters import when they first send, which they do in a thread of ours, and that must not import (see own_thread.py).
 import encodings.idna  # noqa: F401
 import logging
 import netrc  # noqa: F401
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
+from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind
+from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_recfn.batches.span_plan import SAMPLED
-from otel_recfn.sinks.spans.hashed_resource import hashed
-from otel_recfn.sinks.spans.limits import AttributeValue
 from otel_recfn.sinks.spans.provider_calls import own_method
 from otel_recfn.support.calls import calling_out
 from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.safe_text import safe_exception
 from otel_recfn.version import __version__
+
+MOST_ATTRIBUTES = 32
+MOST_EVENTS = 2
+
+AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+
+
+class AppliedLimits:
+    """What a provider's ``SpanLimits`` do to our spans."""
+
+    def __init__(self, limits: SpanLimits) -> None:
+        self._limits = limits
+        self.attributes_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
+        """Whether the attributes of a span can stay as they are."""
+        self._event_attributes_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        has_room = (limits.max_events is None or limits.max_events >= MOST_EVENTS) and limits.max_links != 0
+        self.unbound = self.attributes_unbound and self._event_attributes_unbound and has_room
+        """Whether nothing of a span is cut."""
+
+    def span_attributes(self, attributes: Attributes) -> Attributes:
+        """The attributes of a span, cut to the limits and counted."""
+        if self.attributes_unbound:
+            return attributes
+        limits = self._limits
+        return _bounded(attributes, limits.max_span_attributes, limits.max_span_attribute_length)
+
+    def events(self, named: Mapping[str, Attributes], timestamp_ns: int) -> Sequence[Event]:
+        """Events of these names, or what the limits leave of them."""
+        events = [Event(name, self._event_attributes(attributes), timestamp_ns) for name, attributes in named.items()]
+        most = self._limits.max_events
+        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
+
+    def _event_attributes(self, attributes: Attributes) -> Attributes:
+        limits = self._limits
+        if self._event_attributes_unbound:
+            return attributes
+        return _bounded(attributes, limits.max_event_attributes, limits.max_attribute_length)
+
+    def links(self, link: Link) -> Sequence[Link]:
+        """One link, or what the limits leave of it."""
+        limits = self._limits
+        return BoundedList.from_seq(limits.max_links, (link,)) if limits.max_links == 0 else (link,)
+
+
+def _bounded(attributes: Attributes, max_count: int | None, max_length: int | None) -> Attributes:
+    bounded: Any = BoundedAttributes(max_count, attributes, max_value_len=max_length)
+    return cast(Attributes, bounded)
+
+
+def _unbound(max_count: int | None, max_length: int | None) -> bool:
+    return max_length is None and (max_count is None or max_count >= MOST_ATTRIBUTES)
+
+
+class HashedResource(Resource):
+    """Another one's attributes and whatever else it has, with its hash.
+
+    Args:
+        known: the other one, which never changes.
+    """
+
+    def __init__(self, known: Resource) -> None:
+        vars(self).update(vars(known))
+        self._recfn_known, self._recfn_hash = known, hash(known)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._recfn_known or super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return self._recfn_hash
+
+
+def hashed(resource: Resource) -> Resource:
+    """The resource with its hash remembered; itself where that can't be told to stand for it."""
+    if type(resource) is not Resource:  # it may have another hash each time
+        return resource
+    try:
+        made = HashedResource(resource)
+        stands_for_it = Resource.__eq__(made, resource) and Resource.__hash__(made) == hash(made)
+    except Exception:  # it isn't hashable: spans are made all the same
+        return resource
+    return made if stands_for_it else resource
+
 
 SCOPE_NAME = "otel_recfn"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"

@@ -4,6 +4,15 @@
 
 The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones first; the thread works a
 quarter of the time while the program runs; and ``flush`` and ``close`` return when their time is up, whatever an exporter does.
+
+A unit is made into spans where it is sent, parents first; until then it is columns. What became of each range is counted:
+
+    recorded + added = spans that were handed on + folded + folding + unsampled + queue_full + shutdown + error
+
+``added`` are spans of no single range: roots, sums, ranges that were told while they were open, whatever becomes of their rows.
+``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook, or as
+there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent; ``queue_full`` those that the
+queue had no room for, ``shutdown`` those that the end found unsent, ``error`` those of which spans could not be made.
 """
 
 from __future__ import annotations
@@ -12,20 +21,230 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, is_
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.sinks.spans.accounts import Accounts
-from otel_recfn.sinks.spans.current_target import CurrentTarget
-from otel_recfn.sinks.spans.decided import DecidedUnits, Made, Piece
-from otel_recfn.sinks.spans.delivery import Delivery
-from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.batches.span_plan import Fate, SpanPlan
+from otel_recfn.sinks.spans.delivery import Delivery, WayOut
+from otel_recfn.sinks.spans.mapping import DROPPED, SpanMapper, Summaries, ToldOfKept
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.span_hook import Hook, HookedMapper, SpanHook, part_that_was_made
+from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from otel_recfn.support.safe_text import safe_exception
+
+_LOST = ("queue_full", "shutdown", "error")
+_NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
+
+
+class Accounts:
+    """Of one sink. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may ask for the counts
+        self._counts = dict.fromkeys(_NAMES, 0)
+        self._closed = False
+
+    def add(self, **more: int) -> bool:
+        """Count so many more. False where the accounts are closed: nothing is counted, nor to be sent, any more."""
+        with self._lock:
+            if self._closed:
+                return False
+            for name, count in more.items():
+                self._counts[name] += count
+            return True
+
+    def add_rows(self, fates: Sequence[int], folding: int) -> None:
+        """Count the ranges of a batch, of whose rows so many have each fate."""
+        ranges = sum(fates) - fates[Fate.OTHER_KIND]
+        self.add(recorded=ranges, unsampled=fates[Fate.SUPPRESSED] + fates[Fate.UNSAMPLED], folding=folding)
+
+    def close(self) -> None:
+        """What is unsent isn't sent any more."""
+        with self._lock:
+            self._closed = True
+            self._counts["shutdown"] += self._counts["folding"]
+            self._counts["folding"] = 0
+
+    @property
+    def lost(self) -> int:
+        """Ranges that never became a part of a span that was handed on, though they should."""
+        with self._lock:
+            return sum(self._counts[name] for name in _LOST)
+
+    def counts(self) -> dict[str, int]:
+        """All of them."""
+        with self._lock:
+            return dict(self._counts)
+
+
+ROOT_BYTES = 2000
+"""What is known of a trace of ours takes so many."""
+
+
+class Made(NamedTuple):
+    """What was made of a part of a unit."""
+
+    spans: Sequence[Any]
+    """Of the SDK, or encoded ones."""
+    counts: Mapping[str, int]
+    """See ``Accounts``."""
+    plan: SpanPlan | None = None
+    """Of those spans that are of ranges."""
+
+
+class Piece(Protocol):
+    """Spans of one kind; its length is how many."""
+
+    def __len__(self) -> int: ...
+
+    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
+        """The spans of this part. A first one that is of a range tells of so many ``dropped`` ones."""
+
+
+@dataclass(eq=False)
+class DecidedUnits:
+    """Units that were decided together, to be sent whole or not at all."""
+
+    pieces: Sequence[Piece]
+    ranges: int
+    """That they tell of."""
+    nbytes: int
+    """What they take in memory while they wait."""
+    is_ordinary: bool = False
+    """None of them failed or took unusually long: where not all can be sent, these go first."""
+
+    def __len__(self) -> int:
+        return sum(len(piece) for piece in self.pieces)
+
+    def chunks(self, size: int) -> Iterator[tuple[Piece, int]]:
+        """Each piece with the first of each ``size`` of its spans."""
+        for piece in self.pieces:
+            for first in range(0, len(piece), size):
+                yield piece, first
+
+
+@dataclass(eq=False)
+class RootSpans:
+    """The roots of traces of ours."""
+
+    traces: Sequence[StepTrace]
+    """What was folded directly into one is noted there."""
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
+        """See Piece."""
+        traces = self.traces[first:last]
+        folded = sum(trace.folded_ranges for trace in traces)
+        spans = [mapper.root_span(trace) for trace in traces]
+        return Made(spans, {"added": len(traces), "folded": folded, "folding": -folded})
+
+
+@dataclass(eq=False)
+class KeptSpans:
+    """The spans of ranges that were kept."""
+
+    plan: SpanPlan
+    """Of these ranges alone, in the order in which they go out."""
+    told: ToldOfKept | None = None
+    """What they say of folded ones; None: nothing."""
+    folded: NDArray[np.int64] | None = None
+    """How many each tells of; None: none."""
+
+    def __len__(self) -> int:
+        return len(self.plan.row)
+
+    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
+        """See Piece."""
+        plan = self.plan.part(slice(first, last))
+        told = self.told.of(plan.row) if self.told is not None else {}
+        if dropped:
+            row = int(plan.row[0])
+            told = {**told, row: {**told.get(row, {}), DROPPED: dropped}}
+        spans = mapper.spans(plan, told)
+        kept, folded = last - first, int(self.folded[first:last].sum()) if self.folded is not None else 0
+        counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
+        return Made(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans))
+
+
+@dataclass(eq=False)
+class SummarySpans:
+    """Spans for folded ranges."""
+
+    summaries: Summaries
+    """All of the units that were decided together."""
+    begin: int
+    end: int
+    """Which of them."""
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
+        """See Piece."""
+        part = slice(self.begin + first, self.begin + last)
+        spans, folded = mapper.summaries(self.summaries.make(part)), self.summaries.folded(part)
+        return Made(spans, {"added": len(spans), "folded": folded, "folding": -folded})
+
+
+def roots_alone(finished: Sequence[StepTrace], sent: Iterable[StepTrace]) -> list[DecidedUnits]:
+    """The roots of finished traces that are not sent with a unit."""
+    with_units = set(sent)
+    others = [trace for trace in finished if trace not in with_units]
+    return [DecidedUnits([RootSpans(others)], 0, len(others) * ROOT_BYTES)] if others else []
+
+
+class CurrentTarget:
+    """Of one sink.
+
+    Args:
+        resolver: tells what takes spans now, if anything does.
+        way_out: how spans leave.
+        delivery: is told of the target.
+        hook: the program's; None where it has none.
+    """
+
+    def __init__(self, resolver: ProviderResolver, way_out: WayOut, delivery: Delivery, hook: Hook | None) -> None:
+        self._resolver = resolver
+        self._way_out, self._delivery = way_out, delivery
+        self.hook = SpanHook(hook) if hook is not None else None
+        """The program's, which is called for the spans of whatever target there is."""
+        self._used: Sequence[object] = ()
+        """The target that the delivery was told of last, and its parts."""
+        self._mapper: SpanMapper | None = None
+
+    def use(self) -> SpanMapper:
+        """What makes spans for the target, which gets them from now on; for the last one where nothing takes spans now.
+
+        Raises:
+            RuntimeError: there has never been one.
+        """
+        target = self._resolver.resolve()
+        if target is not None:
+            try:
+                self._use(target)
+            except Exception:  # of a span processor or an exporter that says what it is
+                self._resolver.tell_once("the tracer provider raised; spans go where they went before")
+        if self._mapper is None:
+            raise RuntimeError("the tracer provider was taken away before any span was sent")
+        return self._mapper
+
+    def _use(self, target: SpanTarget) -> None:
+        now = [target, *target.parts()]
+        if len(now) != len(self._used) or not all(map(is_, now, self._used)):
+            self._delivery.use(target)
+            self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
+            self._used = now
+
 
 log = logging.getLogger("otel_recfn")
 
@@ -184,7 +403,9 @@ class Sender:
                 if not self._accounts.add(**made.counts):
                     return
                 left += made.counts.get("folding", 0)
-                self._hand_on(made)
+                self._delivery.send(made.spans)
+                if self._sent is not None and made.plan is not None:
+                    self._sent(made.plan)
                 self._rest(time.thread_time() - began)
         except BaseException:  # also one of the program's hook or processor
             self._accounts.add(error=left, folding=-left)
@@ -192,25 +413,16 @@ class Sender:
 
     def _made(self, piece: Piece, mapper: SpanMapper, first: int) -> Made:
         """A chunk. Its first span of a range tells of what was lost since that was told last."""
-        lost = self._lost()
+        lost = self._recorder_lost() - self._lost_before + self._accounts.lost + self._delivery.lost
         made = piece.make(mapper, first, min(first + self._delivery.chunk_size, len(piece)), max(0, lost - self._told))
         if made.plan is not None and len(made.plan.row):
             self._told = max(lost, self._told)
         return made
 
-    def _hand_on(self, made: Made) -> None:
-        self._delivery.send(made.spans)
-        if self._sent is not None and made.plan is not None:
-            self._sent(made.plan)
-
     def _rest(self, worked_s: float) -> None:
         if not self._queue.is_filling:
             with resting():
                 self._hurries.wait(worked_s * (1 / MAX_SHARE - 1))
-
-    def _lost(self) -> int:
-        """Ranges and spans that were lost in this process."""
-        return self._recorder_lost() - self._lost_before + self._accounts.lost + self._delivery.lost
 
     def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:

@@ -12,7 +12,8 @@ No row is dropped on its way to its unit. A unit is sent whole, parents first, o
 
 from __future__ import annotations
 
-import math
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -22,25 +23,20 @@ from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans.accounts import Accounts
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
-from otel_recfn.sinks.spans.current_target import CurrentTarget
-from otel_recfn.sinks.spans.decided import DecidedUnits
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding
+from otel_recfn.sinks.spans.delivery import ThroughProcessors, WayOut
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenUnits
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
-from otel_recfn.sinks.spans.open_units import OpenUnits
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
-from otel_recfn.sinks.spans.promised_traces import PromisedTraces
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.provider_calls import ProviderCalls
-from otel_recfn.sinks.spans.sender import Sender
+from otel_recfn.sinks.spans.sender import Accounts, CurrentTarget, DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook
-from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
-from otel_recfn.sinks.spans.trace_boundaries import MAX_SPANS
-from otel_recfn.sinks.spans.way_out import ThroughProcessors, WayOut
+from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
+from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
+
+log = logging.getLogger("otel_recfn")
 
 REST_SECONDS = 1.5
 """After so long without a row, nothing more comes to units below spans whose end can't be seen."""
@@ -52,12 +48,17 @@ def nothing_lost() -> int:
     return 0
 
 
+def lives_on() -> bool:
+    """Where nobody says that the process ends."""
+    return False
+
+
 def nothing_to_flush(timeout_s: float) -> bool:
     """Where nobody drains."""
     return True
 
 
-class SpansSink:
+class SpansSink(Sink):
     """Hands spans to a provider's span processors.
 
     Args:
@@ -71,12 +72,11 @@ class SpansSink:
         recorder_lost: ranges that the recorder has lost in all.
         way_out: how spans leave; through the provider's processors where it is None.
         flush: delivers what was recorded, in so many seconds; the provider's ``force_flush`` and ``shutdown`` call it first.
+        exit_timeout_s: how long ``close`` may wait for a backend where the process ends.
+        process_ends: whether it does.
     """
 
     name = "spans"
-    flushes_beside_writes = True
-    wants_unsampled = False
-    tells_of_spans = False
 
     def __init__(
         self,
@@ -91,7 +91,12 @@ class SpansSink:
         way_out: WayOut | None = None,
         recorder_lost: Callable[[], int] = nothing_lost,
         flush: Callable[[float], bool] = nothing_to_flush,
+        exit_timeout_s: float = 2.0,
+        process_ends: Callable[[], bool] = lives_on,
     ) -> None:
+        self._lock = threading.RLock()
+        """Held while units are changed: by who writes, or flushes."""
+        self._exit_timeout_s, self._process_ends = exit_timeout_s, process_ends
         self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
         self._hook, self._find_worker = hook, find_worker
         self._sent, self._recorder_lost = sent, recorder_lost
@@ -111,8 +116,7 @@ class SpansSink:
         self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
         self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit)
         self._written_at = time.monotonic()
-        self._end_s = math.inf
-        """What the end of the process may take; without limit where it doesn't end."""
+        self._told_of_memory = False
 
     def _made_folding(self) -> Folding | EveryRange:
         volume = self._volume
@@ -126,9 +130,23 @@ class SpansSink:
         self._sender.start()
         self._resolver.resolve()
 
+    def wants_unsampled(self) -> bool:
+        """They become no spans."""
+        return False
+
     def write(self, batch: Batch) -> None:
-        """Fold a batch into its units, and have those sent that are decided by it."""
-        self._written_at = time.monotonic()
+        """Fold a batch into its units, and have those sent that are decided by it, or whose spans had ended before."""
+        with self._lock:
+            if len(batch) or batch.opened:
+                self._written_at = time.monotonic()
+                self._add(batch)
+            self._traces.close_idle(batch.drained_ns)
+            try:
+                self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
+            except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted as failed
+                self._tell_of_memory()
+
+    def _add(self, batch: Batch) -> None:
         target = self._resolver.resolve()
         if target is None:
             self._accounts.add(recorded=len(batch), unsampled=len(batch))
@@ -140,22 +158,21 @@ class SpansSink:
         self._undecided += added.planned
         self._put(decided)
 
-    def note_drained(self, drained_ns: int, flushes: bool) -> None:
-        """What had ended by then has been written: decide the units whose spans had.
+    def _tell_of_memory(self) -> None:
+        if not self._told_of_memory:
+            self._told_of_memory = True
+            log.error("otel-recfn: there was no memory to decide which ranges become spans; what they are is counted as failed")
 
-        Where a flush follows, those below spans whose end can't be seen, too.
-        """
-        self._folding.note_drained(drained_ns)
-        self._traces.close_idle(drained_ns)
-        if flushes or time.monotonic() - self._written_at > REST_SECONDS:
-            self._folding.rest()
-        self._put(self._folded(lambda: self._folding.due(self._traces.take_finished())))
+    def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
+        """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
+        self._put(self._folded(lambda: self._folding.due(self._traces.take_finished(), drained_ns, rests)))
 
     def write_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
         target = self._resolver.resolve()
         if target is not None:
-            self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
+            with self._lock:
+                self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
     def _folded(self, step: Callable[[], Result]) -> Result:
         """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted.
@@ -207,23 +224,27 @@ class SpansSink:
         return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what was decided. Units that may still grow stay open. From any thread, also while another one writes."""
+        """Decide and export. Units that may still grow stay open."""
+        with self._lock:
+            self._decide(rests=True)
         return self._sender.flush(timeout_s)
 
-    def process_ends(self, timeout_s: float) -> float:
-        """``close`` follows; afterwards the provider exports what is queued, for as long as that takes. No time for a backend
-        that is known to be down: all would be dropped anyway."""
-        self._end_s = 0.0 if self._delivery.has_failed else timeout_s
-        return self._end_s
-
     def close(self, timeout_s: float) -> None:
-        """End all roots, export, and leave the provider as it was."""
+        """End all roots, export, and leave the provider as it was.
+
+        Where the process ends, the provider exports afterwards what is queued, for as long as that takes. No time for a backend
+        that is known to be down: all would be dropped anyway.
+        """
+        process_ends = self._process_ends()
+        if process_ends:
+            timeout_s = 0.0 if self._delivery.has_failed else min(timeout_s, self._exit_timeout_s)
         self._provider_calls.remove()
         try:
-            self._traces.close_all()
-            self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
+            with self._lock:
+                self._traces.close_all()
+                self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
         finally:  # also where there is no memory for it
-            self._sender.close(min(timeout_s, self._end_s), process_ends=self._end_s < math.inf)
+            self._sender.close(timeout_s, process_ends)
 
     def counters(self) -> Mapping[str, int]:
         """What became of ranges, and of spans, as ``model/counters.py`` names it."""
@@ -254,6 +275,8 @@ class SpansSink:
             self._way_out.after_fork_in_child(),
             self._recorder_lost,
             self._flush,
+            self._exit_timeout_s,
+            self._process_ends,
         )
         fresh._resolver.resolve()  # the ranges of the child ask this sink for its spans
         return fresh

@@ -22,10 +22,8 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.limits import AttributeValue
-from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.sinks.spans.summaries import FOLDED_COUNT, Summary
+from otel_recfn.sinks.spans.mapping import FOLDED_COUNT, SpanMapper, Summary
+from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
 from otel_recfn.support.json_text import text_of_utf8
 
 _logger = logging.getLogger(__name__)
@@ -184,8 +182,6 @@ class HookedMapper(SpanMapper):
 
 def part_that_was_made(plan: SpanPlan, spans: list[ReadableSpan]) -> SpanPlan:
     """The plan without the spans that the hook dropped."""
-    if len(spans) == len(plan.row):
-        return plan
     made = np.array([_context(span).span_id for span in spans], np.uint64)
     return plan.part(np.flatnonzero(is_in(plan.span_id, made)))
 

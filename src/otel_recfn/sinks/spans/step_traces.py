@@ -24,29 +24,276 @@ never announced (its batch was missed, or it was forgotten) is taken in as if it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
+from otel_recfn import _native
+from otel_recfn.batches.announced import announced_in
+from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.span_plan import Fate, fate_of
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventSource
-from otel_recfn.sinks.spans.outermost import RootRows, TopLevel, begins_of, rows_by_root, rows_in
-from otel_recfn.sinks.spans.promised_traces import PromisedTraces
-from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.sinks.spans.surroundings import Surroundings
-from otel_recfn.sinks.spans.trace_boundaries import (
-    IDLE_NS,
-    MAX_SPANS,
-    TRAINING,
-    RootLimiter,
-    StepTrace,
-    ThreadSteps,
-    new_trace,
-    note_call,
-    starts_new,
-)
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.sources import OPTIMIZER, OPTIMIZER_STEP, SOURCES, trace_name
+from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget
+from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
+
+_RANGE = int(EventKind.RANGE)
+
+
+class TopLevel(NamedTuple):
+    """The begin of a top-level range."""
+
+    event_id: int
+    name: str
+    source: int
+    start_ns: int
+    thread: Track
+    flags: int = 0
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the range is an optimizer's step."""
+        return self.name.startswith(OPTIMIZER_STEP)
+
+    @property
+    def is_of_optimizer(self) -> bool:
+        """Whether it is that, or an optimizer does something else in it."""
+        return self.name.startswith(OPTIMIZER)
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is a module call that is no part of training."""
+        return bool(self.flags & EventFlag.EVALUATION)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is known to be a part of training."""
+        return not self.is_evaluation and (self.source == EventSource.MODULE or self.is_of_optimizer)
+
+    @property
+    def begins_trace(self) -> bool:
+        """Whether its source has a trace for each such range."""
+        return SOURCES[self.source].begins_traces and not self.is_step
+
+    @property
+    def trace_name(self) -> str:
+        """What a trace is called that begins with it; empty: after its thread."""
+        return trace_name(self.source, self.name)
+
+
+@dataclass(slots=True)
+class RootRows:
+    """What a batch's rows tell about each outermost range that they lie in, by its event id."""
+
+    spans: dict[int, int]
+    first_row: dict[int, int]
+    ends: dict[int, int]
+    stepped: set[int]
+    trained: set[int]
+    """In which modules are called in training."""
+    evaluated: set[int]
+    """Or outside of it."""
+    training_threads: set[Track]
+
+
+def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
+    """The top-level begins that the batch announces, of those in these contexts."""
+    return [
+        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread], one.flags)
+        for one in announced_in(batch, contexts)
+    ]
+
+
+def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
+    """The ranges in these contexts."""
+    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
+        return np.zeros(0, np.int64)
+    which = bytes([index in contexts for index in range(len(batch.contexts))])
+    rows: NDArray[np.int64] = np.frombuffer(_native.ranges_in(batch, which, _RANGE), np.int64)
+    return rows
+
+
+def rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> RootRows:
+    """What the rows that belong to traces of our own tell about their roots."""
+    roots, first, counts = groups(batch.root[rows])
+    top = rows[batch.parent[rows] == 0]
+    steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]
+    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
+    evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
+    return RootRows(
+        spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
+        first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
+        ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
+        stepped=set(batch.root[steps].tolist()),
+        trained=set(batch.root[calls[~evaluated]].tolist()),
+        evaluated=set(batch.root[calls[evaluated]].tolist()),
+        training_threads={batch.tracks[index] for index in distinct(batch.thread[steps]).tolist()},
+    )
+
+
+def _step_names(batch: Batch, rows: NDArray[np.int64]) -> list[int]:
+    return [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
+
+
+FIRST_ROOTS = 100
+NS_PER_SECOND = 1_000_000_000
+CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
+"""Where a begin is this much earlier than one before it, somebody set the wall clock back: no thread reports so late."""
+
+
+class RootLimiter:
+    """Limits how many traces we start ourselves: a bucket that begins with a hundred tokens and isn't filled that high again.
+
+    Time is that of the events, so what is admitted doesn't depend on how far behind the sink is.
+
+    Args:
+        roots_per_second: tokens a second; None admits everything.
+    """
+
+    def __init__(self, roots_per_second: float | None) -> None:
+        self._rate = roots_per_second
+        self._tokens = float(FIRST_ROOTS)
+        self._at_ns = 0
+
+    def admit(self, now_ns: int) -> bool:
+        """Whether a trace may start at ``now_ns``; takes a token if so."""
+        if self._rate is None:
+            return True
+        self._refill(now_ns, self._rate)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def _refill(self, now_ns: int, rate: float) -> None:
+        elapsed_ns = now_ns - self._at_ns
+        if elapsed_ns < -CLOCK_WAS_SET_NS:
+            self._at_ns = now_ns
+        if elapsed_ns <= 0:  # threads report interleaved
+            return
+        refilled = self._tokens + rate * elapsed_ns / NS_PER_SECOND
+        self._tokens = max(self._tokens, min(refilled, max(rate, 1.0)))
+        self._at_ns = now_ns
+
+
+TRAINING = "training step"
+MAX_SPANS = 2000
+MAX_CALLS_WHEN_TRAINING = 1024
+MAX_CALLS_WHEN_EVALUATING = 64
+IDLE_NS = NS_PER_SECOND
+REST_NS = NS_PER_SECOND // 10
+"""After so long, operators without a step or call around them are another piece of work."""
+MAX_LENGTH_NS = 10 * NS_PER_SECOND
+"""Of a trace that is neither a training step nor a call: its ranges are told when it ends."""
+
+
+@dataclass(eq=False, slots=True)
+class StepTrace:
+    """One trace of our own."""
+
+    start: RootStart | None
+    """None where the sampler or the limit refused the trace."""
+    thread: Track
+    start_ns: int
+    end_ns: int
+    spans: int = 0
+    calls: int = 0
+    """How many of its top-level ranges are of a source whose ranges begin traces."""
+    called: str = ""
+    trains: bool = False
+    number: int = -1
+    """Which training step of its thread it is, from 0."""
+    evaluates: bool = False
+    """The modules that were called last were called outside of training."""
+    aside: bool = False
+    """It is a worker process's: how long it takes says nothing, since it waits for whom it works."""
+    open: set[int] = field(default_factory=set)
+    """Event ids of its top-level ranges that haven't closed."""
+    over: bool = False
+    given_out: bool = False
+    folded: Mapping[str, AttributeValue] | None = None
+    """What the root span says of ranges that were folded directly into the trace."""
+    folded_ranges: int = 0
+    """How many these are."""
+
+    @property
+    def context(self) -> SpanContext | None:
+        """The root span's; None where the trace is not recorded."""
+        return self.start.context if self.start is not None else None
+
+    @property
+    def name(self) -> str:
+        """The root span's name."""
+        return TRAINING if self.trains else self.called
+
+
+@dataclass(slots=True)
+class ThreadSteps:
+    """Which trace a thread works on now, and what it did last."""
+
+    trains: bool = False
+    steps: int = 0
+    """How many of its traces were training steps."""
+    after_step: bool = False
+    current: StepTrace | None = None
+    last_root: int = 0
+
+    def note_step(self, trace: StepTrace) -> None:
+        """An optimizer steps in a trace of the thread."""
+        if not trace.trains:
+            trace.trains, trace.number = True, self.steps
+            self.steps += 1
+
+
+def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_spans: int) -> bool:
+    """Whether a begin in the thread is the first of a new trace, and not the next one of its current trace.
+
+    Args:
+        thread: what it did last.
+        trace: its current one.
+        begin: the begin.
+        most_spans: of a training step or a call.
+    """
+    if thread.after_step and not begin.is_step:
+        return True
+    if trace.evaluates and begin.is_training:
+        return True
+    calls = 1 if not thread.trains else MAX_CALLS_WHEN_EVALUATING if trace.evaluates else MAX_CALLS_WHEN_TRAINING
+    if begin.begins_trace and trace.calls >= calls:
+        return True
+    if begin.start_ns < trace.start_ns:
+        return True
+    if not (thread.trains or trace.calls) and (trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS):
+        return True
+    rest_ns = IDLE_NS if thread.trains or trace.calls else REST_NS
+    return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
+
+
+def new_trace(start: RootStart | None, begin: TopLevel, called: str, aside: bool) -> StepTrace:
+    """The trace that begins there.
+
+    Args:
+        start: where it is recorded.
+        begin: its first range.
+        called: its name, as far as is known now.
+        aside: see ``StepTrace.aside``.
+    """
+    return StepTrace(start, begin.thread, begin.start_ns, begin.start_ns, called=called, aside=aside)
+
+
+def note_call(trace: StepTrace, begin: TopLevel) -> None:
+    """A top-level range began in the trace: the first that begins traces is what the trace is called after."""
+    if begin.begins_trace:
+        trace.called = trace.called if trace.calls else begin.trace_name
+        trace.calls += 1
+    trace.evaluates = trace.evaluates or begin.is_evaluation
+
 
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
@@ -81,7 +328,6 @@ class StepTraces:
         """Those whose root spans are to be sent: all that rows were found to belong to, until they are given out."""
         self._finished: list[StepTrace] = []
         """The traces whose root spans are complete, each once; only those that are recorded."""
-        self._swept_ns = 0
 
     def advance(self, batch: Batch, target: SpanTarget) -> dict[int, SpanContext]:
         """Take in a batch: its announced begins, then whatever its rows say.
@@ -103,7 +349,6 @@ class StepTraces:
             self._take_in(batch, begins, of_roots, target)
             traces = [(root, self._roots[root].context) for root in of_roots.spans]
             roots = {root: context for root, context in traces if context is not None}
-        self._sweep(batch)
         return roots
 
     def _take_in(self, batch: Batch, begins: Sequence[TopLevel], rows: RootRows, target: SpanTarget) -> None:
@@ -211,13 +456,6 @@ class StepTraces:
             thread, start_ns = batch.tracks[int(batch.thread[row])], int(batch.start_ns[row])
             self._open(TopLevel(root, "", EventSource.TORCH, start_ns, thread), target)
             self._note(rows, (root,))
-
-    def _sweep(self, batch: Batch) -> None:
-        """End idle traces as the events' time goes by: their threads may never begin anything again."""
-        now_ns = int(batch.end_ns.max()) if len(batch) else 0
-        if abs(now_ns - self._swept_ns) > IDLE_NS:  # also where the wall clock was set back
-            self._swept_ns = now_ns
-            self.close_idle(now_ns)
 
     def _thread(self, info: Track) -> ThreadSteps:
         thread = self._threads.get(info.number)

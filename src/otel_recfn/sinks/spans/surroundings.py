@@ -5,24 +5,194 @@
     a thread           a root that is called after the thread
 
 In a forked child the span that was current at the fork is still current, and will never end there. In a child that was started
-otherwise it counts as current where no other one is (``otel_context.py``).
+otherwise it counts as current where no other one is (``otel_context.py``). So the program's spans above ranges are remembered:
+
+    program's thread   saw(span)  ──►  remembered, the newest  ──►  find ─ forget   sink's thread
+
+And traces of ours, which the program has to know while their ranges are open: a span that it opens inside belongs to them.
+
+    program's thread   trace_of(root) ──┐
+                                        ├──► who comes first decides, for both
+    sink's thread      decide(root)   ──┘    publish(root, context)
+
+A sink decides on a trace when it sees its outermost range begin, a drain later. Until then the program's thread may decide.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext, StatusCode, TraceFlags, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_recfn.model.batch import NO_CONTEXT, Batch
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
+from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.process_role import WorkerProcess
+from otel_recfn.support.spawned import span_of_parent
+
+MAX_REMEMBERED = 1 << 12
+LAST_NS = (1 << 63) - 1
+
+
+class SpanEnd(NamedTuple):
+    """How a span of the program ended. Times in Unix nanoseconds; None where the program gave something else."""
+
+    name: str
+    start_ns: int | None
+    end_ns: int | None
+    failed: bool
+
+
+class ProgramSpans:
+    """By trace id and span id. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._spans: dict[tuple[int, int], ReadableSpan] = {}
+        self._since_ns = 0
+        """What began before is another process's, or was given an earlier start by the program."""
+        self._inherited: dict[tuple[int, int], None] = {}
+        """The newest of such spans that ranges began below."""
+        self._forked_in: SpanContext | None = None
+        """The first of these."""
+        self.made_in = _started_in()
+        """The span of its parent that this process was forked or started in."""
+
+    def saw(self, trace_id: int, span_id: int, span: object) -> None:
+        """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
+        if not isinstance(span, ReadableSpan) or span.end_time is not None:
+            return
+        if (nanoseconds(span.start_time) or 0) < self._since_ns:
+            self._note_inherited(trace_id, span_id, span)
+            return
+        self._spans[trace_id, span_id] = span
+        _bound(self._spans)
+
+    def was_inherited(self, trace_id: int, span_id: int) -> bool:
+        """Whether this process was forked or started inside the span."""
+        around = span_of_parent()
+        is_that_one = around is not None and (around.trace_id, around.span_id) == (trace_id, span_id)
+        return is_that_one or (trace_id, span_id) in self._inherited
+
+    def find(self, trace_id: int, span_id: int) -> ReadableSpan | None:
+        """The span; None where it isn't remembered."""
+        return self._spans.get((trace_id, span_id))
+
+    def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
+        """How the span ended; None where it hasn't, or isn't remembered."""
+        span = self._spans.get((trace_id, span_id))
+        end_ns = span.end_time if span is not None else None
+        if span is None or end_ns is None:
+            return None
+        name, failed = span.name, span.status.status_code is StatusCode.ERROR
+        return SpanEnd(name if isinstance(name, str) else "", nanoseconds(span.start_time), nanoseconds(end_ns), failed)
+
+    def forget(self, trace_id: int, span_id: int) -> None:
+        """Nobody asks for it any more."""
+        self._spans.pop((trace_id, span_id), None)
+
+    def start_empty(self) -> None:
+        """Called in a forked child: the copies of its parent's spans that it has will never end."""
+        self._spans.clear()
+        self._inherited, self._forked_in, self.made_in = {}, None, _started_in()
+        self._since_ns = time.time_ns()
+
+    def _note_inherited(self, trace_id: int, span_id: int, span: ReadableSpan) -> None:
+        if (trace_id, span_id) in self._inherited:
+            return
+        if self._forked_in is None:
+            self._forked_in = self.made_in = span.get_span_context()
+        self._inherited[trace_id, span_id] = None
+        _bound(self._inherited)
+
+
+def _started_in() -> SpanContext | None:
+    around = span_of_parent()
+    if around is None:
+        return None
+    state = TraceState.from_header([around.trace_state]) if around.trace_state else None
+    return SpanContext(around.trace_id, around.span_id, False, TraceFlags(around.flags), state)
+
+
+def nanoseconds(time: Any) -> int | None:
+    """A span's time as OTLP takes it; None for anything else: the SDK keeps whatever the program gives."""
+    return int(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_NS else None
+
+
+def _bound(remembered: dict[tuple[int, int], Any]) -> None:
+    """Forget the oldest where there are many."""
+    if len(remembered) > MAX_REMEMBERED:
+        with contextlib.suppress(RuntimeError):  # another thread adds one meanwhile, and sees to it
+            for key in list(islice(remembered, MAX_REMEMBERED // 4)):
+                remembered.pop(key, None)
+
+
+MOST_PROMISED = 1 << 15
+
+
+class PromisedTraces:
+    """Decides on the traces of the newest ``MOST_PROMISED`` outermost ranges. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._contexts: dict[int, SpanContext | None] = {}
+        """The root span of each outermost range; None where there is none, or the sink is about to decide."""
+        self._promised: dict[int, RootStart | None] = {}
+        """What the program decided, and the sink was not told yet."""
+        self._deciding = threading.local()
+
+    def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:
+        """The root span above an outermost range, started by ``start`` if nobody decided yet; None where there is none.
+
+        A sampler that asks for the current span comes by here again, from inside ``start``: for it there is none yet.
+        """
+        with self._lock:
+            if root in self._contexts:
+                return self._contexts[root]
+        if getattr(self._deciding, "now", False):
+            return None
+        self._deciding.now = True
+        try:
+            started = start()
+        finally:
+            self._deciding.now = False
+        with self._lock:
+            if root not in self._contexts:
+                self._remember(root, started.context if started is not None else None)
+                self._promised[root] = started
+            return self._contexts[root]
+
+    def decide(self, root: int) -> tuple[bool, RootStart | None]:
+        """Whether it was decided, and how; from here on nobody else decides. It is asked again if nothing is published."""
+        with self._lock:
+            if root in self._promised:
+                return True, self._promised[root]
+            self._remember(root, None)
+            return False, None
+
+    def publish(self, root: int, context: SpanContext | None) -> None:
+        """The sink has decided on the trace of this range: from now on the program gets its root span too."""
+        with self._lock:
+            self._remember(root, context)
+            self._promised.pop(root, None)
+
+    def _remember(self, root: int, context: SpanContext | None) -> None:
+        self._contexts[root] = context
+        for oldest in list(islice(self._contexts, max(0, len(self._contexts) - MOST_PROMISED))):
+            del self._contexts[oldest]
+            self._promised.pop(oldest, None)
+
 
 FindsWorker = Callable[[], WorkerProcess | None]
 NAMELESS = "operators"

@@ -48,8 +48,8 @@ class TestProviders:
     def test_what_is_not_sampled_is_wanted_where_durations_are(self, aggregation: str, wanted: bool) -> None:
         ours = Ours([reader(DELTA)], views=view(aggregation))
         ours.record([("aten::add", 0, 1)])
-        assert ours.sink.wants_unsampled is wanted
-        assert MetricsSink(api.NoOpMeterProvider()).wants_unsampled is False
+        assert ours.sink.wants_unsampled() is wanted
+        assert MetricsSink(api.NoOpMeterProvider()).wants_unsampled() is False
 
     def test_a_disabled_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_SDK_DISABLED", "true")

@@ -82,7 +82,7 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     through, beside = (
         SpansSink(provider, None, hook=hooked, volume=volume, way_out=way)
-        for way in (None, OtlpWayOut(keeps, request_bytes=4096, queue_bytes=1 << 20))
+        for way in (None, OtlpWayOut(keeps, request_bytes=1024, queue_bytes=1 << 20))
     )
     counters = []
     for sink in (through, beside):

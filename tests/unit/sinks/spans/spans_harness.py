@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -44,10 +45,9 @@ class Harness:
 
     def came(self, batch: Batch, *, flushes: bool = False) -> None:
         """A drain gave a batch, after which all that is decided is sent."""
-        self.sink.write(batch)
         ended_ns = [*batch.end_ns.tolist(), *[one.start_ns for one in batch.opened]]
-        self.sink.note_drained(batch.drained_ns or max(ended_ns, default=0), flushes)
-        assert self.sink.flush(PATIENCE_S)
+        self.sink.write(replace(batch, drained_ns=batch.drained_ns or max(ended_ns, default=0)))
+        assert self.sink.flush(PATIENCE_S) if flushes else self.sink._sender.flush(PATIENCE_S)
 
     def one(self, **row: Any) -> ReadableSpan:
         """The span of one row below a span of the program."""

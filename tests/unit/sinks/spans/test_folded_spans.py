@@ -67,8 +67,6 @@ class Units(Harness):
         self.came(replace(make_batch(rows, **more), drained_ns=drained_ns))
 
     def flush(self) -> None:
-        """As the session does it: what is drained is noted first."""
-        self.sink.note_drained(0, True)
         assert self.sink.flush(PATIENCE_S)
 
     def unit(self, rows: int, name: str = "request", took_us: int = 1000, parent: trace.Span | None = None) -> None:
@@ -239,7 +237,7 @@ def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: 
     span.end(BASE_NS + took_us * 1000)
     for first in (0, 100):
         units.drained(rows[first : first + 100])
-    units.drained([])
+    units.flush()
     assert len(units.ours()) == (200 if took_us == 5000 else 11)
     assert ranges_told(units.ours()) == 200
 
@@ -333,7 +331,7 @@ def test_what_comes_after_its_unit_is_told_too() -> None:
     span.end(ENDED_NS)
     for _ in range(2):
         units.drained([row for _ in range(5) for row in units.rows(span, ("background task", 1))])
-    units.drained([])
+    units.flush()
     assert ranges_told(units.ours()) == 10
 
 

@@ -10,7 +10,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from spans_harness import REQUEST, Harness
 
-from otel_recfn.sinks.spans.hashed_resource import HashedResource, hashed
+from otel_recfn.sinks.spans.provider import HashedResource, hashed
 
 ATTRIBUTES: dict[str, Any] = {"service.name": "training", "replicas": 3, "hosts": ("a", "b")}
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from spans_harness import REQUEST, assert_balanced
 
-from batches import BASE_NS, make_batch
+from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -43,7 +43,7 @@ def batch(first: int) -> Batch:
 
 def came(sink: SpansSink, rows: Batch) -> None:
     sink.write(rows)
-    sink.note_drained(BASE_NS, True)
+    sink._decide(rests=True)
 
 
 @pytest.mark.parametrize("process_ends", [False, True])
@@ -52,14 +52,12 @@ def came(sink: SpansSink, rows: Batch) -> None:
 def test_an_end_in_the_middle_of_an_export(volume: Volume, at_once: bool, process_ends: bool) -> None:
     exporter, provider = Hangs(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter))
-    sink = SpansSink(provider, volume=volume)
+    sink = SpansSink(provider, volume=volume, exit_timeout_s=0.1, process_ends=lambda: process_ends)
     came(sink, batch(1))
     flushing = threading.Thread(target=sink.flush, args=(PATIENCE_S,))
     flushing.start()
     assert exporter.hanging.wait(PATIENCE_S)
     came(sink, batch(100))
-    if process_ends:
-        sink.process_ends(0.1)
     sink.close(0.1)
     assert not exporter.go_on.is_set()
     counters = dict(sink.counters())

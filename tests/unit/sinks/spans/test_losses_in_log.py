@@ -68,7 +68,7 @@ class Hangs(SpanExporter):
 def losses_at_the_end(exporter: SpanExporter, caplog: pytest.LogCaptureFixture, handed_on: Callable[[], object]) -> list[str]:
     provider, session = TracerProvider(shutdown_on_exit=False), process_session()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1))
-    sink = SpansSink(provider)
+    sink = SpansSink(provider, exit_timeout_s=0.1, process_ends=lambda: session.process_ends)
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, exit_timeout_s=0.1)
     session.start(capture)
     sink.write(rows())

@@ -14,9 +14,9 @@ from test_folded_spans import LATER_NS, Units, ranges_told
 
 from batches import BASE_NS, context
 from otel_recfn.model.events import make_event_id
-from otel_recfn.sinks.spans import open_units, program_spans
+from otel_recfn.sinks.spans import folding, surroundings
 from otel_recfn.sinks.spans.budgets import Volume
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
+from otel_recfn.sinks.spans.surroundings import ProgramSpans
 
 pytestmark = pytest.mark.one_python
 
@@ -44,7 +44,7 @@ def test_a_forked_childs_copies_of_spans_are_not_waited_for() -> None:
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_spans, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(surroundings, "MAX_REMEMBERED", 4)
     spans, span = ProgramSpans(), TRACER.start_span("request")
     for number in range(1, 6):
         spans.saw(number, 1, span)
@@ -53,7 +53,7 @@ def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_spans_that_a_child_gives_an_early_start_are_not_remembered_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_spans, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(surroundings, "MAX_REMEMBERED", 4)
     spans = ProgramSpans()
     spans.start_empty()
     for number in range(1, 11):
@@ -104,7 +104,7 @@ def test_a_span_that_ends_in_the_future_has_ended() -> None:
 
 @pytest.mark.parametrize("away_s", [-3600, 3600])
 def test_spans_with_times_of_another_day_get_no_more_spans_in_a_time(away_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_units, "time", SimpleNamespace(time_ns=lambda: BASE_NS + 10**9))
+    monkeypatch.setattr(folding, "time", SimpleNamespace(time_ns=lambda: BASE_NS + 10**9))
     units = Units(Volume(1000, 50, None, per_second=10))
     for number in range(100):
         span = units.start(f"request {number % 2}")
@@ -116,7 +116,7 @@ def test_spans_with_times_of_another_day_get_no_more_spans_in_a_time(away_s: int
 
 
 def test_below_a_span_whose_end_is_not_seen_spans_come_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_units, "MOST_ROWS_UNSEEN", 10)
+    monkeypatch.setattr(folding, "MOST_ROWS_UNSEEN", 10)
     units = Units()
     for number in range(1, 8):
         ids = [make_event_id(1, 10 * number + place) for place in range(3)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.sinks.spans.promised_traces import MAX_REMEMBERED, PromisedTraces
 from otel_recfn.sinks.spans.provider import RootStart
+from otel_recfn.sinks.spans.surroundings import MOST_PROMISED, PromisedTraces
 
 pytestmark = pytest.mark.one_python
 
@@ -51,7 +51,7 @@ def test_the_sink_was_faster_than_the_sampler() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     traces = PromisedTraces()
-    for root in range(1, MAX_REMEMBERED + 2):
+    for root in range(1, MOST_PROMISED + 2):
         traces.publish(root, FIRST.context)
     assert traces.trace_of(1, lambda: SECOND) == SECOND.context
-    assert traces.trace_of(MAX_REMEMBERED + 1, refuse) == FIRST.context
+    assert traces.trace_of(MOST_PROMISED + 1, refuse) == FIRST.context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batches import BASE_NS
-from otel_recfn.sinks.spans.trace_boundaries import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
+from otel_recfn.sinks.spans.step_traces import FIRST_ROOTS, NS_PER_SECOND, RootLimiter
 
 pytestmark = pytest.mark.one_python
 

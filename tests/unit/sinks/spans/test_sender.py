@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from spans_harness import assert_balanced
 
 from batches import BASE_NS, context, make_batch
-from otel_recfn.batches import waiting_rows
+from otel_recfn.batches import stage
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import delivery, sender
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
-from otel_recfn.sinks.spans.decided import DecidedUnits
+from otel_recfn.sinks.spans.sender import DecidedUnits
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sinks.task_queue import TaskQueue
 from patience import PATIENCE_S
@@ -62,7 +62,8 @@ class Program:
         place = {"context": context(1, number + 1), "start_ns": BASE_NS, "end_ns": BASE_NS + 1}
         ids = range(number * ROWS + 1, number * ROWS + rows + 1)
         self.sink.write(make_batch([{"event_id": make_event_id(1, one), **place} for one in ids]))
-        self.sink.note_drained(BASE_NS, True)
+        with self.sink._lock:
+            self.sink._decide(rests=True)
 
     def units(self) -> None:
         for number in range(UNITS):
@@ -146,7 +147,7 @@ def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monk
 def test_the_end_leaves_an_exporter_that_hangs_and_counts(program: Program) -> None:
     program.units()
     assert program.exporter.began.wait(PATIENCE_S)
-    assert program.sink.process_ends(0.1) == 0.1
+    program.sink._process_ends = lambda: True
     program.sink.close(0.1)
     counters = program.sink.counters()
     assert counters["dropped.shutdown"] > 0
@@ -204,14 +205,14 @@ def test_the_queue_holds_as_many_bytes_as_it_may(volume: Volume, text: str, monk
     most = 2 << 20
     monkeypatch.setattr(sender, "MOST_BYTES", most)
     monkeypatch.setattr(sender.Sender, "start", lambda self: None)
-    monkeypatch.setattr(waiting_rows, "ROWS_TO_SPARE", 0)  # no row of a decided unit is held beside the queue
+    monkeypatch.setattr(stage, "ROWS_TO_SPARE", 0)  # no row of a decided unit is held beside the queue
     sink = SpansSink(TracerProvider(shutdown_on_exit=False), None, volume=volume)
 
     def unit(number: int) -> None:
         place = {"context": context(1, number + 1), "start_ns": BASE_NS, "name": "operator"}
         rows = [{"event_id": make_event_id(1, number * ROWS + row), "end_ns": BASE_NS + row, **place} for row in range(1, ROWS)]
         sink.write(make_batch([row | ({"shapes": f"{text}{row['event_id']}"} if text else {}) for row in rows]))
-        sink.note_drained(BASE_NS, True)
+        sink._decide(rests=True)
 
     unit(0)
     number, before = 0, traced_bytes(begin=True)

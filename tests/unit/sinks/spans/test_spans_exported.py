@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from spans_harness import REQUEST, Harness, assert_balanced
 
-from batches import BASE_NS, make_batch
+from batches import make_batch
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -43,12 +43,6 @@ def in_request(count: int, first: int = 1) -> list[dict[str, Any]]:
     return [{"context": REQUEST, "event_id": first + number} for number in range(count)]
 
 
-def flushed(sink: SpansSink, timeout_s: float = PATIENCE_S) -> bool:
-    """As the session flushes."""
-    sink.note_drained(BASE_NS, True)
-    return sink.flush(timeout_s)
-
-
 class TestExporting:
     def test_nothing_is_dropped_by_a_short_queue(self) -> None:
         exporter = Recording()
@@ -65,10 +59,8 @@ class TestExporting:
         provider = new_provider(Recording(result))
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(3)))
-        assert sink.process_ends(2.0) == 2.0
-        flushed(sink)
+        sink.flush(PATIENCE_S)
         assert sink.counters()["failed"] == 3
-        assert sink.process_ends(2.0) == 0.0
         assert_balanced(sink.counters())
         sink.close(PATIENCE_S)
         provider.shutdown()
@@ -87,7 +79,7 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(2)))
         provider.get_tracer("program").start_span("own").end()
-        flushed(sink)
+        sink.flush(PATIENCE_S)
         assert sum(exporter.batches) == 3
         assert sink.counters()["exported"] == 2
         sink.close(PATIENCE_S)
@@ -98,7 +90,7 @@ class TestExporting:
         provider.shutdown()
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(2)))
-        assert not flushed(sink, 1)
+        assert not sink.flush(1)
         assert_balanced(sink.counters(), waiting=2)
 
     @pytest.mark.parametrize("error", [OSError("no"), SystemExit(3)], ids=repr)
@@ -114,7 +106,7 @@ class TestExporting:
         sink = SpansSink(provider)
         for first in (1, 10):
             sink.write(make_batch(in_request(2, first=first)))
-            flushed(sink)
+            sink.flush(PATIENCE_S)
         counters = sink.counters()
         assert (counters["failed"], counters["exported"]) == (2, 2)
         assert_balanced(counters)
@@ -142,7 +134,7 @@ class TestExporting:
         provider.add_span_processor(BatchSpanProcessor(Recording()))
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(3)))
-        assert flushed(sink)
+        assert sink.flush(PATIENCE_S)
         counters = sink.counters()
         assert (counters["dropped.shutdown"], counters["failed"]) == (3, 0)
         assert_balanced(counters)
@@ -165,7 +157,7 @@ class TestExporting:
         assert began.wait(PATIENCE_S)
         monkeypatch.setattr(trace, "get_tracer_provider", lambda: second)
         sink.write(make_batch(in_request(2, first=10)))
-        assert flushed(sink)
+        assert sink.flush(PATIENCE_S)
         counters = sink.counters()
         assert (counters["exported"], counters["dropped.shutdown"], counters["failed"]) == (2, 3, 0)
         assert_balanced(counters)
@@ -188,7 +180,7 @@ class TestExporting:
         sink = SpansSink(provider)
         for first in (1, 10):
             sink.write(make_batch(in_request(2, first=first)))
-            assert flushed(sink)
+            assert sink.flush(PATIENCE_S)
             processor.span_exporter = Recording(SpanExportResult.FAILURE)
         counters = sink.counters()
         assert (counters["exported"], counters["failed"]) == (2, 2)
@@ -216,7 +208,7 @@ class TestExporting:
         provider = new_provider(exporter)
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(1)))
-        flushed(sink)
+        sink.flush(PATIENCE_S)
         assert "export" in vars(exporter)
         sink.close(PATIENCE_S)
         assert "export" not in vars(exporter)
@@ -227,7 +219,7 @@ class TestExporting:
         provider = new_provider(exporter)
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(1)))
-        flushed(sink)
+        sink.flush(PATIENCE_S)
         ours = exporter.export
         exporter.export = theirs = lambda spans: ours(spans)  # type: ignore[method-assign]
         sink.close(PATIENCE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,8 +59,7 @@ class TestTree:
         harness = Harness()
         harness.write({}, opened=[{"event_id": make_event_id(1, 1)}])
         still_open = {"event_id": make_event_id(2, 1), "thread": WORKER_THREAD}
-        harness.sink.write(make_batch([], [still_open]))
-        harness.sink.note_drained(BASE_NS + 3_000_000_000, True)
+        harness.sink.write(replace(make_batch([], [still_open]), drained_ns=BASE_NS + 3_000_000_000))
         harness.sink.flush(PATIENCE_S)
         assert harness.sink.counters()["added"] == 1
 

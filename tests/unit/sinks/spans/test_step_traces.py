@@ -11,8 +11,8 @@ from traced_program import MS, Program, evaluation, grouping, module, op, optimi
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.model.sources import SOURCES, SourceTraits
-from otel_recfn.sinks.spans import step_traces, trace_boundaries
-from otel_recfn.sinks.spans.trace_boundaries import FIRST_ROOTS, NS_PER_SECOND
+from otel_recfn.sinks.spans import step_traces
+from otel_recfn.sinks.spans.step_traces import FIRST_ROOTS, NS_PER_SECOND
 
 pytestmark = pytest.mark.one_python
 
@@ -110,7 +110,7 @@ class TestBoundaries:
 
     def test_full_trace_ends_at_the_next_begin(self, one_batch: bool) -> None:
         program = Program()
-        large = {**op("large"), "children": [op()] * (trace_boundaries.MAX_SPANS - 2)}
+        large = {**op("large"), "children": [op()] * (step_traces.MAX_SPANS - 2)}
         traces = program.run(large, op(), op(), one_batch=one_batch)
         assert grouping(traces) == "aab"
 
@@ -199,10 +199,11 @@ class TestRootSpan:
         program.traces.close_idle(program.now_ns + NS_PER_SECOND + 1)
         assert program.names() == ["MainThread"]
 
-    def test_thread_that_never_returns_is_swept_up_by_the_others(self) -> None:
+    def test_the_trace_of_a_thread_that_never_returns_ends_with_a_drain(self) -> None:
         program = Program()
         program.run(op(), thread=WORKER_THREAD)
         program.run({**op(), "after_ns": 3 * NS_PER_SECOND})
+        program.traces.close_idle(program.now_ns)
         assert program.names() == ["operators"]
 
     def test_trace_with_an_open_range_is_not_idle(self) -> None:

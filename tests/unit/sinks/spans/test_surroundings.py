@@ -12,8 +12,7 @@ from spans_harness import Harness
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
-from otel_recfn.sinks.spans.surroundings import FindsWorker, Surroundings, no_worker
+from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, Surroundings, no_worker
 from otel_recfn.support.process_role import WorkerProcess
 
 

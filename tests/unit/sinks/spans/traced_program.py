@@ -11,11 +11,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from batches import BASE_NS, MAIN_THREAD, make_batch
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
-from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import Surroundings
-from otel_recfn.sinks.spans.trace_boundaries import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.surroundings import ProgramSpans, Surroundings
 
 STEP = "Optimizer.step#SGD.step"
 MS = 1_000_000

@@ -1,5 +1,3 @@
-#include "calls/call_tracer.hpp"
-
 #include <pthread.h>
 
 #include <algorithm>

@@ -1,6 +1,4 @@
 // Python's side of the sums of durations: arrays of numpy's, which this adds to in place.
-#include "metrics/metrics_bindings.hpp"
-
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
 #include "metrics/array.hpp"
@@ -11,16 +9,8 @@
 #include <deque>
 #include <vector>
 
+namespace recfn {
 namespace {
-
-using recfn::Array;
-using recfn::BoundBuckets;
-using recfn::DurationsOfRows;
-using recfn::DurationSums;
-using recfn::guarded;
-using recfn::PowerBuckets;
-using recfn::SeriesOfRows;
-using recfn::without_gil;
 
 bool fits(const Array<int64_t>& array, size_t needed, const char* name) {
   if (static_cast<size_t>(array.size()) >= needed) return true;
@@ -145,4 +135,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int recfn::add_metrics(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_metrics(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+
+}  // namespace recfn

@@ -1,6 +1,4 @@
 // Python's side of OTLP: spans as bytes, in memory of their own.
-#include "otlp/otlp_encoder.hpp"
-
 #include "columns/column_tuple.hpp"
 #include "otlp/joined_bytes.hpp"
 #include "cpython/gil.hpp"
@@ -12,11 +10,8 @@
 #include <utility>
 #include <vector>
 
+namespace recfn {
 namespace {
-
-using recfn::guarded;
-using recfn::OtlpSpans;
-using recfn::without_gil_if;
 
 constexpr Py_ssize_t kManySpans = 500;  // which take some 0.1 ms
 
@@ -53,7 +48,7 @@ PyObject* encode_spans(PyObject*, PyObject* arguments) {
     OtlpSpans spans;
     Encoded encoded;
     if (!spans.read(batch, columns, above, key) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
-    return encode(spans, encoded) ? recfn::column_tuple(encoded.bytes, encoded.ends) : nullptr;
+    return encode(spans, encoded) ? column_tuple(encoded.bytes, encoded.ends) : nullptr;
   });
 }
 
@@ -62,7 +57,7 @@ PyObject* join_bytes(PyObject*, PyObject* parts) {
     PyErr_SetString(PyExc_TypeError, "parts that are no list; pass a list of objects with the buffer protocol");
     return nullptr;
   }
-  return guarded([&] { return recfn::joined_bytes(parts); });
+  return guarded([&] { return joined_bytes(parts); });
 }
 
 PyMethodDef functions[] = {
@@ -76,4 +71,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int recfn::add_otlp_encoder(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_otlp_encoder(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+
+}  // namespace recfn

@@ -1,5 +1,3 @@
-#include "python/record_function_type.hpp"
-
 #include <structmember.h>
 
 #include <cstddef>

@@ -18,6 +18,7 @@ void PlannedRows::plan(bool in_order) {
     ++fates[fate];
     if (fate >= kInSpan) add(at, of);
   }
+  for (OpenUnit* each : open) each->in_batch = kNone;
 }
 
 // Steps have a span of the program's, which isn't below itself.
@@ -86,10 +87,13 @@ uint32_t PlannedRows::unit_of_root(uint64_t root) {
 }
 
 uint32_t PlannedRows::unit_below(const SpanAbove& above, int64_t context, uint64_t root) {
-  const uint32_t number = numbers_.number(above);
-  const auto [place, is_new] = of_number_.try_emplace(number, static_cast<uint32_t>(units.size()));
-  if (is_new) units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0, number});
-  return place->second;
+  OpenUnit& unit = open_units_.below(above);
+  if (unit.in_batch == kNone) {
+    unit.in_batch = static_cast<uint32_t>(units.size());
+    units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0});
+    open.push_back(&unit);
+  }
+  return unit.in_batch;
 }
 
 }  // namespace recfn::stage

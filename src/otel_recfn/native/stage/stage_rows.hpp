@@ -6,6 +6,7 @@
 #include "columns/column_view.hpp"
 #include "columns/table_view.hpp"
 #include "cpython/python.hpp"
+#include "model/events.hpp"
 
 namespace recfn::stage {
 
@@ -55,10 +56,20 @@ struct BatchRows {
   Py_ssize_t size() const { return event_id.size(); }
   // Whether all that rows index is there; an IndexError is set where it isn't.
   bool index(const Surroundings& known) const;
+  // The same of their tracks alone, of which there are so many.
+  bool have_tracks(Py_ssize_t tracks) const;
 
-  bool is_outermost(Py_ssize_t row) const;
-  bool has_sequence(Py_ssize_t row) const;
-  bool is_of_backward(Py_ssize_t row) const;
+  bool is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeEvent; }
+  bool is_of_backward(Py_ssize_t row) const { return scope[row] == kBackwardFunctionScope; }
+  // What a link leads to, and from.
+  bool is_forward(Py_ssize_t row) const { return has_sequence(row) && !is_of_backward(row) && forward_thread_id[row] == 0; }
+  bool is_backward(Py_ssize_t row) const { return has_sequence(row) && is_of_backward(row) && forward_thread_id[row] != 0; }
+
+ private:
+  bool has_sequence(Py_ssize_t row) const {
+    const int64_t number = sequence_nr[row];
+    return number >= 0 && number >> kOrdinalBits == 0 && kind[row] == kRangeEvent;
+  }
 };
 
 // The outermost ranges that a batch announces.

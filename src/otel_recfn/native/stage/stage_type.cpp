@@ -1,6 +1,4 @@
 // `Stage` for Python: tables in, tables out. What takes long is done without the GIL.
-#include "stage/stage_type.hpp"
-
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -77,7 +75,7 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
     std::vector<int64_t> fates;
     std::vector<stage::UnitInBatch> units;
     const bool done = done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      PlannedRows planned = stage.add(batch, true);
+      PlannedRows planned = stage.add(batch);
       row = std::move(planned.row), fates = std::move(planned.fates), units = std::move(planned.units);
     });
     return done ? column_tuple(fates, units, row) : nullptr;
@@ -99,7 +97,7 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
     std::vector<stage::UnitInBatch> units;
     std::vector<TraceRow> traces;
     const bool done = done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      PlannedRows planned = stage.add(batch, false);
+      PlannedRows planned = stage.plan(batch);
       links = stage.links_of(planned, key, traces);
       row = std::move(planned.row), parent = std::move(planned.parent), unit = std::move(planned.unit);
       fates = std::move(planned.fates), units = std::move(planned.units);
@@ -118,7 +116,8 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
     Decided decided;
     if (!units.take(given, "units")) return nullptr;
     if (!done_alone(self, is_long != 0, [&](Stage& stage) { decided = stage.decide(units, key); })) return nullptr;
-    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.counts, decided.traces);
+    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries.rows, decided.summaries.counts,
+                        decided.traces);
   });
 }
 

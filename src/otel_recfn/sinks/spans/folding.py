@@ -122,9 +122,7 @@ class Folding:
     def _decided(self, part: Sequence[_Granted], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> DecidedUnits:
         units, ranges = [one.unit for one in part], sum(one.end.ranges for one in part)
         wanted = [
-            UnitToDecide(
-                one.unit.above, one.unit.number, one.grant.spans, *self._units.extent_of(one.unit), goes_on, one.unit in traces
-            )
+            UnitToDecide(one.unit.above, one.grant.spans, *self._units.extent_of(one.unit), goes_on, one.unit in traces)
             for one in part
         ]
         done = self._stage.decide(wanted, ranges)

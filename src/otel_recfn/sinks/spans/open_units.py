@@ -27,8 +27,6 @@ MOST_ROWS_UNSEEN = 2000
 class OpenUnit:
     """A unit that isn't decided."""
 
-    number: int
-    """The stage's."""
     above: SpanContext
     key: tuple[int, int]
     """Trace id and span id of the span above."""
@@ -154,7 +152,7 @@ class OpenUnits:
         key = (told.above.trace_id, told.above.span_id)
         unit = self._units.get(key)
         if unit is None:
-            unit = self._units[key] = OpenUnit(told.number, told.above, key, touched=self._batches)
+            unit = self._units[key] = OpenUnit(told.above, key, touched=self._batches)
         return unit
 
 

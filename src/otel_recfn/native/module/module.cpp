@@ -16,6 +16,7 @@ int add_range_observer(PyObject* module);
 int add_python_stack(PyObject* module);
 int add_watched_calls(PyObject* module);
 int add_call_tracer(PyObject* module);
+int add_monitoring(PyObject* module);
 int add_stage_type(PyObject* module);
 int add_links_type(PyObject* module);
 int add_chrome_encoder(PyObject* module);
@@ -26,9 +27,9 @@ int add_vector_state(PyObject* module);
 namespace {
 
 constexpr int (*kParts[])(PyObject*) = {
-    add_recorder,       add_ranges,       add_drain,         add_context_reader, add_task_entries, add_record_function_type,
-    add_range_observer, add_python_stack, add_watched_calls, add_call_tracer,    add_gathering,    add_stage_type,
-    add_links_type,     add_chrome_encoder, add_otlp_encoder, add_metrics,       add_vector_state};
+    add_recorder,      add_ranges,      add_drain,         add_context_reader, add_task_entries, add_record_function_type,
+    add_range_observer, add_python_stack, add_watched_calls, add_call_tracer,   add_monitoring,   add_gathering,
+    add_stage_type,    add_links_type,  add_chrome_encoder, add_otlp_encoder,  add_metrics,      add_vector_state};
 
 // What is recorded belongs to the process, and taking the GIL for a thread knows only the main interpreter.
 int add_parts(PyObject* module) {

@@ -1,5 +1,5 @@
 // Python's side of OTLP: spans as bytes, in memory of their own.
-#include "columns/column_tuple.hpp"
+#include "columns/column.hpp"
 #include "otlp/joined_bytes.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"

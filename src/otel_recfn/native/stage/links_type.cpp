@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <new>
 
-#include "columns/column_tuple.hpp"
+#include "columns/column.hpp"
 #include "columns/column_view.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
@@ -102,10 +102,6 @@ PyTypeObject LinksType = links_type();
 
 }  // namespace
 
-int add_links_type(PyObject* module) {
-  if (PyType_Ready(&LinksType) < 0) return -1;
-  Py_INCREF(&LinksType);
-  return PyModule_AddObject(module, "ForwardRanges", reinterpret_cast<PyObject*>(&LinksType));
-}
+int add_links_type(PyObject* module) { return PyModule_AddType(module, &LinksType); }
 
 }  // namespace recfn

@@ -9,7 +9,7 @@ namespace recfn::stage {
 void PlannedRows::plan(bool in_order) {
   count_begun();
   const auto size = static_cast<size_t>(rows_.size());
-  row.reserve(size), parent.reserve(size), unit.reserve(size);
+  row.resize(size), parent.resize(size), unit.resize(size);
   const UnfilledVector<int64_t> order = in_order || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
   for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
     const auto at = order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
@@ -18,6 +18,7 @@ void PlannedRows::plan(bool in_order) {
     ++fates[fate];
     if (fate >= kInSpan) add(at, of);
   }
+  row.resize(planned_), parent.resize(planned_), unit.resize(planned_);
   for (OpenUnit* each : open) each->in_batch = kNone;
 }
 
@@ -65,8 +66,8 @@ Fate PlannedRows::fate_of(Py_ssize_t at, uint32_t* of) {
 void PlannedRows::add(Py_ssize_t at, uint32_t of) {
   const uint64_t around = rows_.parent[at];
   const bool in_step = known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
-  row.push_back(at), unit.push_back(static_cast<int64_t>(of));
-  parent.push_back(in_step ? 0 : around);  // the step's span is the program's
+  row[planned_] = at, unit[planned_] = of;
+  parent[planned_++] = in_step ? 0 : around;  // the step's span is the program's
   UnitInBatch& told = units[of];
   ++told.rows;
   told.first_ns = std::min(told.first_ns, rows_.start_ns[at]), told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);

@@ -50,6 +50,7 @@ class PlannedRows {
   const AnnouncedRows& announced_;
   const Surroundings& known_;
   OpenUnits& open_units_;
+  size_t planned_ = 0;  // rows, until now
   std::vector<uint32_t> of_context_;
   uint64_t last_root_ = 0;  // rows of one mostly stand together
   uint32_t of_last_root_ = kNone;

@@ -79,7 +79,7 @@ std::vector<int64_t> Stage::kept() {
   return rows;
 }
 
-Decided Stage::decide(const TableView<UnitToDecide>& wanted, uint64_t key) {
+Decided Stage::decide(const TableView<const UnitToDecide>& wanted, uint64_t key) {
   Decided decided;
   UnitTeller teller(key, linked_.telling(), decided);
   for (size_t place = 0; place < wanted.size(); ++place) {

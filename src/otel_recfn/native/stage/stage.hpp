@@ -38,7 +38,7 @@ class Stage {
   // Where the rows of what was planned last lead, to spans of ranges by their event ids; none where no row leads anywhere.
   UnfilledVector<LinkRow> links_of(const PlannedRows& planned, uint64_t key, std::vector<TraceRow>& traces);
 
-  Decided decide(const TableView<UnitToDecide>& wanted, uint64_t key);
+  Decided decide(const TableView<const UnitToDecide>& wanted, uint64_t key);
   // The numbers of the rows that may be kept yet, in ascending order.
   std::vector<int64_t> kept();
   // Whether the outermost range is open, in which what was handed on lies: it will be a span when it comes.

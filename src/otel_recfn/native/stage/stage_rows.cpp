@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "columns/equally_long.hpp"
 
 namespace recfn::stage {
 namespace {

@@ -37,8 +37,8 @@ struct RootRow {
 
 // What a batch's rows index, as Python knows it.
 struct Surroundings {
-  TableView<ContextRow> contexts;
-  TableView<RootRow> roots;
+  TableView<const ContextRow> contexts;
+  TableView<const RootRow> roots;
   ColumnView<uint64_t> threads;  // RecordFunction's ids, by track
   ColumnView<uint32_t> names;    // the stage's numbers, by the batch's
 

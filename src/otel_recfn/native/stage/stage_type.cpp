@@ -3,7 +3,7 @@
 #include <new>
 #include <utility>
 
-#include "columns/column_tuple.hpp"
+#include "columns/column.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
 #include "cpython/one_user.hpp"
@@ -112,7 +112,7 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
   int is_long;
   if (!PyArg_ParseTuple(arguments, "OKp:decide", &given, &key, &is_long)) return nullptr;
   return guarded([&]() -> PyObject* {
-    TableView<UnitToDecide> units;
+    TableView<const UnitToDecide> units;
     Decided decided;
     if (!units.take(given, "units")) return nullptr;
     if (!done_alone(self, is_long != 0, [&](Stage& stage) { decided = stage.decide(units, key); })) return nullptr;
@@ -167,10 +167,6 @@ PyTypeObject StageType = stage_type();
 
 }  // namespace
 
-int add_stage_type(PyObject* module) {
-  if (PyType_Ready(&StageType) < 0) return -1;
-  Py_INCREF(&StageType);
-  return PyModule_AddObject(module, "Stage", reinterpret_cast<PyObject*>(&StageType));
-}
+int add_stage_type(PyObject* module) { return PyModule_AddType(module, &StageType); }
 
 }  // namespace recfn

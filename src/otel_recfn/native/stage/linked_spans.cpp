@@ -20,10 +20,10 @@ uint64_t TellingSpans::find(uint64_t event_id) {
   return found == nullptr ? 0 : found->value;
 }
 
-void LinkedSpans::add(const BatchRows& rows, const Surroundings& known, const PlannedRows& planned, int64_t first_row) {
+void LinkedSpans::add(const ToAdd& batch, const PlannedRows& planned, int64_t first_row) {
   const auto row_at = [&](size_t at) { return static_cast<Py_ssize_t>(planned.row[at]); };
   const auto above = [&](size_t at) { return planned.units[static_cast<size_t>(planned.unit[at])].above; };
-  forward_.link(rows, known.threads, planned.row.size(), row_at, above, [&](size_t at, const auto& forward) {
+  forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, above, [&](size_t at, const auto& forward) {
     links_.push_back({first_row + static_cast<int64_t>(at), forward.event_id, forward.of});
   });
 }

@@ -36,7 +36,7 @@ class TellingSpans {
 class LinkedSpans {
  public:
   // Of the rows that become spans, where `first_row` is the number of the first one.
-  void add(const BatchRows& rows, const Surroundings& known, const PlannedRows& planned, int64_t first_row);
+  void add(const ToAdd& batch, const PlannedRows& planned, int64_t first_row);
   // Links of the rows that aren't in `kept`, which ascends, are forgotten, if there are many.
   bool has_many() const { return links_.size() >= most_; }
   void keep(const std::vector<int64_t>& kept);

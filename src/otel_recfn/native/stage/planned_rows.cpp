@@ -6,11 +6,11 @@
 
 namespace recfn::stage {
 
-void PlannedRows::plan(bool in_order) {
+void PlannedRows::plan() {
   count_begun();
   const auto size = static_cast<size_t>(rows_.size());
   row.resize(size), parent.resize(size), unit.resize(size);
-  const UnfilledVector<int64_t> order = in_order || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
+  const UnfilledVector<int64_t> order = in_order_ || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
   for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
     const auto at = order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
     uint32_t of = kNone;

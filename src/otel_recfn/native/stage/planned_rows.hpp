@@ -21,11 +21,11 @@ struct UnitInBatch {
 // All that a batch tells, and the rows that become spans: columns.
 class PlannedRows {
  public:
-  PlannedRows(const BatchRows& rows, const AnnouncedRows& announced, const Surroundings& known, OpenUnits& open_units)
-      : rows_(rows), announced_(announced), known_(known), open_units_(open_units), of_context_(known.contexts.size(), kNone) {}
+  PlannedRows(const ToAdd& batch, OpenUnits& open_units)
+      : rows_(batch.rows), announced_(batch.announced), known_(batch.known), in_order_(batch.in_order), open_units_(open_units),
+        of_context_(batch.known.contexts.size(), kNone) {}
 
-  // `in_order`: they stand in the order in which they ended, or are to be taken as they stand.
-  void plan(bool in_order);
+  void plan();
 
   UnfilledVector<int64_t> row;
   UnfilledVector<uint64_t> parent;  // the event id of the range that its span is a child of; 0: of the span above
@@ -49,6 +49,7 @@ class PlannedRows {
   const BatchRows& rows_;
   const AnnouncedRows& announced_;
   const Surroundings& known_;
+  const bool in_order_;
   OpenUnits& open_units_;
   size_t planned_ = 0;  // rows, until now
   std::vector<uint32_t> of_context_;

@@ -36,9 +36,9 @@ PlannedRows Stage::plan(const ToAdd& batch) {
 
 PlannedRows Stage::planned(const ToAdd& batch) {
   outermost_.note(batch.announced);
-  PlannedRows rows(batch.rows, batch.announced, batch.known, units_);
-  rows.plan(batch.in_order);
-  linked_.add(batch.rows, batch.known, rows, next_row_);
+  PlannedRows rows(batch, units_);
+  rows.plan();
+  linked_.add(batch, rows, next_row_);
   next_row_ += static_cast<int64_t>(rows.row.size());
   return rows;
 }

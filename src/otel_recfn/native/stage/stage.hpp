@@ -19,14 +19,6 @@
 
 namespace recfn::stage {
 
-// A batch that is added, as Python gives it.
-struct ToAdd {
-  BatchRows rows;
-  AnnouncedRows announced;
-  Surroundings known;
-  bool in_order = false;  // see PlannedRows::plan
-};
-
 class Stage {
  public:
   explicit Stage(const Limits& limits) : units_(limits) {}

@@ -83,4 +83,12 @@ struct AnnouncedRows {
   bool index(const Surroundings& known) const;
 };
 
+// A batch that is added, as Python gives it.
+struct ToAdd {
+  BatchRows rows;
+  AnnouncedRows announced;
+  Surroundings known;
+  bool in_order = false;  // the rows stand in the order in which they ended, or are to be taken as they stand
+};
+
 }  // namespace recfn::stage

@@ -1,7 +1,7 @@
 // `Stage` for Python: tables in, tables out. What takes long is done without the GIL.
 #include <algorithm>
 #include <new>
-#include <utility>
+#include <optional>
 
 #include "columns/column.hpp"
 #include "cpython/gil.hpp"
@@ -71,14 +71,9 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
   return guarded([&]() -> PyObject* {
     ToAdd batch;
     if (!take_batch(arguments, batch)) return nullptr;
-    UnfilledVector<int64_t> row;
-    std::vector<int64_t> fates;
-    std::vector<stage::UnitInBatch> units;
-    const bool done = done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      PlannedRows planned = stage.add(batch);
-      row = std::move(planned.row), fates = std::move(planned.fates), units = std::move(planned.units);
-    });
-    return done ? column_tuple(fates, units, row) : nullptr;
+    std::optional<PlannedRows> rows;
+    const auto add = [&](Stage& stage) { rows.emplace(stage.add(batch)); };
+    return done_alone(self, batch.rows.size() > kManyRows, add) ? column_tuple(rows->fates, rows->units, rows->row) : nullptr;
   });
 }
 
@@ -89,20 +84,14 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
   return guarded([&]() -> PyObject* {
     ToAdd batch;
     if (!take_batch(given, batch)) return nullptr;
-    UnfilledVector<int64_t> row;
-    UnfilledVector<uint64_t> parent;
-    UnfilledVector<int64_t> unit;
+    std::optional<PlannedRows> rows;
     UnfilledVector<stage::LinkRow> links;
-    std::vector<int64_t> fates;
-    std::vector<stage::UnitInBatch> units;
     std::vector<TraceRow> traces;
     const bool done = done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      PlannedRows planned = stage.plan(batch);
-      links = stage.links_of(planned, key, traces);
-      row = std::move(planned.row), parent = std::move(planned.parent), unit = std::move(planned.unit);
-      fates = std::move(planned.fates), units = std::move(planned.units);
+      rows.emplace(stage.plan(batch));
+      links = stage.links_of(*rows, key, traces);
     });
-    return done ? column_tuple(fates, units, row, parent, unit, links, traces) : nullptr;
+    return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links, traces) : nullptr;
   });
 }
 

@@ -151,7 +151,7 @@ class Decided(NamedTuple):
 
 
 class Stage:
-    """Open units, by number, for one thread at a time.
+    """Open units, for one thread at a time.
 
     Where it finds no memory, it raises MemoryError, and isn't to be used any more.
 

@@ -103,7 +103,7 @@ class Model:
             sums[2], sums[3] = min(sums[2], event.start_ns), max(sums[3], event.end_ns)
             sums[4] += event.parent == 0
             sums[5] += bool(event.flags & EventFlag.ERROR)
-        return fates, [UnitInBatch(self.numbers[key], contexts[key], *sums) for key, sums in units.items()], rows
+        return fates, [UnitInBatch(contexts[key], *sums) for key, sums in units.items()], rows
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[list[int], list[UnitInBatch], int]:
         """The same, and how many rows become spans; they are folded."""
@@ -140,7 +140,8 @@ class Model:
 
     def decide(self, units: Sequence[UnitToDecide]) -> tuple[list[tuple[Any, ...]], Told, list[tuple[Any, ...]]]:
         """What each kept range is told by, what is told of the folded ones, and the summaries."""
-        number, budget, goes_on = [[getattr(one, name) for one in units] for name in ("number", "budget", "goes_on")]
+        number = [self.numbers.get((one.above.trace_id, one.above.span_id), 0) for one in units]
+        budget, goes_on = [[getattr(one, name) for one in units] for name in ("budget", "goes_on")]
         least = [(one.end_ns - one.start_ns) // LEAST_SHARE for one in units]
         done = self.fold.finish(number, budget, least, goes_on)
         kept = [self.rows[number] for number in done.kept_row.tolist()]
@@ -199,13 +200,17 @@ class Model:
             if sums >= 0:
                 of_unit[int(done.path_unit[path])] = first_id[path]
         columns = (done.linkable.tolist(), done.linkable_unit.tolist(), done.linkable_holder.tolist())
-        for event_id, unit, holder in zip(*columns, strict=True):
-            if event_id:
-                self.telling[event_id] = ids[holder] if holder >= 0 else of_unit[unit]
-        for number, own in zip(done.kept_row.tolist(), ids, strict=True):
-            event = self.rows[number]
-            if event.event_id and event.sequence_nr >= 0 and event.scope != RecordScope.BACKWARD_FUNCTION:
-                self.telling[event.event_id] = own
+        linkable = [*zip(*columns, strict=True)]
+        kept = [*zip(done.kept_row.tolist(), done.kept_unit.tolist(), ids, strict=True)]
+        for place, above in enumerate(of_unit):
+            for event_id, unit, holder in linkable:
+                if event_id and unit == place:
+                    self.telling[event_id] = ids[holder] if holder >= 0 else above
+            for number, unit, own in kept:
+                event = self.rows[number]
+                is_forward = event.sequence_nr >= 0 and event.scope != RecordScope.BACKWARD_FUNCTION
+                if event.event_id and unit == place and is_forward:
+                    self.telling[event.event_id] = own
 
 
 def in_order(batch: Batch) -> list[tuple[int, Event]]:

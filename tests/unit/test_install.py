@@ -81,9 +81,9 @@ def test_nothing_is_compiled_again_that_did_not_change(tree: Path) -> None:
         return {path.name: path.stat().st_mtime_ns for path in (tree / "build" / "joined").iterdir()}
 
     before = written()
-    (tree / "src" / "otel_recfn" / "native" / "fold" / "more.cpp").write_text("")
+    (tree / "src" / "otel_recfn" / "native" / "stage" / "more.cpp").write_text("")
     after = written()
-    assert {name for name in before if after[name] != before[name]} == {"fold.cpp"}
+    assert {name for name in before if after[name] != before[name]} == {"stage.cpp"}
 
 
 RECORDING_COMPILER = """#!{python}
@@ -118,7 +118,7 @@ def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 
 @pytest.mark.one_python
 def test_what_needs_no_header_of_pythons_is_compiled_once_for_all(made_by: Callable[[str, str], dict[str, str]]) -> None:
-    shared, include = {"core", "drain", "fold", "memory"}, f"-I{sysconfig.get_path('include')}"
+    shared, include = {"core", "drain", "memory"}, f"-I{sysconfig.get_path('include')}"
     first = made_by("one", "-fwrapv -Wall")
     assert {name for name, command in first.items() if include not in command} == {*shared, "_native"}
     second = made_by("another", "-fno-strict-overflow -g")

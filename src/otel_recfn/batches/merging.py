@@ -39,16 +39,12 @@ class Distinct(Generic[Value]):
 
     def indices(self, values: Sequence[Value], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """From indices into ``values`` to indices into ours; values that nobody uses are not taken over."""
-        return np.take(self.by_index(values, used), used)
-
-    def by_index(self, values: Sequence[Value], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """The indices into ours, by index into ``values``; ``UNKNOWN`` for those that nobody uses and none used before."""
         translation = self._translation_of(values)
         unknown = np.take(translation, used) == UNKNOWN
         if unknown.any():
             for position in np.flatnonzero(np.bincount(used[unknown])).tolist():
                 translation[position] = self._index_of(values[position])
-        return translation
+        return np.take(translation, used)
 
     def all_of(self, values: Sequence[Value]) -> NDArray[np.uint32]:
         """The indices into ours of all of these."""

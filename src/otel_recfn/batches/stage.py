@@ -29,6 +29,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
+from otel_recfn.batches.links import thread_ids
 from otel_recfn.batches.merging import Distinct, merged
 from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, bytes_of, fate_of, span_context
 from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef
@@ -153,11 +154,10 @@ _IN_BATCH = _rows(
     **_ABOVE,
     root=np.uint64,
     **dict.fromkeys(("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed"), np.int64),
-    number=np.uint32,
 )
 _TO_DECIDE = _rows(
     **_ABOVE,
-    **dict.fromkeys(("number", "budget", "start_ns", "end_ns"), np.int64),
+    **dict.fromkeys(("budget", "start_ns", "end_ns"), np.int64),
     goes_on=np.bool_,
     tells_itself=np.bool_,
 )
@@ -180,7 +180,6 @@ def _table(raw: Any, kind: Any) -> Table:
 class UnitInBatch(NamedTuple):
     """What a batch tells of a unit."""
 
-    number: int
     above: SpanContext
     begun: int
     """How many outermost ranges below it were announced."""
@@ -207,7 +206,6 @@ class UnitToDecide(NamedTuple):
     """A unit, or a part of one that goes on."""
 
     above: SpanContext
-    number: int
     budget: int
     """How many spans it may have."""
     start_ns: int
@@ -248,9 +246,9 @@ class Decided(NamedTuple):
 
 
 class Stage:
-    """Open units, by number, for one thread at a time.
+    """Open units, for one thread at a time.
 
-    Where it finds no memory, it raises MemoryError, and what was added is lost.
+    Where it finds no memory, it raises MemoryError, and isn't to be used any more.
 
     Args:
         budget: how many ranges a unit keeps at most.
@@ -337,7 +335,7 @@ class Stage:
     def _thread_ids(self, batch: Batch) -> NDArray[np.uint64]:
         tracks, ids = self._threads
         if tracks is not batch.tracks or len(ids) != len(batch.tracks):
-            ids = np.array([track.thread_id if track.is_thread else 0 for track in batch.tracks], np.uint64)
+            ids = thread_ids(batch.tracks)
             self._threads = batch.tracks, ids
         return ids
 
@@ -354,9 +352,9 @@ def _above(span: SpanContext) -> tuple[int, ...]:
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:
     found = []
-    for _, _, _, root, context, begun, *rest, number in _table(units, _IN_BATCH).tolist():
+    for _, _, _, root, context, *rest in _table(units, _IN_BATCH).tolist():
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
-        found.append(UnitInBatch(number, above, begun, *rest))
+        found.append(UnitInBatch(above, *rest))
     return Added(_table(fates, np.int64).tolist(), found, planned)
 
 

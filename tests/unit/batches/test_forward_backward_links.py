@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.links import LinkFinder
-from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_MASK, EventKind, make_event_id
 from otel_recfn.model.scope import RecordScope
 
@@ -29,19 +30,19 @@ def backward(sequence_nr: int, forward_thread_id: int = 1, **columns: Any) -> di
 
 
 class ForwardRange(NamedTuple):
-    """A row of ``Links`` with its tables' values."""
+    """A row of ``Links``."""
 
     event_id: int
     start_ns: int
-    end_ns: int
-    thread: Track
+    thread: int
+    """The recorder's number."""
 
 
 def linked(links: LinkFinder, batch: Batch) -> list[tuple[int, ForwardRange]]:
     """The backward rows, each with its forward range."""
-    row, *numbers, thread, threads = links.match(batch)
-    columns = (column.tolist() for column in (row, *numbers, thread))
-    return [(number, ForwardRange(*values, threads[in_thread])) for number, *values, in_thread in zip(*columns, strict=True)]
+    numbers = np.array([track.number for track in batch.tracks], np.uint64)
+    columns = (column.tolist() for column in links.match(batch, numbers))
+    return [(row, ForwardRange(*values)) for row, *values in zip(*columns, strict=True)]
 
 
 def linked_ids(links: LinkFinder, *rows: dict[str, Any]) -> list[tuple[int, int]]:
@@ -52,7 +53,7 @@ def test_a_backward_range_finds_its_forward_range_with_all_that_is_known_of_it()
     batch = make_batch([forward(3, event_id=11), backward(3)])
     [(row, found)] = linked(LinkFinder(), batch)
     assert row == 1
-    assert found == (11, BASE_NS, BASE_NS + 500, MAIN_THREAD)
+    assert found == (11, BASE_NS, MAIN_THREAD.number)
 
 
 def test_the_forward_may_be_in_an_earlier_batch_or_later_in_the_same() -> None:
@@ -106,35 +107,33 @@ def test_an_empty_batch_has_no_links() -> None:
 
 
 def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
-    links = LinkFinder(max_forward_ranges=100)
+    links = LinkFinder(most=100)
     for step in range(30):
         rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n) for n in range(10)]
         linked(links, make_batch(rows))
-    assert len(links) + links.forgotten == 300
     assert 75 <= len(links) <= 100
     [(_, found)] = linked(links, make_batch([backward(0), backward(299)]))
     assert found.start_ns == BASE_NS + 299
 
 
 def test_of_ranges_that_have_a_backward_few_are_remembered_and_none_of_the_others_is_forgotten_for_them() -> None:
-    links = LinkFinder(max_matched_ranges=20)
+    links = LinkFinder(most_matched=20)
     waiting = range(0, 300, 10)
     for step in range(30):
         rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n) for n in range(10)]
         linked(links, make_batch([*rows, *[backward(10 * step + n) for n in range(1, 10)]]))
         assert len(links) <= 20 + step + 1
-    assert links.forgotten == 0
     found = linked(links, make_batch([backward(299), *[backward(number) for number in waiting]]))
     assert [one.start_ns - BASE_NS for _, one in found] == [299, *waiting]
 
 
-def test_what_is_left_after_forgetting_is_found_as_before_with_its_tables() -> None:
-    links = LinkFinder(max_forward_ranges=8)
+def test_what_is_left_after_forgetting_is_found_as_before() -> None:
+    links = LinkFinder(most=8)
     for step in range(40):
         thread = (MAIN_THREAD, WORKER_THREAD)[step % 2]
         row = forward(step, start_ns=BASE_NS + step, thread=thread, event_id=make_event_id(thread.number, step + 1))
         [(_, found)] = linked(links, make_batch([row, backward(step, thread.thread_id)]))
-        assert (found.start_ns, found.thread) == (BASE_NS + step, thread)
+        assert (found.start_ns, found.thread) == (BASE_NS + step, thread.number)
     found = linked(links, make_batch([backward(step, (1, 2)[step % 2]) for step in range(40)]))
     assert [(row, one.start_ns - BASE_NS) for row, one in found] == [(step, step) for step in range(40 - len(links), 40)]
 
@@ -186,8 +185,7 @@ def test_any_rows_are_linked_as_the_definition_says(batches: list[Batch]) -> Non
         for at, row in numbered:
             found = last_started.get((row.forward_thread_id, row.sequence_nr))
             if row.scope == BACKWARD and row.forward_thread_id and found is not None:
-                columns = found.event_id, found.start_ns, found.end_ns, found.thread
-                expected.append((at, ForwardRange(*columns)))
+                expected.append((at, ForwardRange(found.event_id, found.start_ns, found.thread.number)))
         assert linked(links, batch) == expected
 
 

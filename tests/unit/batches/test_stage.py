@@ -107,25 +107,25 @@ class Play:
 
     def __init__(self, how: tuple[int, int]) -> None:
         self.stage, self.model = Stage(*how), Model(how)
-        self.units: dict[int, SpanContext] = {}
+        self.units: dict[tuple[int, int], SpanContext] = {}
 
     def add(self, batch: Batch, roots: dict[int, SpanContext]) -> None:
         added = self.stage.add(batch, roots)
         assert added == self.model.add(batch, roots)
-        self.units.update({one.number: one.above for one in added.units})
+        self.units.update({(one.above.trace_id, one.above.span_id): one.above for one in added.units})
 
     def decide(self, budgets: Sequence[tuple[int, int, bool, bool]], *, last: bool = False) -> None:
         """Of the first units: budget, length, whether it goes on, whether it tells itself."""
         drawn = [*budgets, *[(4, 80, False, False)] * len(self.units)] if last else budgets
         units = [
-            UnitToDecide(above, number, budget, 3, 3 + length, goes_on and not last, tells)
-            for (number, above), (budget, length, goes_on, tells) in zip(list(self.units.items()), drawn, strict=False)
+            UnitToDecide(above, budget, 3, 3 + length, goes_on and not last, tells)
+            for above, (budget, length, goes_on, tells) in zip(list(self.units.values()), drawn, strict=False)
         ]
         rows = len(self.model.rows)
         self.compare(self.stage.decide(units, rows), *self.model.decide(units))
         for one in units:
             if not one.goes_on:
-                del self.units[one.number]
+                del self.units[one.above.trace_id, one.above.span_id]
 
     def compare(self, one: Decided, kept: list[tuple[Any, ...]], told: Any, summaries: list[tuple[Any, ...]]) -> None:
         plan, spans = one.plan, one.plan.spans_above
@@ -195,7 +195,7 @@ def test_every_range_is_planned_as_the_model_plans(batches: list[Batch], roots: 
     for batch in batches:
         plan, added = stage.plan(batch, roots)
         fates, units, rows = Model((0, 1)).plan(batch, roots)
-        assert (added.fates, [one[1:] for one in added.units]) == (fates, [one[1:] for one in units])
+        assert (added.fates, added.units) == (fates, units)
         told = zip(plan.batch.take(plan.row).events(), plan.parent.tolist(), plan.above.tolist(), strict=True)
         found = [(event, parent, plan.spans_above[above].span_id) for event, parent, above in told]
         assert found == [(row.event, row.parent, row.above.span_id) for row in rows]
@@ -314,7 +314,7 @@ def test_columns_with_steps_are_read() -> None:
     stage = Stage(9)
     stage.add(batch_of(rows).take(slice(None, None, -2)), {})
     [unit] = stage.add(batch_of(rows[:1]), {}).units
-    done = stage.decide([UnitToDecide(unit.above, unit.number, 9, 0, 9, goes_on=False, tells_itself=False)], 5)
+    done = stage.decide([UnitToDecide(unit.above, 9, 0, 9, goes_on=False, tells_itself=False)], 5)
     assert sorted(done.plan.batch.event_id.tolist()) == sorted([row.event_id for row in rows[1::2]] + [rows[0].event_id])
 
 
@@ -352,7 +352,7 @@ def test_what_units_needed_is_used_again() -> None:
     for _ in range(120):
         for goes_on in (True, False):
             [unit] = stage.add(batch, {}).units
-            stage.decide([UnitToDecide(unit.above, unit.number, 100, 0, 9, goes_on, tells_itself=False)], 8000)
+            stage.decide([UnitToDecide(unit.above, 100, 0, 9, goes_on, tells_itself=False)], 8000)
         sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
     assert sizes[-1] - sizes[20] < 4 << 20
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -97,7 +98,7 @@ def test_a_stream_is_nobodys_forward_thread() -> None:
     other = {"thread": STREAM._replace(thread_id=MAIN_THREAD.thread_id), "sequence_nr": 5}
     backward = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 5, "forward_thread_id": MAIN_THREAD.thread_id}
     batch = make_batch([forward, other, backward])
-    links = LinkFinder().match(batch)
+    links = LinkFinder().match(batch, np.arange(len(batch.tracks), dtype=np.uint64))
     assert links.event_id.tolist() == [make_event_id(MAIN_THREAD.number, 1)]
 
 

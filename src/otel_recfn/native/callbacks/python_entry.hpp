@@ -7,8 +7,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
+#include "cpython/gil.hpp"
 #include "cpython/interpreters.hpp"
 
 namespace recfn {
@@ -47,31 +49,25 @@ inline Door& door() {
   return *instance;
 }
 
-// Python may be used in this scope: the GIL is held, and an exception that the thread was raising is put aside and restored.
+// Whether Python may be entered, and is, in this scope.
 class PythonEntry {
  public:
-  PythonEntry() : entered_(door().enter()) {
-    if (!entered_) return;
-    gil_ = PyGILState_Ensure();
-    PyErr_Fetch(&type_, &value_, &traceback_);
+  PythonEntry() {
+    if (door().enter()) python_.emplace();
   }
-
   ~PythonEntry() {
-    if (!entered_) return;
-    PyErr_Restore(type_, value_, traceback_);
-    PyGILState_Release(gil_);
+    if (!python_) return;
+    python_.reset();
     door().leave();
   }
 
   PythonEntry(const PythonEntry&) = delete;
   PythonEntry& operator=(const PythonEntry&) = delete;
 
-  explicit operator bool() const { return entered_; }
+  explicit operator bool() const { return python_.has_value(); }
 
  private:
-  const bool entered_;
-  PyGILState_STATE gil_{};
-  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+  std::optional<WithGil> python_;
 };
 
 // A reference that its owner, who holds the GIL, drops.

@@ -1,5 +1,3 @@
-#include "calls/call_tracer.hpp"
-
 #include <pthread.h>
 
 #include <algorithm>
@@ -8,8 +6,6 @@
 #include <utility>
 
 #include "calls/enter_leave.hpp"
-#include "calls/monitoring.hpp"
-#include "calls/profile_function.hpp"
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
 #include "cpython/guarded.hpp"
@@ -70,7 +66,7 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
 
 PyObject* profile_calls(PyObject*, PyObject*) {
   return guarded([] {
-    const Py_ssize_t others = profile_threads(on_profile_event);
+    const Py_ssize_t others = profile_threads();
     return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
   });
 }
@@ -82,14 +78,12 @@ PyObject* stand_in(PyObject*, PyObject* native_ids) {
   return guarded([native_ids] { return stand_in_for_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None); });
 }
 
-PyObject* callbacks(PyObject*, PyObject*) { return monitoring_callbacks(); }
-
 PyObject* untrace_calls(PyObject*, PyObject*) {
   if (!tracer->is_on()) Py_RETURN_NONE;
   call_site_now = nullptr;
   tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
-  unprofile_threads(on_profile_event);
+  unprofile_threads();
   Py_RETURN_NONE;
 }
 
@@ -114,8 +108,6 @@ PyMethodDef functions[] = {
      "began, where nothing was told of them since. Once a tracing, before its last drain."},
     {"profile_this_thread", profile_this_thread, METH_VARARGS,
      "A profile function that puts the native one in its own place."},
-    {"monitoring_callbacks", callbacks, METH_NOARGS,
-     "monitoring_callbacks() -> callbacks by the names of sys.monitoring's events."},
     {"untrace_calls", untrace_calls, METH_NOARGS, "untrace_calls(): ends the calls that are open, and traces no thread any more."},
     {"go_on_after_fork", go_on_after_fork, METH_NOARGS, "go_on_after_fork(): in a child, where calls can be recorded again."},
     {nullptr, nullptr, 0, nullptr}};

@@ -1,7 +1,7 @@
 // The names of calls of Python functions, kept with the code object: they go when it goes, so that another one at its address can't
 // be taken for it, and nothing keeps it alive.
 #pragma once
-#include "calls/call_name.hpp"
+#include "calls/call_texts.hpp"
 #include "core/known_calls.hpp"
 
 namespace recfn {

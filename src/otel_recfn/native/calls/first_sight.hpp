@@ -1,6 +1,5 @@
 // Calls that have no name yet: it is made, and kept for the next ones.
 #pragma once
-#include "calls/call_name.hpp"
 #include "calls/call_texts.hpp"
 #include "calls/function_names.hpp"
 

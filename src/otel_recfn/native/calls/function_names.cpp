@@ -1,6 +1,5 @@
 #include "calls/function_names.hpp"
 
-#include "calls/call_texts.hpp"
 #include "calls/recent_functions.hpp"
 
 #include <utility>

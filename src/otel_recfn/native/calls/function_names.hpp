@@ -4,7 +4,7 @@
 // definition and the type are called now; else the new one takes its place.
 #pragma once
 #include "calls/c_function.hpp"
-#include "calls/call_name.hpp"
+#include "calls/call_texts.hpp"
 
 #include <vector>
 

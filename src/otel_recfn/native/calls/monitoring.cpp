@@ -1,5 +1,4 @@
-#include "calls/monitoring.hpp"
-
+// What `sys.monitoring` (CPython 3.12 and later) calls at each call and return, in every thread.
 #include <frameobject.h>
 
 #include "calls/enter_leave.hpp"
@@ -179,9 +178,7 @@ bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<con
   return true;
 }
 
-}  // namespace
-
-PyObject* monitoring_callbacks() {
+PyObject* monitoring_callbacks(PyObject*, PyObject*) {
   PyObject* monitoring = PySys_GetObject("monitoring");
   if (monitoring == nullptr) return PyErr_Format(PyExc_RuntimeError, "this CPython has no sys.monitoring");
   const Made none(PyObject_GetAttrString(monitoring, "MISSING"));
@@ -193,5 +190,13 @@ PyObject* monitoring_callbacks() {
   if (!made) Py_CLEAR(callbacks);
   return callbacks;
 }
+
+PyMethodDef monitoring_functions[] = {{"monitoring_callbacks", monitoring_callbacks, METH_NOARGS,
+                                       "monitoring_callbacks() -> callbacks by the names of sys.monitoring's events."},
+                                      {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_monitoring(PyObject* module) { return PyModule_AddFunctions(module, monitoring_functions); }
 
 }  // namespace recfn

@@ -1,5 +1,4 @@
-#include "calls/profile_function.hpp"
-
+// What the profile function does at each call and return.
 #include <frameobject.h>
 
 #include "calls/enter_leave.hpp"

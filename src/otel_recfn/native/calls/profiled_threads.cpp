@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "calls/enter_leave.hpp"
-#include "calls/profile_function.hpp"
 
 namespace recfn {
 namespace {
@@ -46,24 +45,24 @@ bool is_news(uint64_t thread, bool has_other) {
 }
 
 // Or is about to have it: one that `threading` has just started sets it at its first event.
-bool has_it(PyThreadState* thread, Py_tracefunc function) {
-  if (thread->c_profilefunc == function) return true;
+bool has_it(PyThreadState* thread) {
+  if (thread->c_profilefunc == on_profile_event) return true;
   PyObject* const hook = thread->c_profileobj;
   return hook != nullptr && PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == profile_this_thread;
 }
 
-bool have_it_all(Py_tracefunc function) {
+bool have_it_all() {
   PyThreadState* at = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
-  while (at != nullptr && has_it(at, function)) at = PyThreadState_Next(at);
+  while (at != nullptr && has_it(at)) at = PyThreadState_Next(at);
   return at == nullptr;
 }
 
 // What was open when another profile function came is over as far as anybody knows.
-Py_ssize_t profile(PyThreadState* thread, Py_tracefunc function) {
-  if (has_it(thread, function) || !tracer->is_on()) return 0;
+Py_ssize_t profile(PyThreadState* thread) {
+  if (has_it(thread) || !tracer->is_on()) return 0;
   const uint64_t id = PyThreadState_GetID(thread);
   const bool has_other = thread->c_profilefunc != nullptr, was_traced = end_calls_of(id), news = is_news(id, has_other);
-  if (!has_other && set(thread, function, Py_None) < 0) return -1;
+  if (!has_other && set(thread, on_profile_event, Py_None) < 0) return -1;
   return was_traced || news ? 1 : 0;
 }
 
@@ -77,15 +76,15 @@ bool each_reached(Work work) {
 
 bool reaches_other_threads() { return set_profile() != nullptr; }
 
-Py_ssize_t profile_threads(Py_tracefunc function) {
+Py_ssize_t profile_threads() {
   Py_ssize_t others = 0;
-  if (reaches_other_threads() && have_it_all(function)) return 0;
+  if (reaches_other_threads() && have_it_all()) return 0;
   const bool all = each_reached([&](PyThreadState* thread) {
-    const Py_ssize_t other = profile(thread, function);
+    const Py_ssize_t other = profile(thread);
     others += other;
     return other >= 0;
   });
-  if (!tracer->is_on()) unprofile_threads(function);  // it was stopped while a thread's was set
+  if (!tracer->is_on()) unprofile_threads();  // it was stopped while a thread's was set
   return all ? others : -1;
 }
 
@@ -108,9 +107,9 @@ void unprofile_this_thread() {
   if (!reaches_other_threads()) PyEval_SetProfile(nullptr, nullptr);
 }
 
-void unprofile_threads(Py_tracefunc function) {
+void unprofile_threads() {
   each_reached([&](PyThreadState* thread) {
-    if (thread->c_profilefunc == function && set(thread, nullptr, nullptr) < 0) PyErr_Clear();
+    if (thread->c_profilefunc == on_profile_event && set(thread, nullptr, nullptr) < 0) PyErr_Clear();
     return true;
   });
 }

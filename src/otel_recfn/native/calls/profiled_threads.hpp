@@ -1,4 +1,5 @@
-// Sets and takes away the profile function of threads, of any that Python knows.
+// CPython's profile function, which it calls at each call and return of the threads that have it: set and taken away in any thread
+// that Python knows.
 #pragma once
 #include "cpython/python.hpp"
 
@@ -7,12 +8,15 @@
 
 namespace recfn {
 
+// The profile function: what `PyEval_SetProfile` takes. The object is of no use.
+int on_profile_event(PyObject* object, PyFrameObject* frame, int what, PyObject* argument);
+
 // Whether this CPython lets us set the profile function of other threads than the calling one.
 bool reaches_other_threads();
 
 // Sets it in every thread that has none, while the tracer is on. -1 with the error set; else of how many threads it is news that
 // they have another one, which they keep, or had one for a while.
-Py_ssize_t profile_threads(Py_tracefunc function);
+Py_ssize_t profile_threads();
 
 // Whether the thread with this PyThreadState's id was seen to have another one in this tracing.
 bool had_other_profile_function(uint64_t thread);
@@ -46,6 +50,6 @@ PyObject* profile_this_thread(PyObject* module, PyObject* event);
 void unprofile_this_thread();
 
 // Takes it away wherever it is set.
-void unprofile_threads(Py_tracefunc function);
+void unprofile_threads();
 
 }  // namespace recfn

@@ -23,9 +23,6 @@ struct ChromeColumns {
   // What may end elsewhere or out of turn: as a slice it could overlap others of its thread.
   bool is_async(Py_ssize_t row) const { return (flags[row] & kOverlapping) != 0 || thread[row] != end_thread[row]; }
   bool is_partial(Py_ssize_t row) const { return (flags[row] & kPartial) != 0; }
-
- private:
-  bool equally_long() const;
 };
 
 }  // namespace recfn

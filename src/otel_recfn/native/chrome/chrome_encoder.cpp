@@ -2,8 +2,6 @@
 // memory would cost as much as the encoding.
 //
 // Every event is preceded by a comma: the sink has always written an event (the process's name) before.
-#include "chrome/chrome_encoder.hpp"
-
 #include "chrome/chrome_events.hpp"
 #include "chrome/chrome_writer.hpp"
 #include "columns/column_view.hpp"
@@ -13,14 +11,8 @@
 
 #include <cstdint>
 
+namespace recfn {
 namespace {
-
-using recfn::ChromeEvents;
-using recfn::ChromeWriter;
-using recfn::ColumnView;
-using recfn::guarded;
-using recfn::Made;
-using recfn::without_gil;
 
 constexpr size_t kFlowBytes = 384;  // of one arrow: the keys, and 20 digits for every number
 
@@ -111,4 +103,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int recfn::add_chrome_encoder(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_chrome_encoder(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+
+}  // namespace recfn

@@ -40,11 +40,7 @@ PyTypeObject ColumnType = column_type();
 
 }  // namespace
 
-int add_column_type(PyObject* module) {
-  if (PyType_Ready(&ColumnType) < 0) return -1;
-  Py_INCREF(&ColumnType);
-  return PyModule_AddObject(module, "Column", reinterpret_cast<PyObject*>(&ColumnType));
-}
+int add_column_type(PyObject* module) { return PyModule_AddType(module, &ColumnType); }
 
 PyObject* new_column(OwnedBytes&& bytes) {
   auto* column = PyObject_New(ColumnObject, &ColumnType);

@@ -1,17 +1,18 @@
-// One column of a batch through the buffer protocol. One that isn't contiguous is copied, so that reading a row is one step; but
-// not where it is of a table whose rows are read once or twice. Taken and released with the GIL held.
+// One column of a batch through the buffer protocol. One that isn't contiguous is copied, so that reading a row is one step. Taken
+// and released with the GIL held.
 #pragma once
 #include "cpython/python.hpp"
 
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <type_traits>
 
 namespace recfn {
 
-template <typename T, bool kOfTable = false>
+template <typename T>
 class ColumnView {
  public:
   ColumnView() = default;
@@ -47,23 +48,21 @@ class ColumnView {
 
   T operator[](Py_ssize_t row) const {
     T value;
-    std::memcpy(&value, rows_ + row * step(), sizeof(T));
+    std::memcpy(&value, rows_ + row * kStep, sizeof(T));
     return value;
   }
 
  private:
   static constexpr Py_ssize_t kStep = sizeof(T);
 
-  Py_ssize_t step() const { return kOfTable ? step_ : kStep; }
-
   bool take_rows() {
     size_ = view_.shape[0];
     rows_ = static_cast<const char*>(view_.buf);
-    step_ = view_.strides[0];
-    if (kOfTable || step_ == kStep || size_ < 2) return true;
+    const Py_ssize_t step = view_.strides[0];
+    if (step == kStep || size_ < 2) return true;
     copy_.reset(new (std::nothrow) char[static_cast<size_t>(size_ * kStep)]);
     if (copy_ == nullptr) return PyErr_NoMemory() != nullptr;
-    for (Py_ssize_t row = 0; row < size_; ++row) std::memcpy(&copy_[row * kStep], rows_ + row * step_, sizeof(T));
+    for (Py_ssize_t row = 0; row < size_; ++row) std::memcpy(&copy_[row * kStep], rows_ + row * step, sizeof(T));
     rows_ = copy_.get();
     return true;
   }
@@ -77,12 +76,19 @@ class ColumnView {
 
   Py_buffer view_{};
   const char* rows_ = nullptr;
-  Py_ssize_t size_ = 0, step_ = kStep;
+  Py_ssize_t size_ = 0;
   std::unique_ptr<char[]> copy_;
   bool held_ = false;
 };
 
-template <typename T>
-using TableColumn = ColumnView<T, true>;
+// Columns of one batch have the same length. False with the error set where they don't.
+inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
+  for (const Py_ssize_t size : sizes) {
+    if (size == *sizes.begin()) continue;
+    PyErr_SetString(PyExc_ValueError, "columns of different lengths; a batch's columns are equally long");
+    return false;
+  }
+  return true;
+}
 
 }  // namespace recfn

@@ -1,4 +1,4 @@
-// Work that needs no Python, without the GIL.
+// Work that needs no Python, without the GIL; and work that does, in threads that may not have it.
 #pragma once
 #include "cpython/guarded.hpp"
 #include "cpython/python.hpp"
@@ -24,5 +24,21 @@ bool without_gil_if(bool is_long, Work work) {
   if (!done) PyErr_NoMemory();
   return done;
 }
+
+// Python may be used in this scope: the GIL is held, and an exception that the thread was raising is put aside and restored.
+class WithGil {
+ public:
+  WithGil() : gil_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+  ~WithGil() {
+    PyErr_Restore(type_, value_, traceback_);
+    PyGILState_Release(gil_);
+  }
+
+ private:
+  const PyGILState_STATE gil_;
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+};
 
 }  // namespace recfn

@@ -44,6 +44,4 @@ struct Unfilled : std::allocator<T> {
 template <typename T>
 using UnfilledVector = std::vector<T, Unfilled<T>>;
 
-using UnfilledBytes = UnfilledVector<char>;
-
 }  // namespace recfn

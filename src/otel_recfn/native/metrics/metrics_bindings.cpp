@@ -1,30 +1,19 @@
 // Python's side of the sums of durations: arrays of numpy's, which this adds to in place.
-#include "metrics/metrics_bindings.hpp"
-
+#include "columns/table_view.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
-#include "metrics/array.hpp"
-#include "metrics/duration_rows.hpp"
 #include "metrics/duration_sums.hpp"
 
 #include <cstdint>
 #include <deque>
 #include <vector>
 
+namespace recfn {
 namespace {
 
-using recfn::Array;
-using recfn::BoundBuckets;
-using recfn::DurationsOfRows;
-using recfn::DurationSums;
-using recfn::guarded;
-using recfn::PowerBuckets;
-using recfn::SeriesOfRows;
-using recfn::without_gil;
-
-bool fits(const Array<int64_t>& array, size_t needed, const char* name) {
-  if (static_cast<size_t>(array.size()) >= needed) return true;
-  PyErr_Format(PyExc_ValueError, "%s has %zd numbers; %zu are needed for all series", name, array.size(), needed);
+bool fits(const TableView<int64_t>& array, size_t needed, const char* name) {
+  if (array.size() >= needed) return true;
+  PyErr_Format(PyExc_ValueError, "%s has %zu numbers; %zu are needed for all series", name, array.size(), needed);
   return false;
 }
 
@@ -35,7 +24,7 @@ class Taken {
 
   bool take(PyObject* series) {
     if (!series_.take(series, "series")) return false;
-    sums.series = series_.data(), sums.series_count = static_cast<size_t>(series_.size()) / DurationSums::kFields;
+    sums.series = series_.begin(), sums.series_count = series_.size() / DurationSums::kFields;
     return true;
   }
 
@@ -46,8 +35,8 @@ class Taken {
     auto& bounds = next();
     auto& counted = next();
     if (!bounds.take(least_ns, "least_ns") || !counted.take(counts, "counts")) return false;
-    const auto number = static_cast<size_t>(bounds.size());
-    sums.bounded.emplace_back(bounds.data(), number, counted.data());
+    const size_t number = bounds.size();
+    sums.bounded.emplace_back(bounds.begin(), number, counted.begin());
     return fits(counted, sums.series_count * (number + 1), "counts");
   }
 
@@ -65,19 +54,20 @@ class Taken {
       PyErr_SetString(PyExc_ValueError, "exponential buckets have at least 2 of them, and a scale from -10 to 20");
       return false;
     }
-    PowerBuckets::Rule rule{max_scale, factor, indices.data(), indices.size(), static_cast<size_t>(max_size), 1};
+    PowerBuckets::Rule rule{max_scale, factor, indices.begin(), static_cast<int64_t>(indices.size()),
+                            static_cast<size_t>(max_size), 1};
     while (rule.places < rule.size) rule.places *= 2;
-    sums.powers.emplace_back(rule, ranged.data(), counted.data());
+    sums.powers.emplace_back(rule, ranged.begin(), counted.begin());
     return fits(ranged, sums.series_count * PowerBuckets::kFields, "ranges") &&
            fits(counted, sums.series_count * rule.places, "counts");
   }
 
  private:
-  Array<int64_t>& next() { return held_.emplace_back(); }
+  TableView<int64_t>& next() { return held_.emplace_back(); }
 
-  Array<int64_t> series_;
-  std::deque<Array<int64_t>> held_;  // its elements stay where they are
-  std::deque<Array<int32_t>> held_indices_;
+  TableView<int64_t> series_;
+  std::deque<TableView<int64_t>> held_;  // its elements stay where they are
+  std::deque<TableView<int32_t>> held_indices_;
 };
 
 template <typename TakeOne>
@@ -95,14 +85,14 @@ PyObject* add_durations(PyObject*, PyObject* arguments) {
   }
   return guarded([&]() -> PyObject* {
     Taken taken;
-    Array<int32_t> numbered;
+    TableView<int32_t> numbered;
     DurationsOfRows durations;
     if (!numbered.take(numbers, "numbers") || !durations.take(batch, numbered.size()) || !taken.take(series) ||
         !take_each(bounded, [&](PyObject* one) { return taken.take_bounded(one); }) ||
         !take_each(powers, [&](PyObject* one) { return taken.take_powers(one); })) {
       return nullptr;
     }
-    if (!without_gil([&] { taken.sums.add(numbered.data(), numbered.size(), durations); })) return nullptr;
+    if (!without_gil([&] { taken.sums.add(numbered.begin(), numbered.size(), durations); })) return nullptr;
     Py_RETURN_NONE;
   });
 }
@@ -125,10 +115,10 @@ PyObject* find_series(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "OOO", &batch, &slots, &numbers)) return nullptr;
   return guarded([&]() -> PyObject* {
     SeriesOfRows rows;
-    Array<int32_t> known, numbered;
+    TableView<int32_t> known, numbered;
     if (!known.take(slots, "slots") || !numbered.take(numbers, "numbers") || !rows.take(batch, numbered.size())) return nullptr;
     std::vector<uint64_t> unknown;
-    rows.find(known.data(), static_cast<size_t>(known.size()), numbered.data(), unknown);
+    rows.find(known.begin(), known.size(), numbered.begin(), unknown);
     return keys_of(unknown);
   });
 }
@@ -144,4 +134,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int recfn::add_metrics(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_metrics(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+
+}  // namespace recfn

@@ -1,17 +1,35 @@
 // The extension module otel_recfn._native: each part adds its own functions and types.
-#include "calls/call_tracer.hpp"
-#include "chrome/chrome_encoder.hpp"
 #include "columns/gathered_rows.hpp"
 #include "core/exceptions.hpp"
 #include "cpython/python.hpp"
-#include "links/links_type.hpp"
-#include "metrics/metrics_bindings.hpp"
-#include "module/vector_state.hpp"
-#include "otlp/otlp_encoder.hpp"
-#include "python/recorder_bindings.hpp"
-#include "stage/stage_type.hpp"
+
+namespace recfn {
+
+// What each adds is written where it is defined, in the folders. They return 0, or -1 with a Python error set.
+int add_recorder(PyObject* module);
+int add_ranges(PyObject* module);
+int add_drain(PyObject* module);
+int add_context_reader(PyObject* module);
+int add_task_entries(PyObject* module);
+int add_record_function_type(PyObject* module);
+int add_range_observer(PyObject* module);
+int add_python_stack(PyObject* module);
+int add_watched_calls(PyObject* module);
+int add_call_tracer(PyObject* module);
+int add_monitoring(PyObject* module);
+int add_stage_type(PyObject* module);
+int add_links_type(PyObject* module);
+int add_chrome_encoder(PyObject* module);
+int add_otlp_encoder(PyObject* module);
+int add_metrics(PyObject* module);
+int add_vector_state(PyObject* module);
 
 namespace {
+
+constexpr int (*kParts[])(PyObject*) = {
+    add_recorder,      add_ranges,      add_drain,         add_context_reader, add_task_entries, add_record_function_type,
+    add_range_observer, add_python_stack, add_watched_calls, add_call_tracer,   add_monitoring,   add_gathering,
+    add_stage_type,    add_links_type,  add_chrome_encoder, add_otlp_encoder,  add_metrics,      add_vector_state};
 
 // What is recorded belongs to the process, and taking the GIL for a thread knows only the main interpreter.
 int add_parts(PyObject* module) {
@@ -19,11 +37,11 @@ int add_parts(PyObject* module) {
     PyErr_SetString(PyExc_ImportError, "otel-recfn records in the main interpreter only, and this is a subinterpreter");
     return -1;
   }
-  recfn::prepare_for_exceptions();
-  if (recfn::add_recorder(module) < 0 || recfn::add_chrome_encoder(module) < 0 || recfn::add_metrics(module) < 0) return -1;
-  if (recfn::add_stage_type(module) < 0 || recfn::add_call_tracer(module) < 0 || recfn::add_otlp_encoder(module) < 0) return -1;
-  if (recfn::add_gathering(module) < 0 || recfn::add_links_type(module) < 0) return -1;
-  return recfn::add_vector_state(module);
+  prepare_for_exceptions();
+  for (const auto add : kParts) {
+    if (add(module) < 0) return -1;
+  }
+  return 0;
 }
 
 PyModuleDef_Slot slots[] = {
@@ -38,6 +56,7 @@ PyModuleDef definition = {
     nullptr, nullptr, nullptr};
 
 }  // namespace
+}  // namespace recfn
 
 // In two phases: only then is each interpreter's import asked, and not given what another one's import left.
-PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&recfn::definition); }

@@ -1,7 +1,5 @@
 // Python's side of OTLP: spans as bytes, in memory of their own.
-#include "otlp/otlp_encoder.hpp"
-
-#include "columns/column_tuple.hpp"
+#include "columns/column.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
 #include "otlp/otlp_spans.hpp"
@@ -11,11 +9,8 @@
 #include <utility>
 #include <vector>
 
+namespace recfn {
 namespace {
-
-using recfn::guarded;
-using recfn::OtlpSpans;
-using recfn::without_gil_if;
 
 constexpr Py_ssize_t kManySpans = 500;  // which take some 0.1 ms
 
@@ -52,7 +47,7 @@ PyObject* encode_spans(PyObject*, PyObject* arguments) {
     OtlpSpans spans;
     Encoded encoded;
     if (!spans.read(batch, columns, above, key) || !scan(spans) || !spans.share(batch, maker, told)) return nullptr;
-    return encode(spans, encoded) ? recfn::column_tuple(encoded.bytes, encoded.ends) : nullptr;
+    return encode(spans, encoded) ? column_tuple(encoded.bytes, encoded.ends) : nullptr;
   });
 }
 
@@ -65,4 +60,6 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int recfn::add_otlp_encoder(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_otlp_encoder(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+
+}  // namespace recfn

@@ -1,7 +1,9 @@
 #include "python/context_reader.hpp"
 
 #include "core/registry.hpp"
+#include "cpython/gil.hpp"
 #include "cpython/interpreters.hpp"
+#include "cpython/raised.hpp"
 #include "python/launches.hpp"
 #include "python/task_entries.hpp"
 #include "python/watched_calls.hpp"
@@ -30,23 +32,11 @@ void note_thread(ThreadBuffer& buffer) {
   Py_DECREF(noter);
 }
 
-int raise_again(void* error) {
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(static_cast<PyObject*>(error))), static_cast<PyObject*>(error));
-  Py_DECREF(static_cast<PyObject*>(error));
-  return -1;
-}
-
-// An Exception is the reader's own failure. What else comes out of it was raised in the program while it ran, by a signal
-// handler for instance (KeyboardInterrupt): an operator can't pass that on, so the main thread's next Python instruction does.
+// An Exception is the reader's own failure. What else comes out of it was raised in the program while it ran.
 void hand_on_error() {
   if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  if (type == nullptr) return;
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type), Py_XDECREF(traceback);
-  if (Py_AddPendingCall(raise_again, value) < 0) Py_DECREF(value);
+  PyObject* const raised = take_raised();
+  if (raised != nullptr) raise_in_main_thread(raised);
 }
 
 // A new reference; null where there is nothing to read.
@@ -77,12 +67,8 @@ void read_context(ThreadBuffer& buffer, TaskView& view) {
   const Launch* launch = launch_of_another(&buffer);
   if (launch != nullptr && view_launch(*launch, view)) return;
   if (!python_knows_this_thread()) return;
-  const PyGILState_STATE state = PyGILState_Ensure();
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
+  const WithGil python;
   view_current(buffer, view);
-  PyErr_Restore(type, value, traceback);
-  PyGILState_Release(state);
 }
 
 void replace(PyObject*& held, PyObject* by) {

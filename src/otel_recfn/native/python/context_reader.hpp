@@ -15,6 +15,4 @@ inline uint64_t context_version_of(const Globals& globals, const PyThreadState* 
   return version_with_sampling(globals, state->context_ver);
 }
 
-int add_context_reader(PyObject* module);
-
 }  // namespace recfn

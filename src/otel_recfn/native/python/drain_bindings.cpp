@@ -1,5 +1,3 @@
-#include "python/drain_bindings.hpp"
-
 #include <algorithm>
 #include <mutex>
 #include <string>

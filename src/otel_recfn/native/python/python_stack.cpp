@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
 #include "cpython/interpreters.hpp"
 
@@ -75,13 +76,8 @@ uint32_t python_stack(char* text, uint32_t size) {
 
 uint32_t python_stack_with_gil(char* text, uint32_t size) {
   if (!python_knows_this_thread()) return 0;
-  const PyGILState_STATE state = PyGILState_Ensure();
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  const uint32_t used = python_stack(text, size);
-  PyErr_Restore(type, value, traceback);
-  PyGILState_Release(state);
-  return used;
+  const WithGil python;
+  return python_stack(text, size);
 }
 
 int add_python_stack(PyObject* module) { return PyModule_AddFunctions(module, stack_functions); }

@@ -17,6 +17,4 @@ uint32_t python_stack_with_gil(char* text, uint32_t size);
 // While traced calls say which line called them: that line, for what begins now. Else null. The GIL must be held.
 extern std::string (*call_site_now)();
 
-int add_python_stack(PyObject* module);
-
 }  // namespace recfn

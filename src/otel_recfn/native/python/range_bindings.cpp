@@ -1,5 +1,3 @@
-#include "python/range_bindings.hpp"
-
 #include "core/code_of_open.hpp"
 #include "core/points.hpp"
 #include "core/registry.hpp"

@@ -11,6 +11,4 @@ bool begins_unobserved();
 // Hands a range to the observer, which must be set. Returns its handle, or null with the exception set.
 PyObject* observe_range(const RecordFunctionObject& range);
 
-int add_range_observer(PyObject* module);
-
 }  // namespace recfn

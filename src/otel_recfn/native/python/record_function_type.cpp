@@ -1,5 +1,3 @@
-#include "python/record_function_type.hpp"
-
 #include <structmember.h>
 
 #include <cstddef>
@@ -209,8 +207,7 @@ int add_record_function_type(PyObject* module) {
       embed_bound_method(RecordFunctionType, "__exit__", offsetof(RecordFunctionObject, exit)) < 0) {
     return -1;
   }
-  Py_INCREF(&RecordFunctionType);
-  return PyModule_AddObject(module, "record_function", reinterpret_cast<PyObject*>(&RecordFunctionType));
+  return PyModule_AddType(module, &RecordFunctionType);
 }
 
 }  // namespace recfn

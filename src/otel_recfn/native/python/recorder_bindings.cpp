@@ -1,6 +1,4 @@
 // What is recorded, and for whom: the recorder's switches in Python, which recording/recorder.py describes.
-#include "python/recorder_bindings.hpp"
-
 #include <pthread.h>
 
 #include <mutex>
@@ -9,14 +7,7 @@
 #include "cpython/gil.hpp"
 #include "drain/drain.hpp"
 #include "drain/node_ids.hpp"
-#include "python/context_reader.hpp"
-#include "python/drain_bindings.hpp"
 #include "python/python_stack.hpp"
-#include "python/range_bindings.hpp"
-#include "python/range_observer.hpp"
-#include "python/record_function_type.hpp"
-#include "python/task_entries.hpp"
-#include "python/watched_calls.hpp"
 
 namespace recfn {
 namespace {
@@ -168,10 +159,7 @@ int add_recorder(PyObject* module) {
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
   globals().read_stack.store(python_stack_with_gil);
-  if (add_ranges(module) < 0 || add_drain(module) < 0 || add_context_reader(module) < 0) return -1;
-  if (add_task_entries(module) < 0 || add_record_function_type(module) < 0) return -1;
-  if (add_range_observer(module) < 0 || add_python_stack(module) < 0 || add_limits(module) < 0) return -1;
-  if (add_watched_calls(module) < 0) return -1;
+  if (add_limits(module) < 0) return -1;
   return PyModule_AddFunctions(module, recorder_functions);
 }
 

@@ -52,6 +52,4 @@ void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span);
 // Hands on the range of PyTorch's that the calling thread is in, where that began later than what its task is in.
 void hand_on_torchs_range(ThreadBuffer& buffer);
 
-int add_task_entries(PyObject* module);
-
 }  // namespace recfn

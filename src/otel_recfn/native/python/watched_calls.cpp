@@ -1,6 +1,7 @@
 #include "python/watched_calls.hpp"
 
 #include "cpython/made.hpp"
+#include "cpython/raised.hpp"
 
 namespace recfn {
 namespace {
@@ -30,29 +31,7 @@ void run_by(PyObject* function, vectorcallfunc run) {
 
 vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
 
-// What is being raised, as an object, or null.
-PyObject* take_raised() {
-#if PY_VERSION_HEX >= 0x030C0000
-  return PyErr_GetRaisedException();
-#else
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  if (type == nullptr) return nullptr;
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
-  Py_DECREF(type);
-  Py_XDECREF(traceback);
-  return value;
-#endif
-}
-
-void raise_again(PyObject* raised) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyErr_SetRaisedException(raised);
-#else
-  PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised));
-#endif
-}
+void raise_again(PyObject* raised) { PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised)); }
 
 // `set_observer(None)` gives what it was.
 PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {

@@ -10,6 +10,4 @@ namespace recfn {
 // Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);
 
-int add_watched_calls(PyObject* module);
-
 }  // namespace recfn

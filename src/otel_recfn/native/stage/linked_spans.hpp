@@ -2,22 +2,15 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "fold/id_table.hpp"
-#include "links/forward_ranges.hpp"
+#include "stage/forward_ranges.hpp"
+#include "stage/id_table.hpp"
 #include "stage/planned_rows.hpp"
 #include "stage/stage_rows.hpp"
 
 namespace recfn::stage {
-
-// A forward range that has a span, or is folded into one.
-struct ForwardSpan {
-  uint64_t key, event_id;
-  int64_t start_ns;
-  SpanAbove above;
-  bool matched;
-};
 
 // A row's link. Until its forward range is told by a span it leads to the one above that.
 struct RowLink {
@@ -34,17 +27,8 @@ class TellingSpans {
   uint64_t find(uint64_t event_id);
 
  private:
-  struct Item {
-    uint64_t event_id = 0, span_id = 0;
-  };
-  struct Key {
-    static uint64_t key(const Item& item) { return item.event_id; }
-    static bool is_empty(const Item& item) { return item.event_id == 0; }
-  };
-  using Table = folding::IdTable<Item, Key>;
+  using Table = IdTable<OfId<uint64_t>>;
   static constexpr size_t kMostOfATable = 1 << 16;
-
-  static Item* item(Table& table, uint64_t event_id);
 
   Table newer_, older_;
 };
@@ -52,24 +36,21 @@ class TellingSpans {
 class LinkedSpans {
  public:
   // Of the rows that become spans, where `first_row` is the number of the first one.
-  void add(const BatchRows& rows, const Surroundings& known, const PlannedRows& planned, int64_t first_row);
+  void add(const ToAdd& batch, const PlannedRows& planned, int64_t first_row);
   // Links of the rows that aren't in `kept`, which ascends, are forgotten, if there are many.
   bool has_many() const { return links_.size() >= most_; }
   void keep(const std::vector<int64_t>& kept);
 
-  bool any() const { return !links_.empty(); }
+  // All of them, by row, which are forgotten.
+  std::vector<RowLink> take() { return std::exchange(links_, {}); }
   // Null where the row links to nothing.
   const RowLink* find(int64_t row) const;
   TellingSpans& telling() { return telling_; }
 
  private:
-  static constexpr size_t kMostForward = 1'000'000;  // that wait for a backward: many steps of a large model
-  static constexpr size_t kMostMatched = 1 << 16;    // for another backward through the same graph, which few programs have
   static constexpr size_t kToSpare = 1 << 15;
 
-  void forget_some();
-
-  ForwardRanges<ForwardSpan> forward_;
+  ForwardRanges<SpanAbove> forward_;
   std::vector<RowLink> links_;  // by row
   size_t most_ = kToSpare;
   TellingSpans telling_;

@@ -6,11 +6,11 @@
 
 namespace recfn::stage {
 
-void PlannedRows::plan(bool in_order) {
+void PlannedRows::plan() {
   count_begun();
   const auto size = static_cast<size_t>(rows_.size());
-  row.reserve(size), parent.reserve(size), unit.reserve(size);
-  const UnfilledVector<int64_t> order = in_order || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
+  row.resize(size), parent.resize(size), unit.resize(size);
+  const UnfilledVector<int64_t> order = in_order_ || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
   for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
     const auto at = order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
     uint32_t of = kNone;
@@ -18,6 +18,8 @@ void PlannedRows::plan(bool in_order) {
     ++fates[fate];
     if (fate >= kInSpan) add(at, of);
   }
+  row.resize(planned_), parent.resize(planned_), unit.resize(planned_);
+  for (OpenUnit* each : open) each->in_batch = kNone;
 }
 
 // Steps have a span of the program's, which isn't below itself.
@@ -64,8 +66,8 @@ Fate PlannedRows::fate_of(Py_ssize_t at, uint32_t* of) {
 void PlannedRows::add(Py_ssize_t at, uint32_t of) {
   const uint64_t around = rows_.parent[at];
   const bool in_step = known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
-  row.push_back(at), unit.push_back(static_cast<int64_t>(of));
-  parent.push_back(in_step ? 0 : around);  // the step's span is the program's
+  row[planned_] = at, unit[planned_] = of;
+  parent[planned_++] = in_step ? 0 : around;  // the step's span is the program's
   UnitInBatch& told = units[of];
   ++told.rows;
   told.first_ns = std::min(told.first_ns, rows_.start_ns[at]), told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);
@@ -86,10 +88,13 @@ uint32_t PlannedRows::unit_of_root(uint64_t root) {
 }
 
 uint32_t PlannedRows::unit_below(const SpanAbove& above, int64_t context, uint64_t root) {
-  const uint32_t number = numbers_.number(above);
-  const auto [place, is_new] = of_number_.try_emplace(number, static_cast<uint32_t>(units.size()));
-  if (is_new) units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0, number});
-  return place->second;
+  OpenUnit& unit = open_units_.below(above);
+  if (unit.in_batch == kNone) {
+    unit.in_batch = static_cast<uint32_t>(units.size());
+    units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0});
+    open.push_back(&unit);
+  }
+  return unit.in_batch;
 }
 
 }  // namespace recfn::stage

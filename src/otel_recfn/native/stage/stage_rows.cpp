@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "columns/equally_long.hpp"
-#include "model/events.hpp"
 
 namespace recfn::stage {
 namespace {
@@ -41,13 +39,11 @@ bool BatchRows::index(const Surroundings& known) const {
   return known_or_error(is_known);
 }
 
-bool BatchRows::is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeEvent; }
-
-bool BatchRows::has_sequence(Py_ssize_t row) const {
-  return sequence_nr[row] >= 0 && sequence_nr[row] >> kOrdinalBits == 0 && kind[row] == kRangeEvent;
+bool BatchRows::have_tracks(Py_ssize_t tracks) const {
+  bool is_known = true;
+  for (Py_ssize_t row = 0; row < size() && is_known; ++row) is_known = thread[row] < static_cast<size_t>(tracks);
+  return known_or_error(is_known);
 }
-
-bool BatchRows::is_of_backward(Py_ssize_t row) const { return scope[row] == kBackwardFunctionScope; }
 
 bool AnnouncedRows::take(PyObject* source_column, PyObject* event_ids, PyObject* contexts) {
   return source.take(source_column, "source", nullptr) && event_id.take(event_ids, "event_id", nullptr) &&

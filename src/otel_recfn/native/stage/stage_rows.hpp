@@ -6,6 +6,7 @@
 #include "columns/column_view.hpp"
 #include "columns/table_view.hpp"
 #include "cpython/python.hpp"
+#include "model/events.hpp"
 
 namespace recfn::stage {
 
@@ -36,8 +37,8 @@ struct RootRow {
 
 // What a batch's rows index, as Python knows it.
 struct Surroundings {
-  TableView<ContextRow> contexts;
-  TableView<RootRow> roots;
+  TableView<const ContextRow> contexts;
+  TableView<const RootRow> roots;
   ColumnView<uint64_t> threads;  // RecordFunction's ids, by track
   ColumnView<uint32_t> names;    // the stage's numbers, by the batch's
 
@@ -55,10 +56,20 @@ struct BatchRows {
   Py_ssize_t size() const { return event_id.size(); }
   // Whether all that rows index is there; an IndexError is set where it isn't.
   bool index(const Surroundings& known) const;
+  // The same of their tracks alone, of which there are so many.
+  bool have_tracks(Py_ssize_t tracks) const;
 
-  bool is_outermost(Py_ssize_t row) const;
-  bool has_sequence(Py_ssize_t row) const;
-  bool is_of_backward(Py_ssize_t row) const;
+  bool is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeEvent; }
+  bool is_of_backward(Py_ssize_t row) const { return scope[row] == kBackwardFunctionScope; }
+  // What a link leads to, and from.
+  bool is_forward(Py_ssize_t row) const { return has_sequence(row) && !is_of_backward(row) && forward_thread_id[row] == 0; }
+  bool is_backward(Py_ssize_t row) const { return has_sequence(row) && is_of_backward(row) && forward_thread_id[row] != 0; }
+
+ private:
+  bool has_sequence(Py_ssize_t row) const {
+    const int64_t number = sequence_nr[row];
+    return number >= 0 && number >> kOrdinalBits == 0 && kind[row] == kRangeEvent;
+  }
 };
 
 // The outermost ranges that a batch announces.
@@ -70,6 +81,14 @@ struct AnnouncedRows {
   bool take(PyObject* source, PyObject* event_id, PyObject* context);
   Py_ssize_t size() const { return source.size(); }
   bool index(const Surroundings& known) const;
+};
+
+// A batch that is added, as Python gives it.
+struct ToAdd {
+  BatchRows rows;
+  AnnouncedRows announced;
+  Surroundings known;
+  bool in_order = false;  // the rows stand in the order in which they ended, or are to be taken as they stand
 };
 
 }  // namespace recfn::stage

@@ -1,11 +1,9 @@
 // `Stage` for Python: tables in, tables out. What takes long is done without the GIL.
-#include "stage/stage_type.hpp"
-
 #include <algorithm>
 #include <new>
-#include <utility>
+#include <optional>
 
-#include "columns/column_tuple.hpp"
+#include "columns/column.hpp"
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
 #include "cpython/one_user.hpp"
@@ -73,14 +71,9 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
   return guarded([&]() -> PyObject* {
     ToAdd batch;
     if (!take_batch(arguments, batch)) return nullptr;
-    UnfilledVector<int64_t> row;
-    std::vector<int64_t> fates;
-    std::vector<stage::UnitInBatch> units;
-    const bool done = done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      PlannedRows planned = stage.add(batch, true);
-      row = std::move(planned.row), fates = std::move(planned.fates), units = std::move(planned.units);
-    });
-    return done ? column_tuple(fates, units, row) : nullptr;
+    std::optional<PlannedRows> rows;
+    const auto add = [&](Stage& stage) { rows.emplace(stage.add(batch)); };
+    return done_alone(self, batch.rows.size() > kManyRows, add) ? column_tuple(rows->fates, rows->units, rows->row) : nullptr;
   });
 }
 
@@ -91,20 +84,14 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
   return guarded([&]() -> PyObject* {
     ToAdd batch;
     if (!take_batch(given, batch)) return nullptr;
-    UnfilledVector<int64_t> row;
-    UnfilledVector<uint64_t> parent;
-    UnfilledVector<int64_t> unit;
+    std::optional<PlannedRows> rows;
     UnfilledVector<stage::LinkRow> links;
-    std::vector<int64_t> fates;
-    std::vector<stage::UnitInBatch> units;
     std::vector<TraceRow> traces;
     const bool done = done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      PlannedRows planned = stage.add(batch, false);
-      links = stage.links_of(planned, key, traces);
-      row = std::move(planned.row), parent = std::move(planned.parent), unit = std::move(planned.unit);
-      fates = std::move(planned.fates), units = std::move(planned.units);
+      rows.emplace(stage.plan(batch));
+      links = stage.links_of(*rows, key, traces);
     });
-    return done ? column_tuple(fates, units, row, parent, unit, links, traces) : nullptr;
+    return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links, traces) : nullptr;
   });
 }
 
@@ -114,11 +101,12 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
   int is_long;
   if (!PyArg_ParseTuple(arguments, "OKp:decide", &given, &key, &is_long)) return nullptr;
   return guarded([&]() -> PyObject* {
-    TableView<UnitToDecide> units;
+    TableView<const UnitToDecide> units;
     Decided decided;
     if (!units.take(given, "units")) return nullptr;
     if (!done_alone(self, is_long != 0, [&](Stage& stage) { decided = stage.decide(units, key); })) return nullptr;
-    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.counts, decided.traces);
+    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries.rows, decided.summaries.counts,
+                        decided.traces);
   });
 }
 
@@ -168,10 +156,6 @@ PyTypeObject StageType = stage_type();
 
 }  // namespace
 
-int add_stage_type(PyObject* module) {
-  if (PyType_Ready(&StageType) < 0) return -1;
-  Py_INCREF(&StageType);
-  return PyModule_AddObject(module, "Stage", reinterpret_cast<PyObject*>(&StageType));
-}
+int add_stage_type(PyObject* module) { return PyModule_AddType(module, &StageType); }
 
 }  // namespace recfn

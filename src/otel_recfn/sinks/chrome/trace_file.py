@@ -127,7 +127,8 @@ class ChromeTraceFile:
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
             self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory, *ids))
-        arrows = _arrows(batch, self._links.match(batch))
+        tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
+        arrows = _arrows(batch, tids, self._links.match(batch, tids))
         self._put_encoded(encode_flows(*arrows, before.flows + 1, self._pid, self._base_ns, self._memory))
         self._put(self._span_events(over, self._thread_names))
         self._put(self._step_events(ended, self._thread_names) + counted)
@@ -239,14 +240,9 @@ def _outermost(ranges: Batch) -> Batch:
 Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]
 
 
-def _arrows(batch: Batch, links: Links) -> Arrows:
+def _arrows(batch: Batch, tids: NDArray[np.uint64], links: Links) -> Arrows:
     """Of each arrow: thread and start of the forward slice, thread and start of the backward slice."""
     rows = links.row
     is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]
-    from_tid = np.take(_tids(links.tracks), links.thread[is_slice])
-    return from_tid, links.start_ns[is_slice], np.take(_tids(batch.tracks), batch.thread[rows]), batch.start_ns[rows]
-
-
-def _tids(threads: Sequence[Track]) -> NDArray[np.uint64]:
-    return np.array([trace_tid(thread) for thread in threads], dtype=np.uint64)
+    return links.number[is_slice], links.start_ns[is_slice], tids[batch.thread[rows]], batch.start_ns[rows]

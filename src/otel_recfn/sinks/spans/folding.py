@@ -37,8 +37,6 @@ MOST_ROWS_UNSEEN = 2000
 class OpenUnit:
     """A unit that isn't decided."""
 
-    number: int
-    """The stage's."""
     above: SpanContext
     key: tuple[int, int]
     """Trace id and span id of the span above."""
@@ -164,7 +162,7 @@ class OpenUnits:
         key = (told.above.trace_id, told.above.span_id)
         unit = self._units.get(key)
         if unit is None:
-            unit = self._units[key] = OpenUnit(told.number, told.above, key, touched=self._batches)
+            unit = self._units[key] = OpenUnit(told.above, key, touched=self._batches)
         return unit
 
 
@@ -264,9 +262,7 @@ class Folding:
     def _decided(self, part: Sequence[_Granted], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> DecidedUnits:
         units, ranges = [one.unit for one in part], sum(one.end.ranges for one in part)
         wanted = [
-            UnitToDecide(
-                one.unit.above, one.unit.number, one.grant.spans, *self._units.extent_of(one.unit), goes_on, one.unit in traces
-            )
+            UnitToDecide(one.unit.above, one.grant.spans, *self._units.extent_of(one.unit), goes_on, one.unit in traces)
             for one in part
         ]
         done = self._stage.decide(wanted, ranges)

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "fold/pool.hpp"
-#include "fold/range.hpp"
+#include "stage/pool.hpp"
+#include "stage/range.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 // The binary digits of a number, without its sign.
 inline unsigned digits_of(int64_t number) {
@@ -93,4 +93,4 @@ class Histogram {
   Window first_;
 };
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

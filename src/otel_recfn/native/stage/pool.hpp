@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 template <typename T>
 class Pool {
@@ -49,4 +49,4 @@ class Pool {
   size_t taken_once_ = 0;
 };
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "fold/range.hpp"
+#include "stage/range.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 // A thread's event ids count up, so that most lists have nearly all between their smallest and their largest one of a thread:
 // each of these then has a place of its own. Other lists are hashed.
@@ -118,4 +118,4 @@ class PlacesOfIds {
   Run last_;          // that was asked for
 };
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

@@ -7,7 +7,7 @@
 #include "model/events.hpp"
 #include "model/wrapping.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 constexpr uint32_t kPathsOfASpan = 128;
 constexpr uint32_t kPathsOfAUnit = 1024;
@@ -52,4 +52,4 @@ inline uint64_t scrambled(uint64_t number) {
   return number ^ number >> 32;
 }
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

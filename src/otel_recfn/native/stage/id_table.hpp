@@ -1,25 +1,30 @@
-// Open addressing: items by a 64-bit number that they tell.
+// Open addressing: items by a number of 64 bits.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "fold/range.hpp"
+#include "stage/range.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
-// Item: copied freely; as made, an empty place. Key: `key(item)`, and `is_empty(item)`.
-template <typename Item, typename Key>
+// Item: copied freely; has `key()` and, as made, `is_empty()`.
+template <typename Item>
 class IdTable {
  public:
-  // Null where there is none. `matches` tells it from others of the same key.
+  // Null where there is none.
+  Item* find(uint64_t key) {
+    return find(key, [key](const Item& item) { return item.key() == key; });
+  }
+
+  // `matches` tells it from others of the same key.
   template <typename Matches>
   Item* find(uint64_t key, Matches matches) {
     if (items_ == 0) return nullptr;
     for (size_t at = home(key);; at = after(at)) {
       Item& item = places_[at];
-      if (Key::is_empty(item)) return nullptr;
+      if (item.is_empty()) return nullptr;
       if (matches(item)) return &item;
     }
   }
@@ -27,16 +32,16 @@ class IdTable {
   // It is not there.
   void insert(const Item& item) {
     if ((items_ + 1) * 2 > places_.size()) grow();
-    size_t at = home(Key::key(item));
-    while (!Key::is_empty(places_[at])) at = after(at);
+    size_t at = home(item.key());
+    while (!places_[at].is_empty()) at = after(at);
     places_[at] = item, ++items_;
   }
 
   // What stands behind it moves up, so that it is still found.
   void erase(Item* item) {
     size_t hole = static_cast<size_t>(item - places_.data());
-    for (size_t at = after(hole); !Key::is_empty(places_[at]); at = after(at)) {
-      if (distance(home(Key::key(places_[at])), at) < distance(hole, at)) continue;
+    for (size_t at = after(hole); !places_[at].is_empty(); at = after(at)) {
+      if (distance(home(places_[at].key()), at) < distance(hole, at)) continue;
       places_[hole] = places_[at];
       hole = at;
     }
@@ -56,7 +61,7 @@ class IdTable {
   template <typename Visit>
   void each(Visit visit) const {
     for (const Item& item : places_) {
-      if (!Key::is_empty(item)) visit(item);
+      if (!item.is_empty()) visit(item);
     }
   }
 
@@ -66,7 +71,7 @@ class IdTable {
     places_.swap(larger);
     items_ = 0;
     for (const Item& item : larger) {
-      if (!Key::is_empty(item)) insert(item);
+      if (!item.is_empty()) insert(item);
     }
   }
 
@@ -78,4 +83,14 @@ class IdTable {
   size_t items_ = 0;
 };
 
-}  // namespace recfn::folding
+// A value by an event id, which is never 0.
+template <typename Value>
+struct OfId {
+  uint64_t event_id = 0;
+  Value value{};
+
+  uint64_t key() const { return event_id; }
+  bool is_empty() const { return event_id == 0; }
+};
+
+}  // namespace recfn::stage

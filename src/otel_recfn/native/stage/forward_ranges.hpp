@@ -7,15 +7,55 @@
 #include <unordered_map>
 #include <vector>
 
+#include "columns/column_view.hpp"
 #include "memory/unfilled.hpp"
+#include "model/events.hpp"
+#include "stage/stage_rows.hpp"
 
-namespace recfn {
+namespace recfn::stage {
 
-// Range: what is remembered of one. It has `key` (its thread's number and its sequence number, laid out as an event id),
-// `start_ns`, and `matched`, false until a backward range belongs to it.
-template <typename Range>
+// Of: what whoever asks remembers of a range. Beyond `most` ranges, or `most_matched` of those that a backward range belongs to,
+// the quarter that started first is forgotten.
+template <typename Of>
 class ForwardRanges {
  public:
+  static constexpr size_t kMost = 1'000'000;       // that wait for a backward: many steps of a large model
+  static constexpr size_t kMostMatched = 1 << 16;  // for another backward through the same graph, which few programs have
+
+  struct Range {
+    uint64_t key;  // its thread's id and its sequence number, laid out as an event id
+    uint64_t event_id;
+    int64_t start_ns;
+    Of of;
+    bool matched;
+  };
+
+  explicit ForwardRanges(size_t most = kMost, size_t most_matched = kMostMatched) : most_(most), most_matched_(most_matched) {}
+
+  // Remembers the forward ranges among so many rows, and tells `found(at, range)` of those of its backward ranges.
+  template <typename RowAt, typename OfRow, typename Found>
+  void link(const BatchRows& rows, const ColumnView<uint64_t>& threads, size_t count, RowAt row_at, OfRow of_row, Found found) {
+    bool any_backward = false;
+    for (size_t at = 0; at < count; ++at) {
+      const Py_ssize_t row = row_at(at);
+      any_backward |= rows.is_backward(row);
+      if (!rows.is_forward(row)) continue;
+      const uint64_t key = key_of(threads[rows.thread[row]], rows.sequence_nr[row]);
+      remember({key, rows.event_id[row], rows.start_ns[row], of_row(at), false});
+    }
+    for (size_t at = 0; at < count && any_backward; ++at) {
+      const Py_ssize_t row = row_at(at);
+      if (!rows.is_backward(row)) continue;
+      const Range* const range = match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
+      if (range != nullptr) found(at, *range);
+    }
+    if (matched_ > most_matched_) forget_first(matched_ - most_matched_ / 4 * 3, true);
+    if (ranges_.size() > most_) forget_first(ranges_.size() - most_ / 4 * 3, false);
+  }
+
+  size_t size() const { return ranges_.size(); }
+
+ private:
   // In place of one with that key, unless this one started earlier.
   void remember(const Range& range) {
     uint32_t& place = made_line(range.key)[slot_of(range.key)];
@@ -58,15 +98,13 @@ class ForwardRanges {
     matched_ = kept.matched_, last_line_ = nullptr;
   }
 
-  size_t size() const { return ranges_.size(); }
-  size_t matched() const { return matched_; }
-  UnfilledVector<Range>& all() { return ranges_; }
-
- private:
   // A thread's sequence numbers count up: those of one line stand together, and mostly come one after the other.
   static constexpr unsigned kLineBits = 3;
   using Line = std::array<uint32_t, size_t{1} << kLineBits>;  // places in `ranges_` from 1 on; 0: no range
 
+  static uint64_t key_of(uint64_t thread_id, int64_t sequence_nr) {
+    return thread_id << kOrdinalBits | static_cast<uint64_t>(sequence_nr);
+  }
   static size_t slot_of(uint64_t key) { return key & ((size_t{1} << kLineBits) - 1); }
 
   Line* find_line(uint64_t key) {
@@ -85,9 +123,10 @@ class ForwardRanges {
 
   UnfilledVector<Range> ranges_;
   size_t matched_ = 0;  // of these
+  size_t most_, most_matched_;
   std::unordered_map<uint64_t, Line> lines_;
   uint64_t last_ = 0;  // the line that was found last, if any was
   Line* last_line_ = nullptr;
 };
 
-}  // namespace recfn
+}  // namespace recfn::stage

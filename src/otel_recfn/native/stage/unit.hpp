@@ -5,14 +5,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "fold/awaited.hpp"
-#include "fold/comparison.hpp"
-#include "fold/finished.hpp"
-#include "fold/folded_tree.hpp"
-#include "fold/pool.hpp"
-#include "fold/range.hpp"
+#include "stage/comparison.hpp"
+#include "stage/folded_tree.hpp"
+#include "stage/id_table.hpp"
+#include "stage/pool.hpp"
+#include "stage/range.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 struct Limits {
   int64_t budget, most_waiting;
@@ -25,7 +24,16 @@ struct Kept {
   uint64_t parent;  // a kept one, or 0
 };
 
-// What all units of a fold are made of, and what they need while they are compared.
+// What came of a range that hasn't come itself.
+struct Awaited {
+  Awaited* next;
+  uint64_t event_id;
+  FoldedTree folded;
+  uint64_t order;
+  bool stays;  // for its self time, when its unit's next part begins
+};
+
+// What all units are made of, and what they need while they are compared.
 struct Memory {
   struct Spot {
     FoldedTree* tree;  // what it was folded into, or what was folded into it
@@ -58,15 +66,18 @@ class Unit {
     ++rows_, ++waiting_;
   }
 
+  // The numbers of the rows that may be kept yet.
   void held(std::vector<int64_t>& rows) const;
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
-  // Before it tells: folds what is too much, or shorter than `least_ns`.
+  // Before it is told: folds what is too much, or shorter than `least_ns`.
   void decide(int64_t budget, int64_t least_ns);
-  size_t kept_count() const { return kept_.size(); }
-  size_t path_count() const;
-  // What became of its rows, told as those of the unit at `place`. It still has them.
-  void tell(int64_t place, FinishedColumns& columns) const;
+  // The places of the ranges that are kept, outermost first, and what is told of them.
+  std::vector<uint32_t> outermost_first() const;
+  const Range& range(uint32_t place) const { return held_[place]; }
+  const Kept& kept(uint32_t place) const { return kept_[place]; }
+  // What was folded into the span above the unit.
+  const FoldedTree& folded() const { return folded_; }
   // What was told is forgotten; more will come.
   void begin_next_part();
   // The same, before it is forgotten itself: other units use what it was made of.
@@ -86,9 +97,7 @@ class Unit {
   Awaited& awaited(uint64_t event_id);
   void order_awaited();
   void settle();
-
   void note_what_stays();
-  std::vector<uint32_t> outermost_first() const;
 
   Memory& memory_;
   const Limits limits_;
@@ -97,7 +106,7 @@ class Unit {
   FoldedTree folded_{kPathsOfAUnit};
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
-  AwaitedTable awaited_;
+  IdTable<OfId<Awaited*>> awaited_;
 };
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

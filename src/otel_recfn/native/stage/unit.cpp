@@ -1,12 +1,20 @@
-// How a unit takes ranges, and compares them.
-#include "fold/unit.hpp"
+#include "stage/unit.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "model/events.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
+namespace {
+
+// Of a budget that is too small for all, a quarter is left for sums.
+int64_t shown(int64_t rows, int64_t budget) {
+  if (rows <= budget) return budget;
+  return budget <= 0 ? 0 : std::max<int64_t>(0, budget - std::max<int64_t>(1, budget / 4));
+}
+
+}  // namespace
 
 Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {
   if (memory_.spare_held.empty()) return;
@@ -17,7 +25,7 @@ Unit::Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limi
 
 void Unit::give_back() {
   begin_next_part();
-  awaited_.each([this](Awaited* one) { memory_.awaited.give_back(one); });
+  awaited_.each([this](const OfId<Awaited*>& one) { memory_.awaited.give_back(one.value); });
   const size_t rows = held_.capacity();
   const bool fits = rows <= Memory::kMostSpareRows && memory_.spare_rows + rows <= Memory::kMostSpareRowsOfAll;
   if (!fits || memory_.spare_held.size() >= Memory::kMostSpare) return;
@@ -47,10 +55,11 @@ void Unit::compare(const Bounds& bounds, bool parents_may_come) {
 // What was awaited and has come now: a list.
 Awaited* Unit::take_awaited() {
   Awaited* taken = nullptr;
-  for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
-    Awaited* came = memory_.comparison.is_first(held_, place) ? awaited_.find(held_[place].event_id) : nullptr;
-    if (came == nullptr) continue;
-    awaited_.erase(came->event_id);
+  for (size_t place = kept_.size(); place < held_.size() && awaited_.size() != 0; ++place) {
+    OfId<Awaited*>* const found = memory_.comparison.is_first(held_, place) ? awaited_.find(held_[place].event_id) : nullptr;
+    if (found == nullptr) continue;
+    Awaited* came = found->value;
+    awaited_.erase(found);
     memory_.spots[place].tree = &came->folded;
     came->next = taken, taken = came;
   }
@@ -136,7 +145,7 @@ void Unit::keep_held() {
 void Unit::order_awaited() {
   std::vector<Awaited*>& all = memory_.ordered;
   all.clear();
-  awaited_.each([&](Awaited* one) { all.push_back(one); });
+  awaited_.each([&](const OfId<Awaited*>& one) { all.push_back(one.value); });
   std::sort(all.begin(), all.end(), [](const Awaited* one, const Awaited* other) { return one->order < other->order; });
 }
 
@@ -147,12 +156,57 @@ void Unit::settle() {
 }
 
 Awaited& Unit::awaited(uint64_t event_id) {
-  Awaited* found = awaited_.find(event_id);
-  if (found != nullptr) return *found;
-  found = memory_.awaited.take();
-  *found = {nullptr, event_id, FoldedTree{}, ++orders_, false};
-  awaited_.insert(found);
-  return *found;
+  if (const OfId<Awaited*>* const found = awaited_.find(event_id)) return *found->value;
+  Awaited* made = memory_.awaited.take();
+  *made = {nullptr, event_id, FoldedTree{}, ++orders_, false};
+  awaited_.insert({event_id, made});
+  return *made;
 }
 
-}  // namespace recfn::folding
+void Unit::decide(int64_t budget, int64_t least_ns) {
+  const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
+  compare({spans, limits_.budget, least_ns}, false);
+  note_what_stays();
+}
+
+// Only their self times are remembered.
+void Unit::note_what_stays() {
+  size_t stay = 0;
+  order_awaited();
+  for (Awaited* one : memory_.ordered) {
+    one->stays = one->folded.children_ns != 0 && stay < kMaxAwaited;
+    stay += one->stays ? 1 : 0;
+  }
+}
+
+std::vector<uint32_t> Unit::outermost_first() const {
+  std::vector<uint32_t> order(kept_.size());
+  for (uint32_t place = 0; place < order.size(); ++place) order[place] = place;
+  std::sort(order.begin(), order.end(), [this](uint32_t one, uint32_t other) {
+    if (ranks_below(kept_[other].rank, kept_[one].rank)) return true;
+    return !ranks_below(kept_[one].rank, kept_[other].rank) && one < other;
+  });
+  return order;
+}
+
+void Unit::begin_next_part() {
+  for (Kept& one : kept_) memory_.trees.give_back(one.folded);
+  memory_.trees.give_back(folded_);
+  held_.clear();
+  kept_.clear();
+  rows_ = waiting_ = 0;
+  Awaited* stays = nullptr;
+  awaited_.each([&](const OfId<Awaited*>& each) {
+    Awaited* one = each.value;
+    memory_.trees.give_back(one->folded);
+    if (one->stays) {
+      one->stays = false, one->next = stays, stays = one;
+    } else {
+      memory_.awaited.give_back(one);
+    }
+  });
+  awaited_.clear_places();
+  for (; stays != nullptr; stays = stays->next) awaited_.insert({stays->event_id, stays});
+}
+
+}  // namespace recfn::stage

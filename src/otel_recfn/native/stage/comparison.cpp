@@ -1,11 +1,11 @@
-#include "fold/comparison.hpp"
+#include "stage/comparison.hpp"
 
 #include <algorithm>
 
-#include "fold/histogram.hpp"
 #include "model/events.hpp"
+#include "stage/histogram.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 void Comparison::compare(Ranges& held, const Bounds& bounds) {
   bounds_ = bounds;
@@ -119,4 +119,4 @@ void Comparison::list_kept() {
   }
 }
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

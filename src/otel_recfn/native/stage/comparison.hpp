@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "fold/places_of_ids.hpp"
-#include "fold/range.hpp"
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
+#include "stage/places_of_ids.hpp"
+#include "stage/range.hpp"
 
-namespace recfn::folding {
+namespace recfn::stage {
 
 // How many of a unit's ranges are kept.
 struct Bounds {
@@ -73,4 +73,4 @@ class Comparison {
   bool nests_ = true, repeats_ = false, any_first_ = false;  // `any_first_`: some rank above what their duration says
 };
 
-}  // namespace recfn::folding
+}  // namespace recfn::stage

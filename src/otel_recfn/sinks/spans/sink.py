@@ -143,7 +143,7 @@ class SpansSink(Sink):
             self._traces.close_idle(batch.drained_ns)
             try:
                 self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
-            except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted as failed
+            except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted
                 self._tell_of_memory()
 
     def _add(self, batch: Batch) -> None:
@@ -161,7 +161,7 @@ class SpansSink(Sink):
     def _tell_of_memory(self) -> None:
         if not self._told_of_memory:
             self._told_of_memory = True
-            log.error("otel-recfn: there was no memory to decide which ranges become spans; what they are is counted as failed")
+            log.error("otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost")
 
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""

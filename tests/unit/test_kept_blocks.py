@@ -43,7 +43,7 @@ void operator delete(void* given) noexcept {
 }
 void operator delete(void* given, size_t) noexcept { operator delete(given); }
 
-using Bytes = recfn::UnfilledBytes;
+using Bytes = recfn::UnfilledVector<char>;
 
 bool used_by_one(unsigned seed) {
   std::mt19937 random(seed);

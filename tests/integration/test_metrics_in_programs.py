@@ -69,7 +69,7 @@ run("late", 500)
     found = exported(program)["program"]
     assert (found["early"], found["late"]) == (3, 500)
     if order.startswith("provide"):  # else the counters begin with what had been counted by then
-        assert {name: count for name, count in found.items() if count} == {"early": 3, "late": 500, "no_provider": 503}
+        assert {name: count for name, count in found.items() if count} == {"early": 3, "late": 500, "unsampled": 503}
 
 
 def test_forked_children_count_their_own(exported: Callable[..., Any]) -> None:
@@ -93,4 +93,4 @@ assert os.waitpid(child, 0)[1] == 0
     found = exported(program)
     assert (found["parent"]["parent"], "child" in found["parent"]) == (111, False)
     assert (found["child"]["parent"], found["child"]["child"]) == (100, 7)
-    assert (found["parent"]["no_provider"], found["child"]["no_provider"]) == (111, 107)
+    assert (found["parent"]["unsampled"], found["child"]["unsampled"]) == (111, 107)

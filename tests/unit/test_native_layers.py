@@ -93,7 +93,7 @@ def test_a_planted_violation_is_found(file: str, source: str, allowed: dict[str,
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("module/module.cpp", '#include "chrome/chrome_encoder.hpp"'),
+        ("module/module.cpp", '#include "chrome/chrome_events.hpp"'),
         ("python/recorder_bindings.cpp", '#include "core/core_api.hpp"\n#include <Python.h>\n#include <vector>'),
         ("callbacks/torch_callbacks.cpp", "#include <Python.h>\n#include <torch/csrc/autograd/python_variable.h>"),
         ("core/ticks.hpp", "#include <cpuid.h>"),

@@ -1,4 +1,5 @@
-#include "calls/call_tracer.hpp"
+// The tracer of Python calls, as Python sees it.
+#include "cpython/parts.hpp"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
 // memory would cost as much as the encoding.
 //
 // Every event is preceded by a comma: the sink has always written an event (the process's name) before.
-#include "chrome/chrome_encoder.hpp"
+#include "cpython/parts.hpp"
 
 #include "chrome/chrome_events.hpp"
 #include "chrome/chrome_writer.hpp"

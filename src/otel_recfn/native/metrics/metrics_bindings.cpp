@@ -1,5 +1,5 @@
 // Python's side of the sums of durations: arrays of numpy's, which this adds to in place.
-#include "metrics/metrics_bindings.hpp"
+#include "cpython/parts.hpp"
 
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
@@ -14,11 +14,9 @@
 namespace {
 
 using recfn::Array;
-using recfn::BoundBuckets;
 using recfn::DurationsOfRows;
 using recfn::DurationSums;
 using recfn::guarded;
-using recfn::PowerBuckets;
 using recfn::SeriesOfRows;
 using recfn::without_gil;
 
@@ -40,67 +38,39 @@ class Taken {
     return fits(tally_, DurationSums::kTallies, "tally");
   }
 
-  // Of a tuple (least_ns, counts).
-  bool take_bounded(PyObject* given) {
+  // A list of tuples (least_ns, counts).
+  bool take_buckets(PyObject* given) {
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(given); ++at) {
+      if (!take_one(PyList_GET_ITEM(given, at))) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool take_one(PyObject* given) {
     PyObject *least_ns, *counts;
     if (!PyArg_ParseTuple(given, "OO", &least_ns, &counts)) return false;
-    auto& bounds = next();
-    auto& counted = next();
+    auto& bounds = held_.emplace_back();
+    auto& counted = held_.emplace_back();
     if (!bounds.take(least_ns, "least_ns") || !counted.take(counts, "counts")) return false;
     const auto number = static_cast<size_t>(bounds.size());
     sums.bounded.emplace_back(bounds.data(), number, counted.data());
     return fits(counted, sums.series_count * (number + 1), "counts");
   }
 
-  // Of a tuple (max_scale, factor, indices of short durations, max_size, ranges, counts).
-  bool take_powers(PyObject* given) {
-    long long max_scale, max_size;
-    double factor;
-    PyObject *short_ns, *ranges, *counts;
-    if (!PyArg_ParseTuple(given, "LdOLOO", &max_scale, &factor, &short_ns, &max_size, &ranges, &counts)) return false;
-    auto& ranged = next();
-    auto& counted = next();
-    auto& indices = held_indices_.emplace_back();
-    if (!ranged.take(ranges, "ranges") || !counted.take(counts, "counts") || !indices.take(short_ns, "indices")) return false;
-    if (max_size < 2 || max_scale > 20 || max_scale < -10) {
-      PyErr_SetString(PyExc_ValueError, "exponential buckets have at least 2 of them, and a scale from -10 to 20");
-      return false;
-    }
-    PowerBuckets::Rule rule{max_scale, factor, indices.data(), indices.size(), static_cast<size_t>(max_size), 1};
-    while (rule.places < rule.size) rule.places *= 2;
-    sums.powers.emplace_back(rule, ranged.data(), counted.data());
-    return fits(ranged, sums.series_count * PowerBuckets::kFields, "ranges") &&
-           fits(counted, sums.series_count * rule.places, "counts");
-  }
-
- private:
-  Array<int64_t>& next() { return held_.emplace_back(); }
-
   Array<int64_t> series_, tally_;
   std::deque<Array<int64_t>> held_;  // its elements stay where they are
-  std::deque<Array<int32_t>> held_indices_;
 };
 
-template <typename TakeOne>
-bool take_each(PyObject* list, TakeOne take_one) {
-  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(list); ++at) {
-    if (!take_one(PyList_GET_ITEM(list, at))) return false;
-  }
-  return true;
-}
-
 PyObject* add_durations(PyObject*, PyObject* arguments) {
-  PyObject *batch, *numbers, *series, *tally, *bounded, *powers;
-  if (!PyArg_ParseTuple(arguments, "OOOOO!O!", &batch, &numbers, &series, &tally, &PyList_Type, &bounded, &PyList_Type, &powers)) {
-    return nullptr;
-  }
+  PyObject *batch, *numbers, *series, *tally, *buckets;
+  if (!PyArg_ParseTuple(arguments, "OOOOO!", &batch, &numbers, &series, &tally, &PyList_Type, &buckets)) return nullptr;
   return guarded([&]() -> PyObject* {
     Taken taken;
     Array<int32_t> numbered;
     DurationsOfRows durations;
     if (!numbered.take(numbers, "numbers") || !durations.take(batch, numbered.size()) || !taken.take(series, tally) ||
-        !take_each(bounded, [&](PyObject* one) { return taken.take_bounded(one); }) ||
-        !take_each(powers, [&](PyObject* one) { return taken.take_powers(one); })) {
+        !taken.take_buckets(buckets)) {
       return nullptr;
     }
     if (!without_gil([&] { taken.sums.add(numbered.data(), numbered.size(), durations); })) return nullptr;
@@ -136,8 +106,8 @@ PyObject* find_series(PyObject*, PyObject* arguments) {
 
 PyMethodDef functions[] = {
     {"add_durations", add_durations, METH_VARARGS,
-     "add_durations(batch, numbers, series, tally, bounded, powers)\n\n"
-     "Add the durations of a batch's ranges to the sums of their series, as sinks/metrics/adding.py says."},
+     "add_durations(batch, numbers, series, tally, buckets)\n\n"
+     "Add the durations of a batch's ranges to the sums of their series, as sinks/metrics/sums.py says."},
     {"find_series", find_series, METH_VARARGS,
      "find_series(batch, slots, numbers) -> list of int\n\n"
      "Write the series of each row into numbers; name * NUM_SCOPES + scope of each range that slots has none for."},

@@ -1,14 +1,9 @@
 // The extension module otel_recfn._native: each part adds its own functions and types.
-#include "calls/call_tracer.hpp"
-#include "chrome/chrome_encoder.hpp"
+#include "cpython/parts.hpp"
 #include "columns/gathered_rows.hpp"
 #include "core/exceptions.hpp"
 #include "cpython/python.hpp"
 #include "links/links_type.hpp"
-#include "metrics/metrics_bindings.hpp"
-#include "module/vector_state.hpp"
-#include "otlp/otlp_encoder.hpp"
-#include "python/recorder_bindings.hpp"
 #include "stage/stage_type.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 // As long as they are, each SSE instruction of the thread has to merge its result into them, and so waits for whatever wrote them
 // last. Compilers clear them where they have used them. Without that, a thread that had once compressed a few bytes took 2.7
 // times as long for each of PyTorch's small operators from then on: the program's own, where it had asked for a trace.
-#include "module/vector_state.hpp"
+#include "cpython/parts.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // Python's side of OTLP: spans as bytes, in memory of their own.
-#include "otlp/otlp_encoder.hpp"
+#include "cpython/parts.hpp"
 
 #include "columns/column_tuple.hpp"
 #include "otlp/joined_bytes.hpp"

@@ -1,4 +1,5 @@
-#include "python/drain_bindings.hpp"
+// The drain as Python sees it: what it read, handed over as columns and tables.
+#include "cpython/parts.hpp"
 
 #include <algorithm>
 #include <mutex>

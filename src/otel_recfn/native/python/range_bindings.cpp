@@ -1,4 +1,5 @@
-#include "python/range_bindings.hpp"
+// Ranges, marks and changes of memory that Python begins and ends by their ids.
+#include "cpython/parts.hpp"
 
 #include "core/code_of_open.hpp"
 #include "core/points.hpp"

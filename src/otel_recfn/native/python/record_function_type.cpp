@@ -1,4 +1,5 @@
-#include "python/record_function_type.hpp"
+// `record_function` as a C type: entering and leaving it is the recording hot path of Python programs.
+#include "cpython/parts.hpp"
 
 #include <structmember.h>
 

@@ -1,5 +1,5 @@
 // What is recorded, and for whom: the recorder's switches in Python, which recording/recorder.py describes.
-#include "python/recorder_bindings.hpp"
+#include "cpython/parts.hpp"
 
 #include <pthread.h>
 
@@ -10,11 +10,8 @@
 #include "drain/drain.hpp"
 #include "drain/node_ids.hpp"
 #include "python/context_reader.hpp"
-#include "python/drain_bindings.hpp"
 #include "python/python_stack.hpp"
-#include "python/range_bindings.hpp"
 #include "python/range_observer.hpp"
-#include "python/record_function_type.hpp"
 #include "python/task_entries.hpp"
 #include "python/watched_calls.hpp"
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.metrics.buckets import SECOND_NS
 from otel_recfn.sinks.metrics.durations import Taken
 from otel_recfn.sinks.metrics.pipeline import COUNTERS, QUEUES, Counter, Report, Told, Values
 from otel_recfn.sinks.metrics.sdk_streams import (
@@ -69,11 +68,8 @@ class Instruments:
         self._feeds: dict[Feed, Told] = {}
         self._left: list[Taken] = []
         self._ended: Values = {}
-        self._totals: dict[Series | None, tuple[int, int]] = {}
-        """Counts and nanoseconds where there are no histograms."""
-        self._meter = meter
         self._streams: SdkStreams | None = None
-        self._changed = self._has_totals = False
+        self._told_of_change = False
         self.failed = 0
         self._histogram = _histogram(meter)
         for each in COUNTERS:
@@ -85,23 +81,14 @@ class Instruments:
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
-        """Where durations go now; None for counters of counts and times. Not to be called from a callback."""
-        if not self._changed:
-            try:
-                if self._streams is None or not self._streams.are_current:
-                    self._streams = SdkStreams(self._histogram)
-                return self._streams
-            except ChangedSdkError as error:
-                self._note_changed(error)
-        if not self._has_totals:
-            self._has_totals = True
-            self._make_totals()
-        return None
-
-    @property
-    def asked(self) -> bool:
-        """Whether any reader takes durations, as far as is known: before the first batch, yes."""
-        return self._streams is None or self._changed or self._streams.asked
+        """Where durations go now; None where nobody takes them. Not to be called from a callback."""
+        try:
+            if self._streams is None or not self._streams.are_current:
+                self._streams = SdkStreams(self._histogram)
+        except ChangedSdkError as error:
+            self._streams = None
+            self._tell_of_change(error)
+        return self._streams if self._streams is not None and self._streams.asked else None
 
     def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
         """Ask a sink from now on.
@@ -169,38 +156,21 @@ class Instruments:
                 self._hand(self._left.pop(0), exemplars)
 
     def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
-        filled = taken.sums.filled()
-        if taken.streams is None or self._changed:
-            for number in filled:
-                count, ns = self._totals.get(taken.series[number], (0, 0))
-                sums = taken.sums.series[number]
-                self._totals[taken.series[number]] = (count + int(sums[Of.COUNT]), ns + int(sums[Of.TOTAL]))
-            return
         try:
+            filled = taken.sums.filled()
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
         except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
             self.failed += int(taken.sums.series[:, Of.COUNT].sum())
-            if not isinstance(error, MemoryError):
-                self._note_changed(error)
+            self._tell_of_change(error)
 
-    def _note_changed(self, error: Exception) -> None:
-        if not self._changed:
-            self._changed = True
+    def _tell_of_change(self, error: Exception) -> None:
+        if not self._told_of_change:
+            self._told_of_change = True
             _log.warning(
-                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s): instead of it there are "
-                "the counters %s.count and %s.total, without a distribution",
-                *(DURATION, error, DURATION, DURATION),
+                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s); it misses durations",
+                *(DURATION, error),
                 exc_info=not isinstance(error, ChangedSdkError),
             )
-
-    def _make_totals(self) -> None:
-        for suffix, unit, place in (("count", "{range}", 0), ("total", "s", 1)):
-            callback = partial(self._observe_total, place)
-            self._meter.create_observable_counter(f"{DURATION}.{suffix}", [callback], unit, f"The {suffix} of durations.")
-
-    def _observe_total(self, place: int, _options: CallbackOptions) -> Iterable[Observation]:
-        totals = list(self._totals.items())
-        return [Observation(both[0] if place == 0 else both[1] / SECOND_NS, _attributes(series)) for series, both in totals]
 
 
 def _histogram(meter: Meter) -> Any:

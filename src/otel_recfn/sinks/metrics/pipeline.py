@@ -10,14 +10,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from otel_recfn.model.columns import COLUMN_TYPES
-
 _log = logging.getLogger(__name__)
 
 Values = dict[tuple[str, str], int]
 """By instrument and attribute value."""
-
-ROW_BYTES = sum([dtype().itemsize for dtype in COLUMN_TYPES.values()])
 
 
 class Report(NamedTuple):
@@ -80,11 +76,6 @@ def queued_ranges(report: Report) -> dict[str, int]:
     return {name.removesuffix(suffix): count for name, count in report.counters.items() if name.endswith(suffix)}
 
 
-def queued_bytes(report: Report) -> dict[str, int]:
-    """Of the columns of those."""
-    return {name: count * ROW_BYTES for name, count in queued_ranges(report).items()}
-
-
 def queued_spans(report: Report) -> dict[str, int]:
     """Spans that exporters haven't taken yet."""
     pending = report.counters.get("spans.spans_pending")
@@ -98,7 +89,6 @@ COUNTERS = (
 )
 QUEUES = (
     Counter("recfn.queue.ranges", "{range}", "Ranges that wait for a sink.", "recfn.queue", queued_ranges),
-    Counter("recfn.queue.bytes", "By", "Bytes of ranges that wait for a sink.", "recfn.queue", queued_bytes),
     Counter("recfn.queue.spans", "{span}", "Spans that exporters haven't taken yet.", "recfn.queue", queued_spans),
 )
 

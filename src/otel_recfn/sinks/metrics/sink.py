@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from opentelemetry.metrics import MeterProvider
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.adding import Tally
 from otel_recfn.sinks.metrics.durations import Durations, Taken
 from otel_recfn.sinks.metrics.instruments import Instruments
 from otel_recfn.sinks.metrics.meters import MeterResolver
@@ -23,6 +22,7 @@ from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.sent_spans import SentSpans
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
+from otel_recfn.sinks.metrics.sums import Tally
 from otel_recfn.sinks.protocol import Sink
 
 _TOLD = {"counted": Tally.COUNTED, "other_kinds": Tally.OTHER_KINDS, "partial": Tally.PARTIAL, "overflowed": Tally.OVERFLOWED}
@@ -57,7 +57,7 @@ class MetricsSink:
     def wants_unsampled(self) -> bool:
         """Whether a meter provider has readers for durations: they are told of every range."""
         instruments = self._resolver.resolve()
-        return instruments is not None and instruments.asked
+        return instruments is not None and instruments.streams() is not None
 
     def report_from(self, report: Callable[[], Report]) -> None:
         """Tell the counters that this reads; before the first batch."""
@@ -68,7 +68,7 @@ class MetricsSink:
         """Add a batch to the sums, if there are readers."""
         instruments = self._follow_provider()
         streams = instruments.streams() if instruments is not None else None
-        if instruments is None or (streams is not None and not streams.asked):
+        if streams is None:
             self._unasked += len(batch)
         else:
             self._durations.add(batch, streams)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from measured import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, reader, values
 
-from otel_recfn.sinks.metrics.pipeline import ROW_BYTES, Report
+from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 pytestmark = pytest.mark.one_python
@@ -34,7 +34,6 @@ class TestCounters:
         ours.sink.report_from(Counted(spans__queued=7, spans__spans_pending=3))
         one = ours.readers[0]
         assert values(one, "recfn.queue.ranges") == {"spans": 7}
-        assert values(one, "recfn.queue.bytes") == {"spans": 7 * ROW_BYTES}
         assert values(one, "recfn.queue.spans") == {"exporters": 3}
 
     def test_what_was_before_does_not_count(self, ours: Ours) -> None:

@@ -27,20 +27,14 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
 )
 
 
-def examine(*, compiles: bool) -> Iterator[Check]:
-    """The result of each examination, as soon as there is one; one that raises unexpectedly counts as failed.
-
-    Args:
-        compiles: torch.compile is tried too, which takes many times as long as the rest.
-    """
+def examine() -> Iterator[Check]:
+    """The result of each examination, as soon as there is one; one that raises unexpectedly counts as failed."""
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(examine_loaded.loaded)
         for name, examination in EXAMINATIONS:
             yield _careful(name, examination)
         for name in examine_loaded.NAMES:
             yield _careful(name, partial(_of_loading, loading, name))
-    if compiles:
-        yield _careful("compile", examine_torch.torch_compile)
 
 
 def _of_loading(loading: Future[dict[str, Check]], name: str) -> Check:

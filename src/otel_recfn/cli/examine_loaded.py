@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from otel_recfn.cli.check import Check
-from otel_recfn.cli.examine_torch import last_line
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.pytorch import cpp_compiler, details, observer_build, torch_installation
 from otel_recfn.pytorch.observer_build import Library
@@ -129,4 +128,5 @@ def _run_in_one_process(programs: Sequence[str]) -> list[Said]:
     except subprocess.TimeoutExpired:
         return [Said("", f"it took over {LOAD_SECONDS} s; does `import torch` work?")] * len(programs)
     said = [Said(*json.loads(line)) for line in done.stdout.splitlines()]
-    return said if len(said) == len(programs) else [*said, Said("", last_line(done))]
+    last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+    return said if len(said) == len(programs) else [*said, Said("", last)]

@@ -1,4 +1,4 @@
-"""Finds the meter provider, which may be set late, and its instruments."""
+"""The instruments of a meter provider."""
 
 from __future__ import annotations
 
@@ -26,29 +26,8 @@ _known: WeakIdentityMap[weakref.ref[Instruments]] = WeakIdentityMap()
 """The instruments of each provider, which holds them by their callbacks."""
 
 
-class MeterResolver:
-    """Resolves the provider late, as ``ProviderResolver`` does for spans.
-
-    Args:
-        meter_provider: the provider to use; None for the global one, looked up each time.
-    """
-
-    def __init__(self, meter_provider: metrics.MeterProvider | None = None) -> None:
-        self._explicit = meter_provider
-        self._provider: object = None
-        self._instruments: Instruments | None = None
-
-    def resolve(self) -> Instruments | None:
-        """The instruments; None while there is no provider, or where it is disabled or raises."""
-        provider = self._explicit or metrics.get_meter_provider()
-        if provider is not self._provider:
-            self._instruments = None
-            self._instruments = _instruments_of(provider)
-            self._provider = provider
-        return self._instruments
-
-
-def _instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
+def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
+    """Those on a meter of the provider's; None where it gives none, as it isn't set yet, is disabled or raises."""
     if isinstance(provider, (_PROXY, NoOpMeterProvider)):
         return None
     try:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.metrics.durations import Durations, Taken
 from otel_recfn.sinks.metrics.instruments import Instruments
-from otel_recfn.sinks.metrics.meters import MeterResolver
+from otel_recfn.sinks.metrics.meters import instruments_of
 from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.sent_spans import SentSpans
@@ -45,7 +46,7 @@ class MetricsSink:
     ) -> None:
         self._meter_provider, self._max_series = meter_provider, max_series
         self._sent = sent or SentSpans()
-        self._resolver = MeterResolver(meter_provider)
+        self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
         self._durations = Durations(max_series)
         self._report: Callable[[], Report] = _nothing
@@ -56,7 +57,7 @@ class MetricsSink:
     @property
     def wants_unsampled(self) -> bool:
         """Whether a meter provider has readers for durations: they are told of every range."""
-        instruments = self._resolver.resolve()
+        instruments = self._follow_provider()
         return instruments is not None and instruments.streams() is not None
 
     def report_from(self, report: Callable[[], Report]) -> None:
@@ -74,15 +75,16 @@ class MetricsSink:
             self._durations.add(batch, streams)
 
     def _follow_provider(self) -> Instruments | None:
-        instruments = self._resolver.resolve()
-        if instruments is not self._instruments:
+        provider = self._meter_provider or metrics.get_meter_provider()
+        if provider is not self._followed:
+            self._followed = provider
             if self._instruments is not None:
                 self._instruments.detach(self)
-            self._instruments = instruments
-            if instruments is not None:
-                instruments.attach(self, self._report, from_zero=self._from_zero)
-            self._sent.wanted = instruments is not None
-        return instruments
+            self._instruments = instruments_of(provider)
+            if self._instruments is not None:
+                self._instruments.attach(self, self._report, from_zero=self._from_zero)
+            self._sent.wanted = self._instruments is not None
+        return self._instruments
 
     def take(self) -> list[Taken]:
         """The sums since the last time. From any thread."""

@@ -14,7 +14,6 @@ which CPython tells as of one more end.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -122,10 +121,7 @@ class CallSource:
 
     def prepare(self) -> bool:
         """See Source.prepare."""
-        if getattr(sys, "_is_gil_enabled", bool)() or not hasattr(sys, "_is_gil_enabled"):
-            return True
-        log.warning("Python calls are not traced without the GIL: run this Python with PYTHON_GIL=1, or without python_calls")
-        return False
+        return True
 
     def enable(self, wanted: Wanted) -> None:
         """Trace what is wanted now, unless another session of the process traces."""

@@ -171,7 +171,8 @@ class profile:
         self._running = True
         try:
             if EventSource.PYTHON_CALL in self._selected.sources:
-                self._called = captures_of_calls.begin()
+                self._called = CalledObjects()
+                captures_of_calls.append(self._called)
             process_session().start(self._capture)
             if self._selected.extras & Extra.MEMORY:
                 thread_memory.keep(self._capture)
@@ -195,8 +196,8 @@ class profile:
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
             thread_memory.give_up(self._capture)
-        if self._called is not None:
-            captures_of_calls.end(self._called)
+        if self._called in captures_of_calls:
+            captures_of_calls.remove(self._called)
         self._running = False
 
     def __enter__(self) -> Self:

@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from otel_recfn import cli
 from otel_recfn.cli import examination, examine_export, examine_loaded, examine_torch
 from otel_recfn.cli.check import Check, as_text, verdict
+from otel_recfn.model.errors import ObserverUnavailable
 from otel_recfn.pytorch import details, observer_build, torch_installation
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.version import __version__
 from patience import PATIENCE_S
 

@@ -32,7 +32,7 @@ from otel_recfn.pytorch.evaluation import ThreadTraining
 from otel_recfn.pytorch.method_code import MethodCode
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.failures import failure
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
@@ -77,7 +77,7 @@ class _Threads(threading.local):
         self.own = _OfThread()
 
 
-class ModuleRanges:
+class ModuleRanges(Source):
     """A source: opens a range for each module call and each optimizer step while it is enabled and something records.
 
     Args:
@@ -102,10 +102,6 @@ class ModuleRanges:
         self._threads = _Threads()
         self._lock = ForkSafeLock()
 
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        return True
-
     def enable(self, wanted: Wanted) -> None:
         """Set the hooks, where they aren't set, and unless one has failed."""
         with self._lock:
@@ -122,10 +118,6 @@ class ModuleRanges:
     def announces_now(self) -> bool:
         """Whether calls of modules become ranges now."""
         return bool(self._removals)
-
-    def counters(self) -> dict[str, int]:
-        """It has none."""
-        return {}
 
     def enter_module(self, module: object) -> _Call:
         """A module is about to run."""

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from otel_recfn.model.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache, cpp_compiler, private_cache, torch_installation
+from otel_recfn.pytorch.cpp_compiler import BUILD_AHEAD
 from otel_recfn.pytorch.torch_installation import TorchInstallation
-from otel_recfn.pytorch.unavailable import BUILD_AHEAD, ObserverUnavailable
 from otel_recfn.version import __version__
 
 log = logging.getLogger("otel_recfn")

@@ -16,11 +16,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import TraceFlags
 
-from otel_recfn.model.events import ContextFlag, EventSource
+from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import ContextReading
 from otel_recfn.sources.open_steps import begins_now, is_suppressed, seen_in_step, shown_steps
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.seen_spans import remember_current, seen_spans
@@ -36,7 +36,7 @@ WRAPPED = ("attach", "detach", "get_current")
 _EMPTY = Context()
 
 
-class ContextWatcher:
+class ContextWatcher(Source):
     """Connects OpenTelemetry's current context with a recorder. A source without rows of its own.
 
     Args:
@@ -44,8 +44,6 @@ class ContextWatcher:
     """
 
     name = "context"
-    announces: EventSource | None = None
-    needs: str | None = None
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -55,10 +53,6 @@ class ContextWatcher:
         self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
         self._told = False
-
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        return True
 
     def enable(self, wanted: Wanted) -> None:
         """Wrap the three functions, be the recorder's context reader, and show the program the ranges that are to be shown."""
@@ -74,10 +68,6 @@ class ContextWatcher:
         with self._lock:
             self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
             self._watching = False
-
-    def counters(self) -> dict[str, int]:
-        """None."""
-        return {}
 
     def _watch(self) -> None:
         with self._lock:

@@ -23,7 +23,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.sources.calls.monitoring import Monitoring
 from otel_recfn.sources.calls.texts import ProgramTexts
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Wanted, Watcher
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread, is_own_thread
 
@@ -100,7 +100,7 @@ class CallTracer:
         return self._left_alone
 
 
-class CallSource:
+class CallSource(Watcher):
     """A source: ranges of Python calls while it is enabled.
 
     Args:
@@ -110,7 +110,6 @@ class CallSource:
 
     name = "python_calls"
     announces: EventSource | None = EventSource.PYTHON_CALL
-    needs: str | None = None
 
     def __init__(self, tracer: CallTracer, texts: Callable[[PythonCalls], ProgramTexts]) -> None:
         self._tracer, self._texts = tracer, texts
@@ -118,10 +117,6 @@ class CallSource:
         """What it traces now."""
         self._told = False
         """Of another profiler, while it traces."""
-
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        return True
 
     def enable(self, wanted: Wanted) -> None:
         """Trace what is wanted now, unless another session of the process traces."""

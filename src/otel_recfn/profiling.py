@@ -22,8 +22,7 @@ from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
 from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import ProfileSettings
-from otel_recfn.settings.torch_profiler import refuse_others
+from otel_recfn.settings.table import ProfileSettings, refuse_others
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -43,14 +43,8 @@ BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3
 _log = logging.getLogger(__name__)
 
 
-class Feed(Protocol):
-    """Where metrics come from: a sink."""
-
-    def take(self) -> list[Taken]:
-        """Sums of durations since the last time."""
-
-    def take_exemplars(self) -> dict[Series, Exemplar]:
-        """Spans that were sent since the last time."""
+Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
+"""Where metrics come from, a sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
 
 
 class Instruments:
@@ -73,11 +67,9 @@ class Instruments:
         self.failed = 0
         self._histogram = _histogram(meter)
         for each in COUNTERS:
-            callback = self._observe_first if each is COUNTERS[0] else partial(self._observe, each)
-            meter.create_observable_counter(each.name, [callback], each.unit, each.description)
+            meter.create_observable_counter(each.name, [partial(self._observe, each)], each.unit, each.description)
         for each in QUEUES:
-            waiting = partial(self._observe_queue, each)
-            meter.create_observable_up_down_counter(each.name, [waiting], each.unit, each.description)
+            meter.create_observable_up_down_counter(each.name, [partial(self._observe, each)], each.unit, each.description)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
@@ -94,7 +86,7 @@ class Instruments:
         """Ask a sink from now on.
 
         Args:
-            feed: the sink.
+            feed: of the sink.
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
@@ -107,9 +99,9 @@ class Instruments:
         with self._lock:
             told = self._feeds.get(feed)
             if told is not None:
-                self._left += feed.take()
+                self._left += feed()[0]
                 self._end(told)
-                self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
+                self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
         """In a child: what the parent counted, and has not handed on yet, is the parent's."""
@@ -120,38 +112,34 @@ class Instruments:
         self._feeds = {}
 
     def _end(self, told: Told) -> None:
-        self._ended = _sum((self._ended, told.values()))
+        self._ended = _sum([self._ended, told.values()])
         told.end()
 
-    def _observe_first(self, options: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, instrument: Counter, _options: CallbackOptions) -> Iterable[Observation]:
         with at_work_unless_forking() as working:
-            if working:
+            if not working:
+                return []
+            if instrument is COUNTERS[0]:
                 self._hand_on()
-        return self._observe(COUNTERS[0], options)
-
-    def _observe(self, counter: Counter, _options: CallbackOptions) -> Iterable[Observation]:
-        with at_work_unless_forking() as working:
-            if not working:
-                return []
-            values = _sum((self._ended, *[told.values() for told in self._feeds.values()]))
+            all_told = list(self._feeds.values())
+            if instrument in QUEUES:
+                values = _sum([told.waiting(instrument) for told in all_told])
+            else:
+                values = _sum([self._ended, *[told.values() for told in all_told]])
         return [
-            Observation(count, {counter.attribute: value}) for (name, value), count in values.items() if name == counter.name
+            Observation(count, {instrument.attribute: value})
+            for (name, value), count in values.items()
+            if name == instrument.name
         ]
-
-    def _observe_queue(self, queue: Counter, _options: CallbackOptions) -> Iterable[Observation]:
-        with at_work_unless_forking() as working:
-            if not working:
-                return []
-            waiting = [told.waiting(queue) for told in self._feeds.values()]
-        return [Observation(count, {queue.attribute: value}) for each in waiting for value, count in each.items()]
 
     def _hand_on(self) -> None:
         """Everything that was summed up goes to the readers."""
         exemplars: dict[Series, Exemplar] = {}
         with self._lock:
             for feed in self._feeds:
-                exemplars.update(feed.take_exemplars())
-                self._left += feed.take()
+                taken, sent = feed()
+                self._left += taken
+                exemplars.update(sent)
             while self._left:
                 self._hand(self._left.pop(0), exemplars)
 

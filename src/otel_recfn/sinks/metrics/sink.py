@@ -79,20 +79,16 @@ class MetricsSink:
         if provider is not self._followed:
             self._followed = provider
             if self._instruments is not None:
-                self._instruments.detach(self)
+                self._instruments.detach(self.take)
             self._instruments = instruments_of(provider)
             if self._instruments is not None:
-                self._instruments.attach(self, self._report, from_zero=self._from_zero)
+                self._instruments.attach(self.take, self._report, from_zero=self._from_zero)
             self._sent.wanted = self._instruments is not None
         return self._instruments
 
-    def take(self) -> list[Taken]:
-        """The sums since the last time. From any thread."""
-        return self._durations.take()
-
-    def take_exemplars(self) -> dict[Series, Exemplar]:
-        """Spans that were sent since the last time. From any thread."""
-        return self._sent.take()
+    def take(self) -> tuple[list[Taken], dict[Series, Exemplar]]:
+        """The sums, and spans that were sent, since the last time. From any thread."""
+        return self._durations.take(), self._sent.take()
 
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for: readers collect when they do."""
@@ -103,7 +99,7 @@ class MetricsSink:
         self._sent.wanted = False
         if self._instruments is not None and not self._closed:
             self._closed = True
-            self._instruments.detach(self)
+            self._instruments.detach(self.take)
 
     def counters(self) -> Mapping[str, int]:
         """What became of rows; ``overflowed`` are among ``counted``. ``failed``: the SDK had changed in the middle."""

@@ -126,5 +126,5 @@ def test_no_reader_collects_while_another_one_asks_a_callback() -> None:
 def test_a_sink_finds_them_all() -> None:
     ours = Ours([reader(DELTA)], views=[*view("exponential"), *view("explicit"), *view("sum"), *view("last")])
     ours.record([("a", 0, 1)])
-    [taken] = ours.sink.take()
+    [taken], _ = ours.sink.take()
     assert len(taken.sums.buckets) == 2

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
 
 from otel_recfn import cli
-from otel_recfn.cli import examination, examine_export, examine_loaded, examine_torch
+from otel_recfn.cli import examination, examine_export, examine_loaded, examine_recording
 from otel_recfn.cli.check import Check, as_text, verdict
 from otel_recfn.model.errors import ObserverUnavailable
 from otel_recfn.pytorch import details, observer_build, torch_installation
@@ -94,24 +94,24 @@ def test_what_is_known_is_told_before_torch_is_loaded(
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    check = examine_torch.compiler()
+    check = examine_recording.compiler()
     assert check.ok is False
     assert "install" in check.text
     monkeypatch.setattr(observer_build, "find_built", lambda _library: Path("/built.so"))
-    assert examine_torch.compiler().ok is None
+    assert examine_recording.compiler().ok is None
 
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
-    assert examine_torch.torch() == Check("torch", False, "torch is not installed here; install it")
+    assert examine_recording.torch() == Check("torch", False, "torch is not installed here; install it")
     checks = examine_loaded.loaded()
     assert [checks[name].ok for name in examine_loaded.NAMES] == [False, None, None]
 
 
 def test_an_unsafe_cache(tmp_path: Path) -> None:
-    assert examine_torch.cache().ok
+    assert examine_recording.cache().ok
     (tmp_path / "cache").chmod(0o777)
-    check = examine_torch.cache()
+    check = examine_recording.cache()
     assert check.ok is False
     assert "OTEL_RECFN_CACHE_DIR" in check.text
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from otel_recfn.cli import examine_export, examine_loaded, examine_recording, examine_torch
+from otel_recfn.cli import examine_export, examine_loaded, examine_recording
 from otel_recfn.cli.check import Check
 from otel_recfn.sinks.otlp.official import secrets_from_environment
 from otel_recfn.support.safe_text import safe_error
@@ -15,9 +15,9 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("package", examine_recording.package),
     ("settings", examine_recording.settings),
     ("recorder", examine_recording.recorder),
-    ("compiler", examine_torch.compiler),
-    ("torch", examine_torch.torch),
-    ("cache", examine_torch.cache),
+    ("compiler", examine_recording.compiler),
+    ("torch", examine_recording.torch),
+    ("cache", examine_recording.cache),
     ("context", examine_export.context),
     ("SDK", examine_export.sdk),
     ("provider", examine_export.provider),

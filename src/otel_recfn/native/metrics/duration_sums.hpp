@@ -1,6 +1,9 @@
 // Adds the durations of a batch to the sums of their series, and to counts between given bounds. Without the GIL.
 #pragma once
-#include "metrics/duration_rows.hpp"
+#include "columns/column_view.hpp"
+#include "columns/equally_long.hpp"
+#include "cpython/python.hpp"
+#include "model/events.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -45,6 +48,42 @@ class BoundBuckets {
   size_t most_ = 0;
   size_t buckets_;
   int64_t* counts_;
+};
+
+// Instead of a series' number.
+enum NoSeries : int32_t { kOtherKind = -1, kPartialRange = -2, kUnknownSeries = -3 };
+
+// Which series rows belong to.
+struct SeriesOfRows {
+  ColumnView<uint8_t> kind, scope;
+  ColumnView<uint32_t> name, flags;
+
+  bool take(PyObject* batch, Py_ssize_t rows) {
+    return kind.take(batch, "kind") && scope.take(batch, "scope") && name.take(batch, "name") && flags.take(batch, "flags") &&
+           equally_long({rows, kind.size(), scope.size(), name.size(), flags.size()});
+  }
+
+  // Finds each row's number in the table of names and scopes. Keys that it doesn't have are added to `unknown`.
+  void find(const int32_t* slots, size_t slot_count, int32_t* numbers, std::vector<uint64_t>& unknown) const {
+    for (Py_ssize_t row = 0, rows = kind.size(); row < rows; ++row) {
+      const uint64_t key = static_cast<uint64_t>(name[row]) * kNumScopes + scope[row];
+      const int32_t number = key < slot_count && slots[key] >= 0 ? slots[key] : static_cast<int32_t>(kUnknownSeries);
+      numbers[row] = kind[row] != kRangeEvent ? kOtherKind : (flags[row] & kPartial) != 0 ? kPartialRange : number;
+      if (numbers[row] == kUnknownSeries) unknown.push_back(key);
+    }
+  }
+};
+
+// How long rows took.
+struct DurationsOfRows {
+  ColumnView<int64_t> start_ns, end_ns;
+
+  bool take(PyObject* batch, Py_ssize_t rows) {
+    return start_ns.take(batch, "start_ns") && end_ns.take(batch, "end_ns") &&
+           equally_long({rows, start_ns.size(), end_ns.size()});
+  }
+
+  int64_t operator[](Py_ssize_t row) const { return std::max<int64_t>(0, end_ns[row] - start_ns[row]); }
 };
 
 struct DurationSums {

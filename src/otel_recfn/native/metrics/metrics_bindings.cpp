@@ -4,7 +4,6 @@
 #include "cpython/gil.hpp"
 #include "cpython/guarded.hpp"
 #include "metrics/array.hpp"
-#include "metrics/duration_rows.hpp"
 #include "metrics/duration_sums.hpp"
 
 #include <cstdint>

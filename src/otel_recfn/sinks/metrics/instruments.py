@@ -13,11 +13,14 @@ it, and while somebody forks it tells nothing.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Meter, NoOpMeter, NoOpMeterProvider, Observation
 
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.metrics.durations import Taken
@@ -32,14 +35,19 @@ from otel_recfn.sinks.metrics.sdk_streams import (
 )
 from otel_recfn.sinks.metrics.series import Series
 from otel_recfn.sinks.metrics.sums import Of
+from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import at_work_unless_forking
+from otel_recfn.support.weak_identity import WeakIdentityMap
+from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
 BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
 """In seconds, where no view says otherwise."""
 
+_PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider", NoOpMeterProvider)
+"""What stands for the global provider until it is set."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +56,7 @@ Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
 
 
 class Instruments:
-    """Made by ``meters.py``, once for each meter.
+    """Made by ``instruments_of``, once for each meter.
 
     Args:
         meter: of the SDK, or another one.
@@ -185,3 +193,35 @@ def _sum(all_values: Iterable[Values]) -> Values:
         for key, value in values.items():
             summed[key] = summed.get(key, 0) + value
     return summed
+
+
+_lock = ForkSafeLock()
+_known: WeakIdentityMap[weakref.ref[Instruments]] = WeakIdentityMap()
+"""The instruments of each provider, which holds them by their callbacks."""
+
+
+def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
+    """Those on a meter of the provider's; None where it gives none, as it isn't set yet, is disabled or raises."""
+    if isinstance(provider, (_PROXY, NoOpMeterProvider)):
+        return None
+    try:
+        return _known_or_made(provider)
+    except Exception:
+        _log.exception("otel-recfn: the meter provider raised; there are no metrics of operators")
+        return None
+
+
+def _known_or_made(provider: metrics.MeterProvider) -> Instruments | None:
+    with _lock:
+        known = _known.get(provider)
+        return (known() if known is not None else None) or _make(provider)
+
+
+def _make(provider: metrics.MeterProvider) -> Instruments | None:
+    meter = provider.get_meter(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
+    if isinstance(meter, NoOpMeter):
+        return None
+    instruments = Instruments(meter)
+    with suppress(TypeError):  # a provider of others that can't be referred to weakly
+        _known.set(provider, weakref.ref(instruments))
+    return instruments

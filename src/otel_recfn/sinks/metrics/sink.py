@@ -17,8 +17,7 @@ from opentelemetry.metrics import MeterProvider
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.metrics.durations import Durations, Taken
-from otel_recfn.sinks.metrics.instruments import Instruments
-from otel_recfn.sinks.metrics.meters import instruments_of
+from otel_recfn.sinks.metrics.instruments import Instruments, instruments_of
 from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.sent_spans import SentSpans

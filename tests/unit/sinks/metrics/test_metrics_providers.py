@@ -140,7 +140,7 @@ class TestOtherSdks:
     """There is no histogram."""
 
     def test_a_foreign_provider(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("otel_recfn.sinks.metrics.meters.NoOpMeter", type("Nothing", (), {}))
+        monkeypatch.setattr("otel_recfn.sinks.metrics.instruments.NoOpMeter", type("Nothing", (), {}))
         given = Foreign()
         sink = MetricsSink(given)
         for _ in range(2):

@@ -29,13 +29,14 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.evaluation import ThreadTraining
-from otel_recfn.pytorch.method_code import MethodCode
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.code_text import code_text
 from otel_recfn.support.failures import failure
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
@@ -75,6 +76,33 @@ class _Threads(threading.local):
 
     def __init__(self) -> None:
         self.own = _OfThread()
+
+
+class MethodCode:
+    """Which code a call of a module or a step of an optimizer runs: its method, looked at once for as long as it lives.
+
+    Args:
+        method: what it is called: ``forward``, ``step``.
+    """
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._texts: WeakIdentityMap[str] = WeakIdentityMap()
+
+    def of(self, subject: Any) -> str:
+        """``file(line): module.Class.forward``; empty where the call runs no Python function that we know."""
+        function = vars(subject).get(self._method) or getattr(type(subject), self._method, None)
+        function = getattr(function, "__func__", function)
+        known = self._texts.get(function)
+        return known if known is not None else self._look(function)
+
+    def _look(self, function: Any) -> str:
+        text = code_text(function)
+        try:
+            self._texts.set(function, text)
+        except TypeError:  # some objects can't be referred to weakly: None, for one
+            pass
+        return text
 
 
 class ModuleRanges(Source):

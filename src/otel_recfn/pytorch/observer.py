@@ -172,11 +172,6 @@ def loaded_library() -> ctypes.CDLL | None:
     return _loaded.library if _loaded is not None else None
 
 
-def is_loaded() -> bool:
-    """Whether operators can be observed in this process."""
-    return _loaded is not None
-
-
 def _load_once(core_api: int) -> None:
     global _loaded
     with _loading:

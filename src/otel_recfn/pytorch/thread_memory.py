@@ -100,7 +100,7 @@ class ThreadMemory:
     def keep(self, owner: Hashable) -> None:
         """Record the thread's memory until every owner has given it up, or the thread ends."""
         owners = self._owners()
-        if owner in owners or not observer.is_loaded():
+        if owner in owners or observer.loaded_library() is None:
             return
         if owners or self._one_thread_more():
             owners.add(owner)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.durations import Durations
+from otel_recfn.sinks.metrics.sink import MetricsSink
 from otel_recfn.store.tree_of_rows import tree_of_rows
 
 Part = Callable[[Sequence[Batch]], None]
@@ -22,9 +25,9 @@ def tree(batches: Sequence[Batch]) -> None:
 
 
 def metrics(batches: Sequence[Batch]) -> None:
-    durations = Durations()
+    sink = MetricsSink(MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False))
     for batch in batches:
-        durations.add(batch, None)
+        sink.write(batch)
 
 
 def ns_a_row(part: Part, batches: Sequence[Batch], rounds: int) -> float:

@@ -66,8 +66,8 @@ from otel_recfn.callbacks.state import (
     set_record_function_tls,
 )
 from otel_recfn.callbacks.thread_locals import is_record_function_enabled
-from otel_recfn.callbacks.traced_range import TracedRange, enter_in_graph, graphs_have_ranges, leave_in_graph
-from otel_recfn.pytorch.compiling import trace_instead, trace_into_graphs
+from otel_recfn.callbacks.traced_range import TracedRange
+from otel_recfn.pytorch.compiling import trace_instead
 
 __all__ = [
     "INVALID_CALLBACK_HANDLE",
@@ -124,4 +124,3 @@ __all__ = [
 torchs_observers.watch()
 trace_instead(RecordFunction, TracedRange)
 trace_instead(record_function_enter, record_function_enter_new)
-trace_into_graphs(graphs_have_ranges, enter_in_graph, leave_in_graph)

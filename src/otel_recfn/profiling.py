@@ -22,8 +22,7 @@ from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
 from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import ProfileSettings
-from otel_recfn.settings.torch_profiler import refuse_others
+from otel_recfn.settings.table import ProfileSettings, refuse_others
 from otel_recfn.sinks.chrome.sink import export
 from otel_recfn.sinks.stored import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
@@ -170,7 +169,8 @@ class profile:
         self._running = True
         try:
             if EventSource.PYTHON_CALL in self._selected.sources:
-                self._called = captures_of_calls.begin()
+                self._called = CalledObjects()
+                captures_of_calls.append(self._called)
             process_session().start(self._capture)
             if self._selected.extras & Extra.MEMORY:
                 thread_memory.keep(self._capture)
@@ -194,8 +194,8 @@ class profile:
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
             thread_memory.give_up(self._capture)
-        if self._called is not None:
-            captures_of_calls.end(self._called)
+        if self._called in captures_of_calls:
+            captures_of_calls.remove(self._called)
         self._running = False
 
     def __enter__(self) -> Self:

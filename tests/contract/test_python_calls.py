@@ -356,14 +356,6 @@ def test_every_thread_is_left_as_it_was(traced: Traced) -> None:
         assert worker.call(sys.getprofile) is None
 
 
-def test_a_build_without_the_gil_is_refused(
-    traced: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert traced.run(leaf) == []
-    assert "Python calls are not traced without the GIL: run this Python with PYTHON_GIL=1" in caplog.text
-
-
 def test_it_goes_on_after_a_pause(traced: Traced) -> None:
     for _ in range(3):
         assert len(tree(traced.run(leaf), "leaf")) == 1

@@ -10,8 +10,9 @@ import pytest
 from runtime_helpers import FUNCTION, in_thread, observe
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.record_function import FIRST_HANDLE, InputsError, OperatorName, RecordFunction
+from otel_recfn.callbacks.record_function import FIRST_HANDLE, OperatorName, RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback
+from otel_recfn.model.errors import InputsError
 from otel_recfn.model.scope import RecordScope
 
 pytestmark = pytest.mark.usefixtures("runtime")

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from otel_recfn.cli import examine_torch
-from otel_recfn.cli.check import Check
-from otel_recfn.pytorch.compiling import LOST
-
 pytestmark = pytest.mark.torch
 
 Run = Callable[..., Any]
@@ -100,19 +96,3 @@ assert torch.equal(torch.compile(function, backend=backend)(torch.ones(2)), torc
 """)
     assert done.stderr.count("this PyTorch's torch.compile works otherwise") == 1
     assert "takes other arguments now" in done.stderr
-
-
-def test_the_doctor_tries_it() -> None:
-    assert examine_torch.torch_compile() == Check(
-        "compile", True, "torch.compile treats ranges as it does torch.profiler.record_function"
-    )
-
-
-def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_table = "from otel_recfn.sources import torch_compile; torch_compile._by_id = lambda: {}['its table']"
-    monkeypatch.setattr(examine_torch, "COMPILE", f"{no_table}\n{examine_torch.COMPILE}")
-    check = examine_torch.torch_compile()
-    assert check.ok is None
-    assert check.text.startswith(f"{LOST}: ")
-    assert check.text.endswith("; keep ranges out of what is compiled")
-    assert "\n" not in check.text

@@ -116,7 +116,7 @@ def test_built_and_told_once(run: Run, tmp_path: Path, compiler: str) -> None:
     tmp_path.chmod(0o700)
     program = f"when_torch_is_imported(attach); import torch{USE}"
     first, second = (run(program, OTEL_RECFN_CACHE_DIR=str(tmp_path), CXX=compiler) for _ in range(2))
-    assert first.count("INFO building torch_observer for torch") == 1
+    assert first.count("WARNING building torch_observer for torch") == 1
     assert "building" not in second
 
 
@@ -175,7 +175,7 @@ for _ in range(3):
     for processes in (1, 2):
         output = run_with(program, OTEL_RECFN_CACHE_DIR=str(tmp_path), CXX=str(script))
         assert output.count("PyTorch operators are not observed, everything else is: compiling torch_observer") == 1
-        assert output.count("INFO building torch_observer") == 1
+        assert output.count("WARNING building torch_observer") == 1
         assert len((tmp_path / "runs").read_text().splitlines()) == processes * len(observer_build.STANDARDS)
 
 

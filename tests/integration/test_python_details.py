@@ -16,7 +16,7 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.future_callbacks import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges
-from otel_recfn.pytorch.profiler_starts import ProfilerStarts
+from otel_recfn.pytorch.thread_memory import ProfilerStarts
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted
 

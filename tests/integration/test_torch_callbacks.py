@@ -15,9 +15,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, scripted_programs  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
-from otel_recfn.callbacks.library import RangeOver  # noqa: E402
-from otel_recfn.callbacks.record_function import InputsError  # noqa: E402
-from otel_recfn.model.errors import RecfnError  # noqa: E402
+from otel_recfn.model.errors import InputsError, RangeOver, RecfnError  # noqa: E402
 from otel_recfn.model.scope import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 

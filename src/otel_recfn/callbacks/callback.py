@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import SamplingProbabilityError
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
@@ -25,10 +25,6 @@ EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
 It is not called where the start raised: the callback is removed then."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
-
-
-class SamplingProbabilityError(RecfnError, ValueError):
-    """A sampling probability outside 0 to 1."""
 
 
 class RecordFunctionCallback:

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import DebugInfoError
 
 
 class DebugInfoKind(IntEnum):
@@ -37,10 +37,6 @@ class DebugInfo(NamedTuple):
     kind: DebugInfoKind
     info: Any
     outer: DebugInfo | None
-
-
-class DebugInfoError(RecfnError):
-    """The innermost debug info is of another kind than was to be popped."""
 
 
 _profiler_listeners: list[Callable[[Any], None]] = []

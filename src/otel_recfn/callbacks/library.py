@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import InputsError, RangeOver
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.support.forks import Order, around_forks
@@ -23,19 +23,11 @@ SLOTS = 64
 """How many callbacks can be on PyTorch's operators at once."""
 
 
-class RangeOver(RecfnError):
-    """A RecordFunction of PyTorch's was read after the callback that got it had returned."""
-
-
 class OperatorName(NamedTuple):
     """The two parts of an operator's name, as its schema has them."""
 
     name: str
     overload_name: str
-
-
-class InputsError(RecfnError):
-    """Inputs were asked for outside the start callback."""
 
 
 Library: TypeAlias = Any

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import UnknownHandleError
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
@@ -97,10 +97,6 @@ def _begin(range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: 
 
 _lock = ForkSafeLock()
 _last_number = 0
-
-
-class UnknownHandleError(RecfnError, ValueError):
-    """A number that no ``record_function_enter`` has returned."""
 
 
 class LegacyHandle(int):

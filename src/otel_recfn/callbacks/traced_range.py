@@ -1,7 +1,6 @@
 """What ``torch.compile`` traces in place of ``RecordFunction`` (``pytorch/compiling.py`` registers it).
 
-Compiled code can't run callbacks: the range is not active, and nobody sees it. Where PyTorch is configured to put its own
-``record_function`` into graphs, this range is put there as well, and PyTorch announces it when the graph runs.
+Compiled code can't run callbacks: the range is not active, and nobody sees it.
 """
 
 from __future__ import annotations
@@ -25,47 +24,26 @@ class TracedRange(RecordFunction):
         self._fn = ""
         self._inputs = self._kwinputs = None
         self._outputs, self._contexts = (), []
-        self._in_graph: Any = None
 
     def before(
         self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
     ) -> None:
-        """Begin in the graph."""
-        if not self._open and graphs_have_ranges():
-            self._open = True
-            self._in_graph = enter_in_graph(fn if isinstance(fn, str) else str(fn.name))
+        """Nobody sees it."""
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """End in the graph."""
-        if self._open:
-            self._open = False
-            leave_in_graph(self._in_graph)
+        """Nothing to end."""
 
     def __exit__(self, *_error: object) -> None:
-        self.end()
+        pass
 
     def is_active(self) -> bool:
-        """Whether somebody may see it."""
-        return graphs_have_ranges()
+        """Nobody may see it."""
+        return False
 
     def needs_inputs(self) -> bool:
-        """Graphs have names only."""
+        """Nor its inputs."""
         return False
 
     def needs_outputs(self) -> bool:
-        """The same."""
+        """Nor its outputs."""
         return False
-
-
-def graphs_have_ranges() -> bool:
-    """Whether PyTorch puts ranges into graphs; not in eager code."""
-    return False
-
-
-def enter_in_graph(_name: str) -> Any:
-    """Put the begin of a range into the graph."""
-    return None
-
-
-def leave_in_graph(_entered: Any) -> None:
-    """Put its end there."""

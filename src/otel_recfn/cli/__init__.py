@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "codegen":
         return codegen.run(options)
-    return build() if options.command == "build" else doctor(as_json=options.json, compiles=options.compile)
+    return build() if options.command == "build" else doctor()
 
 
 def build() -> int:
@@ -40,19 +40,17 @@ def build() -> int:
     return 0
 
 
-def doctor(*, as_json: bool, compiles: bool) -> int:
+def doctor() -> int:
     """Print what works here and what doesn't, each as soon as it is known; 0 where PyTorch's operators can become spans."""
-    from otel_recfn.cli import doctor_report
-    from otel_recfn.cli.check import works
+    from otel_recfn.cli.check import as_text, verdict
     from otel_recfn.cli.examination import examine
 
     checks = []
-    for check in examine(compiles=compiles):
+    for check in examine():
         checks.append(check)
-        if not as_json:
-            print(doctor_report.as_text(check), flush=True)
-    print(doctor_report.as_json(checks) if as_json else f"\n{doctor_report.verdict(checks)}")
-    return 0 if works(checks) else 1
+        print(as_text(check), flush=True)
+    print(f"\n{verdict(checks)}")
+    return 1 if any(check.ok is False for check in checks) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,9 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         "the cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the "
         "directory as root with mode 755 before.",
     )
-    doctor = commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
-    doctor.add_argument("--json", action="store_true", help="as a JSON list")
-    doctor.add_argument("--compile", action="store_true", help="try torch.compile too, which takes some ten seconds")
+    commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
     help_ = "write trace wrappers from operator schemas"
     codegen.add_options(commands.add_parser("codegen", help=help_, description=codegen.DESCRIPTION))
     return parser

@@ -1,9 +1,13 @@
-"""One finding of the doctor."""
+"""One finding of the doctor, and how it is told."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+MARKS = {True: "ok", False: "no", None: "--"}
+NAME_WIDTH = 12
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,13 @@ class Check:
     """The fact; where it is bad, then the way out."""
 
 
-def works(checks: Sequence[Check]) -> bool:
-    """Whether nothing stands in the way of the main job."""
-    return all(check.ok is not False for check in checks)
+def as_text(check: Check) -> str:
+    """Its line. What is wrong comes with what to do; ``--`` marks what is information alone."""
+    head = f"{MARKS[check.ok]}  {check.name:<{NAME_WIDTH}}"
+    return textwrap.indent(check.text, " " * len(head)).replace(" " * len(head), head, 1)
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """What they come to."""
+    failed = [check.name for check in checks if check.ok is False]
+    return f"Not everything works here: {', '.join(failed)}." if failed else "PyTorch's operators can become spans here."

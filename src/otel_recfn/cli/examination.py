@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from otel_recfn.cli import examine_export, examine_loaded, examine_recording, examine_torch
+from otel_recfn.cli import examine_export, examine_loaded, examine_recording
 from otel_recfn.cli.check import Check
 from otel_recfn.sinks.otlp.official import secrets_from_environment
 from otel_recfn.support.safe_text import safe_error
@@ -15,9 +15,9 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("package", examine_recording.package),
     ("settings", examine_recording.settings),
     ("recorder", examine_recording.recorder),
-    ("compiler", examine_torch.compiler),
-    ("torch", examine_torch.torch),
-    ("cache", examine_torch.cache),
+    ("compiler", examine_recording.compiler),
+    ("torch", examine_recording.torch),
+    ("cache", examine_recording.cache),
     ("context", examine_export.context),
     ("SDK", examine_export.sdk),
     ("provider", examine_export.provider),
@@ -27,20 +27,14 @@ EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (
 )
 
 
-def examine(*, compiles: bool) -> Iterator[Check]:
-    """The result of each examination, as soon as there is one; one that raises unexpectedly counts as failed.
-
-    Args:
-        compiles: torch.compile is tried too, which takes many times as long as the rest.
-    """
+def examine() -> Iterator[Check]:
+    """The result of each examination, as soon as there is one; one that raises unexpectedly counts as failed."""
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(examine_loaded.loaded)
         for name, examination in EXAMINATIONS:
             yield _careful(name, examination)
         for name in examine_loaded.NAMES:
             yield _careful(name, partial(_of_loading, loading, name))
-    if compiles:
-        yield _careful("compile", examine_torch.torch_compile)
 
 
 def _of_loading(loading: Future[dict[str, Check]], name: str) -> Check:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from otel_recfn.cli.check import Check
-from otel_recfn.cli.examine_torch import last_line
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.pytorch import cpp_compiler, details, observer_build, torch_installation
 from otel_recfn.pytorch.observer_build import Library
@@ -116,17 +115,14 @@ def _details(said: Said) -> Check:
 def _run_with_torch(programs: Sequence[str]) -> list[Said]:
     """What each of them says. Where one takes the process down, the next ones go on in another."""
     said: list[Said] = []
-    while len(said) < len(programs):
-        said += _run_in_one_process(programs[len(said) :])
+    while left := programs[len(said) :]:
+        command = [sys.executable, "-c", ONE_AFTER_ANOTHER, *left]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
+        except subprocess.TimeoutExpired:
+            return [*said, *[Said("", f"it took over {LOAD_SECONDS} s; does `import torch` work?")] * len(left)]
+        said += [Said(*json.loads(line)) for line in done.stdout.splitlines()]
+        if len(said) < len(programs):
+            last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+            said.append(Said("", last))
     return said
-
-
-def _run_in_one_process(programs: Sequence[str]) -> list[Said]:
-    """What they say, up to the one that takes the process down."""
-    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, *programs]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        return [Said("", f"it took over {LOAD_SECONDS} s; does `import torch` work?")] * len(programs)
-    said = [Said(*json.loads(line)) for line in done.stdout.splitlines()]
-    return said if len(said) == len(programs) else [*said, Said("", last_line(done))]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_recfn.codegen.hints import ANY, TORCH
-from otel_recfn.codegen.operators import GeneratorError
 from otel_recfn.codegen.rules import Wrapping, facts_of, rules_of
 from otel_recfn.codegen.schemas import operators_of, read_entries
 from otel_recfn.codegen.shards import MARK, Request, texts
 from otel_recfn.codegen.wrapper_text import Wrapper
+from otel_recfn.model.errors import GeneratorError
 
 
 @dataclass(frozen=True)

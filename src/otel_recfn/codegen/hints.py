@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from otel_recfn.codegen.operators import Argument, Operator, Return, SchemaError, SchemaType
+from otel_recfn.codegen.operators import Argument, Operator, Return, SchemaType
+from otel_recfn.model.errors import SchemaError
 
 PLAIN: Mapping[str, str] = MappingProxyType(
     {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from otel_recfn.model.errors import RecfnError
-
 
 class Location(NamedTuple):
     """An entry of a schema file."""
@@ -21,18 +19,6 @@ class Location(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.operator}" if self.operator else f"{self.file}:{self.line}"
-
-
-class SchemaError(RecfnError):
-    """An operator schema that can't be read."""
-
-    def __init__(self, location: Location, message: str) -> None:
-        super().__init__(f"{location}: {message}")
-        self.location = location
-
-
-class GeneratorError(RecfnError):
-    """The generator lacks something that it needs."""
 
 
 class Kind(Enum):

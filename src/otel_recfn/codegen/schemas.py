@@ -16,17 +16,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from otel_recfn.codegen.names import is_name
-from otel_recfn.codegen.operators import (
-    Argument,
-    GeneratorError,
-    Kind,
-    Location,
-    Operator,
-    OperatorName,
-    Return,
-    SchemaError,
-    SchemaType,
-)
+from otel_recfn.codegen.operators import Argument, Kind, Location, Operator, OperatorName, Return, SchemaType
+from otel_recfn.model.errors import GeneratorError, SchemaError
 
 LINE = "__line__"
 """The key under which torchgen expects each mapping's line."""

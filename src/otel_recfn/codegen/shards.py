@@ -10,8 +10,8 @@ from pathlib import Path
 
 from otel_recfn.codegen.layout import STEP, WIDTH, Group, comment, lines_of, split_lines
 from otel_recfn.codegen.names import RUNTIME, is_objects, library_name
-from otel_recfn.codegen.operators import SchemaError
 from otel_recfn.codegen.wrapper_text import Wrapper
+from otel_recfn.model.errors import SchemaError
 
 MARK = "# Written by otel-recfn codegen"
 """How every file of ours begins."""

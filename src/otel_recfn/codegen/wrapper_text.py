@@ -19,8 +19,9 @@ from otel_recfn.codegen.hints import TORCH, Words
 from otel_recfn.codegen.layout import STEP as INDENT
 from otel_recfn.codegen.layout import WIDTH, Group, dict_of, docstring, lines_of, split_lines, tuple_of
 from otel_recfn.codegen.names import function_name, is_name, is_objects, library_name, operator_name, parameter_name
-from otel_recfn.codegen.operators import Argument, Operator, SchemaError
+from otel_recfn.codegen.operators import Argument, Operator
 from otel_recfn.codegen.rules import Facts, Input, Recorded
+from otel_recfn.model.errors import SchemaError
 
 SINGLETONS = ("None", "True", "False")
 ALL_DEFAULT = "all_default"

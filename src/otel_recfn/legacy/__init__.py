@@ -3,14 +3,7 @@
 Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
 """
 
-from otel_recfn.legacy.config import (
-    ActiveProfilerType,
-    EventKind,
-    ProfilerConfig,
-    ProfilerDisableOptions,
-    ProfilerError,
-    ProfilerState,
-)
+from otel_recfn.legacy.config import ActiveProfilerType, EventKind, ProfilerConfig, ProfilerDisableOptions, ProfilerState
 from otel_recfn.legacy.cuda import CudaRecord, CudaStubs, register_cuda_methods
 from otel_recfn.legacy.event import LegacyEvent, TorchRecord, torch_records
 from otel_recfn.legacy.profiler import (
@@ -25,6 +18,7 @@ from otel_recfn.legacy.profiler import (
 )
 from otel_recfn.legacy.record_profile import RecordProfile, write_profiler_events_to_stream
 from otel_recfn.legacy.thread_events import RangeEventList, ThreadEventLists, ThreadEvents
+from otel_recfn.model.errors import ProfilerError
 
 __all__ = [
     "ActiveProfilerType",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import ProfilerError
 from otel_recfn.model.events import Extra
 
 NUM_VALUES = 3
@@ -14,10 +14,6 @@ NUM_VALUES = 3
 START_PROFILE = "__start_profile"
 STOP_PROFILE = "__stop_profile"
 """The marks at the two ends of a run."""
-
-
-class ProfilerError(RecfnError, RuntimeError):
-    """The profiler can't do that now, or an event isn't what it should be. A RuntimeError, as PyTorch's."""
 
 
 class EventKind(IntEnum):

@@ -10,7 +10,8 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
-from otel_recfn.legacy.config import EventKind, ProfilerError
+from otel_recfn.legacy.config import EventKind
+from otel_recfn.model.errors import ProfilerError
 from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time, take_memory_times
 from otel_recfn.pytorch.observer import loaded_library
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.legacy.config import EventKind, ProfilerError
+from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.model.errors import ProfilerError
 
 log = logging.getLogger("otel_recfn")
 

@@ -22,18 +22,12 @@ from otel_recfn.callbacks.debug_info import (
     on_profiler_state,
 )
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
-from otel_recfn.legacy.config import (
-    STOP_PROFILE,
-    ActiveProfilerType,
-    ProfilerConfig,
-    ProfilerDisableOptions,
-    ProfilerError,
-    ProfilerState,
-)
+from otel_recfn.legacy.config import STOP_PROFILE, ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
 from otel_recfn.legacy.cuda import cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.run import ProfilerRun, add_cuda_callback
 from otel_recfn.legacy.thread_events import ThreadEventLists
+from otel_recfn.model.errors import ProfilerError
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.pytorch.thread_memory import thread_memory

@@ -14,9 +14,10 @@ from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerError, ProfilerState
+from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
+from otel_recfn.model.errors import ProfilerError
 from otel_recfn.sinks.files.growing_file import GrowingFile
 from otel_recfn.support.json_text import json_string
 

@@ -110,35 +110,8 @@ class CalledObjects:
         among.append(CalledObject(name, kind.__name__, id(seen), id(kind), parameters, left_out))
 
 
-class Captures:
-    """Those that ask for what is called in them, while they run."""
-
-    def __init__(self) -> None:
-        self._running: list[CalledObjects] = []
-
-    def begin(self) -> CalledObjects:
-        """What is called from now on."""
-        called = CalledObjects()
-        self._running.append(called)
-        return called
-
-    def end(self, called: CalledObjects) -> None:
-        """Nothing more is added to it."""
-        if called in self._running:
-            self._running.remove(called)
-
-    def see_module(self, module: object, name: str) -> None:
-        """It is being called."""
-        for called in list(self._running):
-            called.see_module(module, name)
-
-    def see_optimizer(self, optimizer: object, name: str) -> None:
-        """It has just made a step."""
-        for called in list(self._running):
-            called.see_optimizer(optimizer, name)
-
-
-captures_of_calls = Captures()
+captures_of_calls: list[CalledObjects] = []
+"""Of the captures that ask for what is called in them, while they run."""
 
 
 def _parameters_of_module(module: Any) -> Named:

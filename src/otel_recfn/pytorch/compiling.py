@@ -42,13 +42,7 @@ def trace_objects_as_torchs(range_type: type) -> None:
 
 def trace_instead(original: Any, traced: Any) -> None:
     """Trace ``traced`` where the program has ``original``. Both are functions or classes at the top level of their modules."""
-    _when_compiling(_write_other, original, lambda: traced)
-
-
-def trace_into_graphs(captured: Any, enter: Any, leave: Any) -> None:
-    """Three functions: trace the first as whether PyTorch puts ranges into graphs, the others as their begin and end there."""
-    _when_compiling(_write_other, captured, _captured)
-    _when_compiling(_write_graph_functions, enter, leave)
+    _when_compiling(_write_other, original, traced)
 
 
 def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
@@ -132,40 +126,13 @@ def _write_objects(record_function: type) -> None:
         _write(table, record_function, trace)
 
 
-def _write_other(original: Any, choose: Callable[[], Any]) -> None:
+def _write_other(original: Any, other: Any) -> None:
     same, attribute = _part("guards", "GuardBuilder").ID_MATCH, _part("source", "AttrSource")
 
     def trace(builder: Any, _value: Any) -> Any:
-        other = choose()
         builder.install_guards(same)
         # What is made of it is made again after a graph break, from what is found there.
         builder.source = attribute(builder.tx.import_source(other.__module__), other.__name__)
         return type(builder)(builder.tx, builder.source)(other)
 
     _write(_by_id(), id(original), trace)
-
-
-def _captured() -> Callable[[], bool]:
-    config = sys.modules["torch._dynamo.config"]
-    return tracing.yes if getattr(config, "capture_profiler_record_function", False) else tracing.no
-
-
-def _write_graph_functions(enter: Any, leave: Any) -> None:
-    """torch.compile calls them as it enters and leaves a ``with``."""
-    variable = _part("variables.base", "VariableTracker")
-    context_manager = _part("variables.torch", "TorchCtxManagerClassVariable")
-    opened = _part("variables", "ContextWrappingVariable")
-    _needed = opened.enter, opened.exit
-
-    class Enter(variable):  # type: ignore[misc, valid-type]
-        def call_function(self, tx: Any, arguments: Any, _keywords: Any) -> Any:
-            range_ = context_manager(_torchs()).call_function(tx, list(arguments), {})
-            range_.enter(tx)
-            return range_
-
-    class Leave(variable):  # type: ignore[misc, valid-type]
-        def call_function(self, tx: Any, arguments: Any, _keywords: Any) -> Any:
-            return arguments[0].realize().exit(tx)
-
-    _write(_by_id(), id(enter), lambda builder, _value: Enter(source=builder.source))
-    _write(_by_id(), id(leave), lambda builder, _value: Leave(source=builder.source))

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 
-from otel_recfn.pytorch.unavailable import BUILD_AHEAD, ObserverUnavailable
+from otel_recfn.model.errors import ObserverUnavailable
 
 MACOS = sys.platform == "darwin"
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 300
+BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
+"""A way out, for the end of a message."""
 
 
 def find_compiler() -> list[str]:

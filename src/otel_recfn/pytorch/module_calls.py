@@ -40,13 +40,16 @@ class ModuleCalls:
         if module is None:
             return None
         name = self._names.name(module)
-        captures_of_calls.see_module(module, name)
+        for called in list(captures_of_calls):
+            called.see_module(module, name)
         return None if self._hooks_announce() else name
 
     def _step(self, usual: str, frame: FrameType) -> str:
         optimizer = _first_argument(frame)
         if optimizer is not None:
-            captures_of_calls.see_optimizer(optimizer, self._optimizers.name(optimizer))
+            name = self._optimizers.name(optimizer)
+            for called in list(captures_of_calls):
+                called.see_optimizer(optimizer, name)
         return usual
 
 

@@ -1,7 +1,9 @@
 """Ranges of nn.Module calls and of optimizer steps.
 
-Where modules are called, PyTorch's function for it is watched (``module_hooks.py``): a call's range ends when the call is left,
-in whatever way. Steps are seen by PyTorch's public hooks:
+PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
+Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
+outside of the call, torch.compile compiles them and warns of them, and a call with hooks is dearer for the program. Steps are
+seen by PyTorch's public hooks:
 
     optimizer.step()                            stack of this thread
       pre hook ── begin, remember the frame ──► [ ..., step ]
@@ -19,20 +21,22 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import NamedTuple
+from types import FrameType, FunctionType
+from typing import Any, NamedTuple
 
+from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
+from otel_recfn.pytorch import details
 from otel_recfn.pytorch.evaluation import ThreadTraining
-from otel_recfn.pytorch.method_code import MethodCode
-from otel_recfn.pytorch.module_hooks import Handle, set_hooks
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.code_text import code_text
 from otel_recfn.support.failures import failure
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
@@ -74,7 +78,34 @@ class _Threads(threading.local):
         self.own = _OfThread()
 
 
-class ModuleRanges:
+class MethodCode:
+    """Which code a call of a module or a step of an optimizer runs: its method, looked at once for as long as it lives.
+
+    Args:
+        method: what it is called: ``forward``, ``step``.
+    """
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._texts: WeakIdentityMap[str] = WeakIdentityMap()
+
+    def of(self, subject: Any) -> str:
+        """``file(line): module.Class.forward``; empty where the call runs no Python function that we know."""
+        function = vars(subject).get(self._method) or getattr(type(subject), self._method, None)
+        function = getattr(function, "__func__", function)
+        known = self._texts.get(function)
+        return known if known is not None else self._look(function)
+
+    def _look(self, function: Any) -> str:
+        text = code_text(function)
+        try:
+            self._texts.set(function, text)
+        except TypeError:  # some objects can't be referred to weakly: None, for one
+            pass
+        return text
+
+
+class ModuleRanges(Source):
     """A source: opens a range for each module call and each optimizer step while it is enabled and something records.
 
     Args:
@@ -94,31 +125,27 @@ class ModuleRanges:
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._forward, self._step = MethodCode("forward"), MethodCode("step")
-        self._handles: list[Handle] = []
+        self._removals: list[Callable[[], object]] = []
         self._failed = False
         self._threads = _Threads()
         self._lock = ForkSafeLock()
 
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        return True
-
     def enable(self, wanted: Wanted) -> None:
         """Set the hooks, where they aren't set, and unless one has failed."""
         with self._lock:
-            if not self._handles and not self._failed:
-                self._handles = set_hooks(self, self._recorder)
+            if not self._removals and not self._failed:
+                self._removals = _set_hooks(self, self._recorder)
 
     def disable(self) -> None:
         """Take the hooks away. The ranges of calls that are still running end with these."""
         with self._lock:
-            handles, self._handles = self._handles, []
-            for handle in handles:
-                handle.remove()
+            removals, self._removals = self._removals, []
+            for remove in removals:
+                remove()
 
     def announces_now(self) -> bool:
         """Whether calls of modules become ranges now."""
-        return bool(self._handles)
+        return bool(self._removals)
 
     def enter_module(self, module: object) -> _Call:
         """A module is about to run."""
@@ -188,3 +215,81 @@ def _is_below(frame: FrameType, top: FrameType) -> bool:
             return True
         caller = caller.f_back
     return False
+
+
+def _set_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+    """Tell of begins while the recorder records, and of every end; what this torch lacks is left out. How to take them away."""
+    if details.find("is_compiling") is None:
+        return []
+    return [*_watch_modules(ranges, recorder), *_set_step_hooks(ranges, recorder)]
+
+
+def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+    function = details.find("module_call")
+    if not isinstance(function, FunctionType):
+        return []
+    # CPython 3.11 runs `super().__call__(x)` without a look at who watches, but not what that hands on.
+    inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
+    functions = (function, inner) if isinstance(inner, FunctionType) else (function,)
+    _native.watch_calls(functions, _enter(ranges, recorder), _leave(ranges), details.find("frame_observer"))
+    return [_native.unwatch_calls]
+
+
+def _enter(ranges: ModuleRanges, recorder: Recorder) -> Callable[[object], object]:
+    is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
+
+    def otel_recfn_enter(module: object) -> object:
+        try:
+            return None if not recorder.recording or is_compiling() or is_tracing() else ranges.enter_module(module)
+        except Exception as error:
+            ranges.give_up_unless_interrupted(error)
+            return None
+
+    return otel_recfn_enter
+
+
+def _leave(ranges: ModuleRanges) -> Callable[..., None]:
+    def otel_recfn_leave(call: Any, error: BaseException | None = None) -> None:
+        try:
+            ranges.leave_module(call, error)
+        except Exception as failed:
+            ranges.give_up_unless_interrupted(failed)
+
+    return otel_recfn_leave
+
+
+def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+    register_pre, register = details.find("step_pre_hook"), details.find("step_hook")
+    if register_pre is None or register is None:
+        return []
+    return [register_pre(_pre_hook(ranges, recorder)).remove, register(_post_hook(ranges)).remove]
+
+
+def _pre_hook(ranges: ModuleRanges, recorder: Recorder) -> Callable[..., None]:
+    """A plain function, as ``_post_hook``'s: torch.compile and torch.export see its first line and nothing more."""
+    is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
+
+    def otel_recfn_pre_hook(subject: object, *_arguments: object) -> None:
+        if is_compiling():
+            return
+        if recorder.recording and not is_tracing():
+            try:
+                ranges.enter_step(subject, sys._getframe(1))
+            except Exception as error:
+                ranges.give_up_unless_interrupted(error)
+
+    return otel_recfn_pre_hook
+
+
+def _post_hook(ranges: ModuleRanges) -> Callable[..., None]:
+    is_compiling = details.find("is_compiling")
+
+    def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
+        if is_compiling():
+            return
+        try:
+            ranges.leave_step(sys._getframe(1))
+        except Exception as error:
+            ranges.give_up_unless_interrupted(error)
+
+    return otel_recfn_post_hook

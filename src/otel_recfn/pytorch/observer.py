@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch import details, gpu_times, observer_build
 from otel_recfn.pytorch.backward_passes import BackwardPasses
 from otel_recfn.pytorch.future_callbacks import FutureCallbacks
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
@@ -49,7 +48,7 @@ _loaded: _Loaded | None = None
 _warned: set[str] = set()
 
 
-class TorchObserver:
+class TorchObserver(Source):
     """PyTorch's RecordFunction as a source. ``enable`` and ``disable`` from any thread; neither raises into the host."""
 
     name = "observer"
@@ -163,11 +162,6 @@ def step_aside() -> None:
 def loaded_library() -> ctypes.CDLL | None:
     """The library, if it was loaded."""
     return _loaded.library if _loaded is not None else None
-
-
-def is_loaded() -> bool:
-    """Whether operators can be observed in this process."""
-    return _loaded is not None
 
 
 def _load_once(core_api: int) -> None:

@@ -9,7 +9,6 @@ torch is never imported for it, so that an image can be prepared without the tim
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -23,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from otel_recfn.model.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache, cpp_compiler, private_cache, torch_installation
+from otel_recfn.pytorch.cpp_compiler import BUILD_AHEAD
 from otel_recfn.pytorch.torch_installation import TorchInstallation
-from otel_recfn.pytorch.unavailable import BUILD_AHEAD, ObserverUnavailable
 from otel_recfn.version import __version__
 
 log = logging.getLogger("otel_recfn")
@@ -171,25 +171,11 @@ def _name(torch: TorchInstallation, library: Library) -> str:
     return f"{library.name}-{cache_key(torch, library)}"
 
 
-def tell(message: str) -> None:
-    """Why the program stands still: in the log, or where that shows nothing of it, to who sits at the terminal."""
-    if log.isEnabledFor(logging.INFO) or not _is_at_terminal():
-        log.info("%s", message)
-    else:
-        with contextlib.suppress(OSError):  # the terminal is gone
-            print(f"otel-recfn: {message}", file=sys.stderr)
-
-
-def _is_at_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # the program has none, or closed it
-        return False
-
-
 def _compile_in(workshop: Path, cache: Path, torch: TorchInstallation, library: Library, compiler: list[str]) -> Path:
-    ahead = "`otel-recfn build` does it ahead of time"
-    tell(f"building {library.name} for torch {torch.version}, once, about {library.seconds} s; {ahead}")
+    log.warning(  # shown where nobody has set up logging, too: the program stands still
+        "building %s for torch %s, once, about %d s; `otel-recfn build` does it ahead of time",
+        *(library.name, torch.version, library.seconds),
+    )
     output = workshop / f"{library.name}.so"
     _compile(compiler, torch, library, output)
     built = build_cache.keep(output, cache, _name(torch, library))

@@ -13,14 +13,10 @@ import os
 import stat
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import CacheUnsafe
 
 ENVIRONMENT_VARIABLE = "OTEL_RECFN_CACHE_DIR"
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-class CacheUnsafe(RecfnError):
-    """The cache can't be trusted or can't be made; the message says what is wrong and what to do."""
 
 
 def chosen_directory() -> Path:

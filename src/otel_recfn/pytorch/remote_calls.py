@@ -16,10 +16,9 @@ from typing import Any
 
 from opentelemetry import context, propagate
 
-from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch import details
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.wrapped_function import WrappedFunction
 
 MARK = b"\notel-recfn"
@@ -28,7 +27,7 @@ END = b"}"
 """Of the headers. A pickle alone ends with a full stop."""
 
 
-class RemoteCalls:
+class RemoteCalls(Source):
     """Wraps the pickler of remote calls. A source without rows of its own.
 
     Args:
@@ -36,7 +35,6 @@ class RemoteCalls:
     """
 
     name = "rpc"
-    announces: EventSource | None = None
     needs: str | None = details.PYTHON["rpc_pickler"].place[0]
     launches = None
     """What ``before_launch`` gives."""
@@ -44,10 +42,6 @@ class RemoteCalls:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._wrappers: list[WrappedFunction] = []
-
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        return True
 
     def enable(self, _wanted: Wanted) -> None:
         """Carry contexts from now on."""

@@ -8,17 +8,63 @@ what keeps it in a thread has to give it up in time:
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from types import ModuleType
+from typing import Any
 
-from otel_recfn.pytorch import observer
-from otel_recfn.pytorch.profiler_starts import ProfilerStarts
+import wrapt
+
+from otel_recfn.pytorch import details, observer
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
-log = logging.getLogger("otel_recfn")
+WATCHED = ("profiler_start", "legacy_profiler_start")
+"""The details of PyTorch that are wrapped, by their names in ``details.PYTHON``."""
+IMPORTS_LEGACY = "torch.autograd.profiler_legacy"
+"""A module that imports the second one's function by its name, and may not have been imported yet."""
+
+
+class ProfilerStarts:
+    """Tells when a profiler of PyTorch's is about to start: PyTorch has no hook for that, so what these call first is wrapped.
+
+    Args:
+        before: called in the thread in which a profiler is about to start. Must not raise.
+    """
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        self._wrapped: list[tuple[ModuleType, str, object, object]] = []
+
+    def watch(self) -> bool:
+        """Begin to tell. False where this torch lacks one of the functions, which is logged: nothing is told then."""
+        if any(details.find(name) is None for name in WATCHED):
+            return False
+        kineto, legacy = (details.PYTHON[name].place for name in WATCHED)
+        for place in (kineto, legacy, (IMPORTS_LEGACY, legacy[1])):
+            self._wrap(*place)
+        return True
+
+    def unwatch(self) -> None:
+        """Tell no more. Our wrapper stays, which is harmless, where others have wrapped it since or imported it by name."""
+        for module, name, function, wrapper in self._wrapped:
+            if getattr(module, name, None) is wrapper:
+                setattr(module, name, function)
+        self._wrapped = []
+
+    def _wrap(self, module_name: str, name: str) -> None:
+        module = sys.modules.get(module_name)
+        function = getattr(module, name, None)
+        if module is None or not callable(function):
+            return
+        wrapper = wrapt.FunctionWrapper(function, self._tell_and_call)
+        setattr(module, name, wrapper)
+        self._wrapped.append((module, name, function, wrapper))
+
+    def _tell_and_call(self, function: Callable[..., Any], _instance: object, args: Any, keywords: Any) -> Any:
+        self._before()
+        return function(*args, **keywords)
 
 
 class _Owners:
@@ -54,7 +100,7 @@ class ThreadMemory:
     def keep(self, owner: Hashable) -> None:
         """Record the thread's memory until every owner has given it up, or the thread ends."""
         owners = self._owners()
-        if owner in owners or not observer.is_loaded():
+        if owner in owners or observer.loaded_library() is None:
             return
         if owners or self._one_thread_more():
             owners.add(owner)

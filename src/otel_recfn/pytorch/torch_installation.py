@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
+from otel_recfn.model.errors import ObserverUnavailable
 
 
 @dataclass(frozen=True)

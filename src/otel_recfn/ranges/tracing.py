@@ -14,8 +14,3 @@ def is_traced() -> bool:
 def yes() -> bool:
     """Traced in place of a function whose answer in compiled code is True."""
     return True
-
-
-def no() -> bool:
-    """Traced in place of a function whose answer in compiled code is False."""
-    return False

@@ -7,7 +7,7 @@ docs/settings.md; a test says when that was forgotten.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -309,14 +309,9 @@ def sdk_is_disabled() -> bool:
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def variables_of(settings: Iterable[Setting | OfTheProcess]) -> list[str]:
-    """Their names in the environment."""
-    return [each.variable for each in settings if each.variable]
-
-
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """What to say of each variable that looks like one of ours and is none, with the one that was probably meant."""
-    known = [variable for each in (SETTINGS, OF_THE_PROCESS) for variable in variables_of(each)]
+    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in OF_THE_PROCESS]]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
         import difflib
@@ -337,3 +332,27 @@ class OfTheProcess(NamedTuple):
 
 
 OF_THE_PROCESS = (OfTheProcess(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
+
+ITS_OWN = {
+    "acc_events": (None, False),
+    "custom_trace_id_callback": (None,),
+    "execution_trace_observer": (None,),
+    "experimental_config": (None,),
+    "use_cuda": (None, False),
+}
+"""Keywords of torch.profiler.profile that ``profile(...)`` refuses, each with the values that ask for nothing."""
+NO_EFFECT = "post_processing_timeout_s"
+"""How long Kineto may take at the end: there is no Kineto here."""
+
+
+def refuse_others(keywords: dict[str, Any]) -> None:
+    """Refuse keywords that ``profile(...)`` has no parameter for.
+
+    Raises:
+        SettingError: one asks for something.
+    """
+    for name, value in keywords.items():
+        if name not in ITS_OWN and name != NO_EFFECT:
+            raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
+        if name in ITS_OWN and not any(value is allowed for allowed in ITS_OWN[name]):
+            raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")

@@ -78,14 +78,8 @@ def _refusal(name: str, value: object, allowed: str) -> SettingError:
     return SettingError(f"{name}={safe_text(repr(value))} is not allowed; allowed: {allowed}")
 
 
-def _provider(value: Any) -> Any:
-    if isinstance(value, type) or (value is not None and not callable(getattr(value, "get_tracer", None))):
-        raise TypeError
-    return value
-
-
-def _meter_provider(value: Any) -> Any:
-    if isinstance(value, type) or (value is not None and not callable(getattr(value, "get_meter", None))):
+def _object_with(method: str, value: Any) -> Any:
+    if isinstance(value, type) or (value is not None and not callable(getattr(value, method, None))):
         raise TypeError
     return value
 
@@ -189,12 +183,7 @@ def _parse_bool(text: str) -> bool:
     return meanings[text.lower()]
 
 
-def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
-    """A check for whole numbers from ``least`` up to ``most``."""
-    return partial(_checked_number, least, most)
-
-
-def _checked_number(least: int, most: int | None, value: Any) -> int:
+def _whole_number(least: int, most: int | None, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         raise ValueError
     return int(value)
@@ -230,7 +219,7 @@ def _parse_calls(text: str) -> bool | PythonCalls:
 
 
 def _budget(value: Any) -> int | None:
-    return None if value is None else whole_number(1, MOST_SPANS)(value)
+    return None if value is None else _whole_number(1, MOST_SPANS, value)
 
 
 def _parse_budget(text: str) -> int | None:
@@ -239,8 +228,8 @@ def _parse_budget(text: str) -> int | None:
 
 _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
 
-PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", _provider)
-METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", _meter_provider)
+PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", partial(_object_with, "get_tracer"))
+METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", partial(_object_with, "get_meter"))
 ACTIVITIES: Kind[Any] = Kind("None or [ProfilerActivity.CPU]; what a GPU does is not recorded: use torch.profiler", _activities)
 SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
 READY: Kind[Any] = Kind("None or a function of the profile", _callable)
@@ -270,7 +259,7 @@ DURATION: Kind[float] = Kind("a number of seconds, zero or more", _duration, "a 
 
 def _bytes_kind(least: int, most: int) -> Kind[int]:
     allowed = f"from {least} to {most}"
-    return Kind(f"a whole number of bytes {allowed}", whole_number(least, most), f"a whole number {allowed}", int)
+    return Kind(f"a whole number of bytes {allowed}", partial(_whole_number, least, most), f"a whole number {allowed}", int)
 
 
 BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
@@ -294,4 +283,4 @@ BUDGET: Kind[int | None] = Kind(
     f"none (no limit) or a whole number from 1 to {MOST_SPANS}",
     _parse_budget,
 )
-EVENTS: Kind[int] = Kind("a whole number from 1", whole_number(1))
+EVENTS: Kind[int] = Kind("a whole number from 1", partial(_whole_number, 1, None))

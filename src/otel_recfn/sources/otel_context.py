@@ -16,11 +16,11 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import TraceFlags
 
-from otel_recfn.model.events import ContextFlag, EventSource
+from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import ContextReading
 from otel_recfn.sources.open_steps import begins_now, is_suppressed, seen_in_step, shown_steps
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.seen_spans import remember_current, seen_spans
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("otel_recfn")
 
-WRAPPED = ("attach", "detach", "get_current")
 _EMPTY = Context()
 
 
-class ContextWatcher:
+class ContextWatcher(Source):
     """Connects OpenTelemetry's current context with a recorder. A source without rows of its own.
 
     Args:
@@ -44,8 +43,6 @@ class ContextWatcher:
     """
 
     name = "context"
-    announces: EventSource | None = None
-    needs: str | None = None
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -55,10 +52,6 @@ class ContextWatcher:
         self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
         self._told = False
-
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        return True
 
     def enable(self, wanted: Wanted) -> None:
         """Wrap the three functions, be the recorder's context reader, and show the program the ranges that are to be shown."""
@@ -72,14 +65,12 @@ class ContextWatcher:
         self._show(None)
         self._recorder.set_context_reader(None)
         with self._lock:
-            self._wrappers = [wrapper for wrapper in self._wrappers if not wrapper.remove()]
+            self._unwrap()
             self._watching = False
 
     def _watch(self) -> None:
         with self._lock:
-            self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.revive(_call_all_three)]
-            if len(self._wrappers) < len(WRAPPED):
-                self._wrap()
+            self._wrap()
             self._watching = True
         self._recorder.set_context_reader(self.read)
 
@@ -91,12 +82,12 @@ class ContextWatcher:
 
     def status(self) -> str:
         """How changes are noticed, in words."""
-        active = [wrapper for wrapper in self._wrappers if wrapper.active]
-        if not active:
+        if not self._wrappers:
             return "not watching"
-        if active[0].target is otel_context:
+        target = self._wrappers[0].target
+        if target is otel_context:
             return "watching opentelemetry.context.attach and detach (the runtime context object could not be changed)"
-        return f"watching attach and detach of {type(active[0].target).__name__}"
+        return f"watching attach and detach of {type(target).__name__}"
 
     def read(self) -> ContextReading | None:
         """What is current in the calling thread or task; None where nothing is. Never raises."""
@@ -142,7 +133,7 @@ class ContextWatcher:
     def _attached_context(self) -> Context:
         """What is attached, without our ranges and steps."""
         for wrapper in self._wrappers:
-            if wrapper.name == "get_current" and wrapper.active:
+            if wrapper.name == "get_current":
                 context: Context = wrapper.original()
                 return context
         return otel_context.get_current()
@@ -161,21 +152,20 @@ class ContextWatcher:
             "get_current": self._after_get_current,
         }
         for target in (getattr(otel_context, "_RUNTIME_CONTEXT", None), otel_context):
-            missing = set(WRAPPED) - {wrapper.name for wrapper in self._wrappers}
             try:
-                for name in sorted(missing):
-                    self._wrap_one(WrappedFunction(target, name, after[name]))
+                for name, each in after.items():
+                    wrapper = WrappedFunction(target, name, each)
+                    self._wrappers.append(wrapper)  # before it is installed, so that none is left there that nobody knows
+                    wrapper.install()
             except (AttributeError, TypeError):  # not there, or its class allows no attributes
-                continue
-            return
+                self._unwrap()
+            else:
+                return
 
-    def _wrap_one(self, wrapper: WrappedFunction) -> None:
-        self._wrappers.append(wrapper)  # before it is installed, so that none is left there that nobody knows
-        try:
-            wrapper.install()
-        except (AttributeError, TypeError):
-            self._wrappers.remove(wrapper)
-            raise
+    def _unwrap(self) -> None:
+        for wrapper in self._wrappers:
+            wrapper.remove()
+        self._wrappers = []
 
     def _after_attach(self, token: Any, context: Any = None) -> Any:
         span = trace.get_current_span(context)
@@ -199,10 +189,6 @@ class ContextWatcher:
         if not self._told:
             self._told = True
             log.exception(message)
-
-
-def _call_all_three() -> None:
-    otel_context.detach(otel_context.attach(otel_context.get_current()))
 
 
 def _reading_of_range(range_: TaskEntry, span: object, flags: ContextFlag) -> ContextReading:

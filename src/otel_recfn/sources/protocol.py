@@ -51,23 +51,20 @@ class Wanted:
 class Source(Protocol):
     """One that raises is disabled, used no more and logged once; the program and the other sources go on."""
 
-    @property
-    def name(self) -> str:
-        """Short and stable: it stands in log messages and before the source's counters."""
+    name: str
+    """Short and stable: it stands in log messages and before the source's counters."""
 
-    @property
-    def announces(self) -> EventSource | None:
-        """The ``source`` of its rows, by which captures ask for it; None: it has no rows and serves every capture."""
-
-    @property
-    def needs(self) -> str | None:
-        """A module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
+    announces: EventSource | None = None
+    """The ``source`` of its rows, by which captures ask for it; None: it has no rows and serves every capture."""
+    needs: str | None = None
+    """A module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
 
     def prepare(self) -> bool:
         """What takes long, before ``enable`` and with no lock held; at once where it is done already. From any thread.
 
         False where the source can't be had here, after it said in the log why: it isn't enabled then.
         """
+        return True
 
     def enable(self, wanted: Wanted) -> None:
         """Announce from now on, or go on with what is wanted now. The recorder may not have been started yet."""

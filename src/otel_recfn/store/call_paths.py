@@ -1,10 +1,11 @@
-"""Rows put together by call path: a path for each name below each path, as columns.
+"""Rows put together by call path, a path for each name below each path, as columns; and what the ranges of each come to.
 
 Works a level at a time: the outermost rows by name, then the rows below these by path and name, and so on.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from otel_recfn.batches.number_sets import places_in
 
 Places = NDArray[np.int64]
+Amounts = NDArray[np.int64]
+NO_TIME = np.iinfo(np.int64).max
 
 
 class Paths(NamedTuple):
@@ -60,3 +63,45 @@ def _below(rows: Places, by_above: Places, sorted_above: Places) -> Places:
     begin, lengths = begin[lengths > 0], lengths[lengths > 0]
     found: Places = by_above[places_in(begin, lengths)]
     return found
+
+
+@dataclass(frozen=True)
+class PathSums:
+    """Columns, an entry for each path. Times in nanoseconds.
+
+    Attributes:
+        count: how many ranges.
+        total_ns: from begin to end, summed.
+        self_ns: the same without direct children.
+        shortest_ns: NO_TIME where there is no range.
+        longest_ns: 0 where there is none.
+    """
+
+    count: Amounts
+    total_ns: Amounts
+    self_ns: Amounts
+    shortest_ns: Amounts
+    longest_ns: Amounts
+
+
+def sums_of_ranges(
+    path: Places, paths: int, durations: Amounts, self_ns: Amounts, counted: NDArray[np.bool_] | None = None
+) -> PathSums:
+    """The sums of ranges by path.
+
+    Args:
+        path: of each range.
+        paths: how many there are.
+        durations: of each range.
+        self_ns: of each range.
+        counted: which ranges are the path's own; of others it has the time for themselves alone. None: all.
+    """
+    own = np.zeros(paths, np.int64)
+    np.add.at(own, path, self_ns)
+    if counted is not None:
+        path, durations = path[counted], durations[counted]
+    total, shortest, longest = np.zeros(paths, np.int64), np.full(paths, NO_TIME, np.int64), np.zeros(paths, np.int64)
+    np.add.at(total, path, durations)
+    np.minimum.at(shortest, path, durations)
+    np.maximum.at(longest, path, durations)
+    return PathSums(np.bincount(path, minlength=paths), total, own, shortest, longest)

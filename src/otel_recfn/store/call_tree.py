@@ -1,19 +1,18 @@
 """Ranges summed up by call path: what ran in what, how often, and for how long.
 
-rows ──► labels ──► call_paths ──► PathSums ──► CallTree ──► merged with others, read, or printed
+rows ──► labels ──► call_paths ──► PathSums ──► CallTree ──► read, or printed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
 import numpy as np
 
-from otel_recfn.store.call_paths import Places, call_paths
-from otel_recfn.store.path_sums import PathSums, sums_of_sums
+from otel_recfn.store.call_paths import PathSums, Places
 from otel_recfn.store.text_table import Column, render, share_text, time_text
 
 
@@ -28,7 +27,6 @@ class CallPath:
         self_cpu_time_total: the same without direct children that ran on the same thread.
         cpu_time_min: microseconds of the shortest one; 0 where there is none.
         cpu_time_max: of the longest one.
-        histogram: how many took 0 ns, 1 ns, 2 to 3 ns, 4 to 7 ns and so on, in 64 counts.
     """
 
     path: tuple[str, ...]
@@ -37,7 +35,6 @@ class CallPath:
     self_cpu_time_total: float
     cpu_time_min: float
     cpu_time_max: float
-    histogram: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -88,7 +85,7 @@ class CallTree(Sequence[CallPath]):
         count, total, own = int(sums.count[path]), int(sums.total_ns[path]), int(sums.self_ns[path])
         shortest = int(sums.shortest_ns[path]) if count else 0
         times = (total / 1000, own / 1000, shortest / 1000, int(sums.longest_ns[path]) / 1000)
-        return CallPath(self._paths[path], count, *times, tuple(sums.histogram[path].tolist()))
+        return CallPath(self._paths[path], count, *times)
 
     @overload
     def __getitem__(self, index: int) -> CallPath: ...
@@ -141,21 +138,6 @@ class CallTree(Sequence[CallPath]):
 
     def __repr__(self) -> str:
         return f"<CallTree of {len(self)} paths, {int(self._sums.count.sum())} ranges>"
-
-    @staticmethod
-    def merged(trees: Iterable[CallTree]) -> CallTree:
-        """The tree of all their ranges together."""
-        parts = list(trees)
-        numbers: dict[str, int] = {}
-        above, label, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-        for tree in parts:
-            own = np.array([numbers.setdefault(name, len(numbers)) for name in tree._names], np.int64)
-            above.append(np.where(tree._above >= 0, tree._above + first, -1))
-            label.append(own[tree._label] if len(tree) else tree._label)
-            first += len(tree)
-        paths = call_paths(np.concatenate(above), np.concatenate(label))
-        sums = sums_of_sums(paths.of_row, len(paths.above), [tree._sums for tree in parts])
-        return CallTree(paths.above, paths.label, list(numbers), sums)
 
 
 def _columns(whole: float) -> list[Column[CallPath]]:

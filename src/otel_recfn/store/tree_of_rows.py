@@ -14,9 +14,8 @@ from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventKind, EventSource
 from otel_recfn.model.sources import SOURCES
 from otel_recfn.model.tables import Track
-from otel_recfn.store.call_paths import Paths, Places, call_paths
+from otel_recfn.store.call_paths import Amounts, Paths, PathSums, Places, call_paths, sums_of_ranges
 from otel_recfn.store.call_tree import CallTree
-from otel_recfn.store.path_sums import Amounts, PathSums, sums_of_ranges
 
 By = Literal["name", "thread", "module"]
 OUTSIDE = "(in no module)"

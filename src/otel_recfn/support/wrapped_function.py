@@ -27,7 +27,6 @@ class WrappedFunction:
         self.target, self.name, self.active = target, name, True
         self._had_own = name in vars(target)
         self.original: Callable[..., Any] = getattr(target, name)
-        self._called = False
         self._after = after
         self._wrapper = functools.update_wrapper(functools.partial(self._watched), self.original)
 
@@ -36,7 +35,6 @@ class WrappedFunction:
         setattr(self.target, self.name, self._wrapper)
 
     def _watched(self, *args: Any, **kwargs: Any) -> Any:
-        self._called = True
         result = self.original(*args, **kwargs)
         if not self.active:
             return result
@@ -48,28 +46,12 @@ class WrappedFunction:
             log.debug("watching %s failed", self.name, exc_info=True)
             return result
 
-    @property
-    def is_installed(self) -> bool:
-        """Whether it is what callers of the function get first."""
-        return vars(self.target).get(self.name) is self._wrapper
-
-    def remove(self) -> bool:
-        """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on. Whether it is gone."""
+    def remove(self) -> None:
+        """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on."""
         self.active = False
-        if not self.is_installed:
-            return False
+        if vars(self.target).get(self.name) is not self._wrapper:
+            return
         if self._had_own:
             setattr(self.target, self.name, self.original)
         else:
             delattr(self.target, self.name)
-        return True
-
-    def revive(self, call: Callable[[], object]) -> bool:
-        """Be active again, if ``call``, which calls the function, still comes by here.
-
-        It doesn't where somebody wrapped the function after us and then put back what was there before us.
-        """
-        self._called = False
-        call()
-        self.active = self._called
-        return self.active

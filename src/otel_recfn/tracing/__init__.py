@@ -5,7 +5,8 @@ graph = trace(model, x)
 print(graph)
 """
 
+from otel_recfn.model.errors import TraceError
 from otel_recfn.tracing.graph import Graph, Node, Source, Value
-from otel_recfn.tracing.trace import TraceError, trace
+from otel_recfn.tracing.trace import trace
 
 __all__ = ["Graph", "Node", "Source", "TraceError", "Value", "trace"]

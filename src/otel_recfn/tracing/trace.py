@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import TraceError
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
@@ -25,10 +25,6 @@ DEEPEST = 20
 """A list that is nested deeper, or within itself, is a constant."""
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types of constants: that two objects of them are the same one says nothing."""
-
-
-class TraceError(RecfnError, TypeError):
-    """A function can't be traced."""
 
 
 def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -> Graph:

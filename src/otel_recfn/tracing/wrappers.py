@@ -26,7 +26,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from otel_recfn.model.arguments import INT64, whole_number
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import OperatorMissingError
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.watched import Unwatched, Watched
@@ -35,10 +35,6 @@ from otel_recfn.tracing.operator import Constant, Guard, Operator, Option, Recor
 __all__ = ["Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library"]
 
 log = logging.getLogger("otel_recfn")
-
-
-class OperatorMissingError(RecfnError, LookupError):
-    """A wrapper was called whose operator isn't there."""
 
 
 class Library:

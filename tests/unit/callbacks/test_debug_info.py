@@ -10,7 +10,6 @@ import pytest
 
 from otel_recfn.callbacks import debug_info
 from otel_recfn.callbacks.debug_info import (
-    DebugInfoError,
     DebugInfoGuard,
     DebugInfoKind,
     debug_info_get,
@@ -21,6 +20,7 @@ from otel_recfn.callbacks.debug_info import (
     set_current_debug_info,
 )
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.model.errors import DebugInfoError
 from patience import PATIENCE_S
 
 PROFILER, TEST = DebugInfoKind.PROFILER_STATE, DebugInfoKind.TEST_INFO

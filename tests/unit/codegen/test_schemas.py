@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.codegen.operators import GeneratorError, Kind, Operator, SchemaError, SchemaType
+from otel_recfn.codegen.operators import Kind, Operator, SchemaType
 from otel_recfn.codegen.rules import Input, Wrapping, facts_of, rules_of
 from otel_recfn.codegen.schemas import operators_of, read_entries
+from otel_recfn.model.errors import GeneratorError, SchemaError
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

@@ -13,8 +13,8 @@ import pytest
 
 from otel_recfn import cli, profile
 from otel_recfn.codegen.generate import generate, stale_files, write
-from otel_recfn.codegen.operators import GeneratorError, SchemaError
 from otel_recfn.codegen.shards import Request, shard_of
+from otel_recfn.model.errors import GeneratorError, SchemaError
 from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]

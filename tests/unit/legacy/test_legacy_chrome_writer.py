@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.legacy.config import EventKind, ProfilerError
+from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.record_profile import write_profiler_events_to_stream
+from otel_recfn.model.errors import ProfilerError
 
 START = LegacyEvent(EventKind.MARK, "__start_profile", 1, cpu_ns=1_000_000)
 

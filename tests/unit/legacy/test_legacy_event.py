@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_cuda import FakeCuda
-from otel_recfn.legacy.config import EventKind, ProfilerError
+from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.model.errors import ProfilerError
 
 pytestmark = pytest.mark.one_python
 

@@ -9,7 +9,7 @@ from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
-from otel_recfn.callbacks.debug_info import DebugInfoError, DebugInfoGuard, DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.legacy import (
     ActiveProfilerType,
@@ -25,6 +25,7 @@ from otel_recfn.legacy import (
     run,
 )
 from otel_recfn.legacy.config import EventKind
+from otel_recfn.model.errors import DebugInfoError
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder

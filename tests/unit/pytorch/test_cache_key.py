@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_recfn.model.errors import ObserverUnavailable
 from otel_recfn.pytorch import cpp_compiler, observer_build
 from otel_recfn.pytorch.observer_build import LIBRARIES, Library
 from otel_recfn.pytorch.torch_installation import TorchInstallation
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, FAILING, runs, use_compiler
 
+from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
 from otel_recfn.pytorch import observer_build, private_cache
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
-from otel_recfn.pytorch.private_cache import CacheUnsafe
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use_compiler
 
+from otel_recfn.model.errors import ObserverUnavailable
 from otel_recfn.pytorch import cpp_compiler, observer_build, torch_installation
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 
 pytestmark = pytest.mark.one_python
 

@@ -12,10 +12,9 @@ import pytest
 from fake_compilers import COPYING, use_compiler
 
 from forked import in_child
+from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
 from otel_recfn.pytorch import observer_build, private_cache
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
-from otel_recfn.pytorch.private_cache import CacheUnsafe
-from otel_recfn.pytorch.unavailable import ObserverUnavailable
 
 pytestmark = [
     pytest.mark.one_python,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_recfn.model.errors import CacheUnsafe
 from otel_recfn.pytorch import private_cache
-from otel_recfn.pytorch.private_cache import CacheUnsafe
 
 
 @pytest.fixture

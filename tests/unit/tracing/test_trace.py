@@ -16,11 +16,12 @@ import pytest
 
 from otel_recfn import PropagatingExecutor, RecordFunctionCallback, add_global_callback, propagate, remove_callback
 from otel_recfn.callbacks import thread_locals
+from otel_recfn.model.errors import OperatorMissingError
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import Graph, TraceError, trace
 from otel_recfn.tracing.operator import Option, Recorded
 from otel_recfn.tracing.trace import TracerWarning
-from otel_recfn.tracing.wrappers import Library, OperatorMissingError
+from otel_recfn.tracing.wrappers import Library
 
 A = np.arange(4.0)
 B = np.ones(4)

@@ -1,8 +1,7 @@
-// The durations of a batch: which series each row belongs to, and the sums that it is added to.
+// Adds the durations of a batch to the sums of their series, and to counts between given bounds. Without the GIL.
 #pragma once
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"
-#include "metrics/duration_buckets.hpp"
 #include "model/events.hpp"
 
 #include <algorithm>
@@ -11,6 +10,44 @@
 #include <vector>
 
 namespace recfn {
+
+// How many bits a duration has: durations of as many bits are within a factor of two.
+inline size_t bits_of(int64_t ns) { return ns == 0 ? 0 : 64 - static_cast<size_t>(__builtin_clzll(static_cast<uint64_t>(ns))); }
+
+// Bucket n of a series counts durations of at least n of the bounds.
+class BoundBuckets {
+ public:
+  BoundBuckets(const int64_t* least_ns, size_t bounds, int64_t* counts)
+      : least_ns_(least_ns, least_ns + bounds), buckets_(bounds + 1), counts_(counts) {
+    for (size_t bits = 0; bits < kBits; ++bits) {
+      const int64_t lowest = bits == 0 ? 0 : int64_t{1} << (bits - 1);
+      const int64_t highest = bits == 0 ? 0 : lowest - 1 + lowest;
+      below_[bits] = bucket_of(lowest);
+      most_ = std::max(most_, bucket_of(highest) - below_[bits]);
+    }
+    least_ns_.resize(bounds + most_, INT64_MAX);
+  }
+
+  void add(size_t series, int64_t ns) {
+    const size_t below = below_[bits_of(ns)];
+    size_t bucket = below;  // the bounds between durations of as many bits are few: all are compared, without a branch
+    for (size_t bound = below; bound < below + most_; ++bound) bucket += ns >= least_ns_[bound];
+    ++counts_[series * buckets_ + std::min(bucket, buckets_ - 1)];
+  }
+
+ private:
+  static constexpr size_t kBits = 64;  // a duration has 63 at most
+
+  size_t bucket_of(int64_t ns) const {
+    return static_cast<size_t>(std::upper_bound(least_ns_.begin(), least_ns_.end(), ns) - least_ns_.begin());
+  }
+
+  std::vector<int64_t> least_ns_;
+  size_t below_[kBits];
+  size_t most_ = 0;
+  size_t buckets_;
+  int64_t* counts_;
+};
 
 // Instead of a series' number.
 enum NoSeries : int32_t { kNoSeries = -1, kUnknownSeries = -2 };
@@ -50,12 +87,11 @@ struct DurationsOfRows {
 
 // Added to without the GIL, and without memory of its own.
 struct DurationSums {
-  enum Of { kCount, kTotal, kLeast, kMost, kLast, kZeros, kFields = 8 };  // of a series, in nanoseconds
+  enum Of { kCount, kTotal, kLeast, kMost, kLast, kFields = 8 };  // of a series, in nanoseconds; 64 bytes
 
   int64_t* series;
   size_t series_count;
   std::vector<BoundBuckets> bounded;
-  std::vector<PowerBuckets> powers;
 
   // The series of each row is known, or it has none.
   void add(const int32_t* numbers, Py_ssize_t rows, const DurationsOfRows& durations) {
@@ -73,9 +109,7 @@ struct DurationSums {
     ++sums[kCount];
     sums[kTotal] += ns;
     sums[kLast] = ns;
-    sums[kZeros] += ns == 0;
     for (auto& buckets : bounded) buckets.add(number, ns);
-    for (auto& buckets : powers) buckets.add(number, ns);
   }
 };
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <string>
 
-#include "core/json_string.hpp"
 #include "core/record.hpp"
 #include "core/utf8.hpp"
 #include "pytorch/range_details.hpp"
@@ -16,6 +15,24 @@ constexpr bool kHasWords = kTold<decltype(details::inputs)> && compiles<const c1
     value.isString(), value.toStringRef().data(), value.toStringRef().size(), void()) {});
 
 inline bool is_counted_by_words(const char* operator_name) { return std::strcmp(operator_name, "aten::conv2d") == 0; }
+
+// The text of UTF-8 as a JSON string.
+inline void append_json_string(std::string& out, const char* data, uint32_t size) {
+  static const char digits[] = "0123456789abcdef";
+  out += '"';
+  for (const char* at = data; at != data + size; ++at) {
+    const auto byte = static_cast<unsigned char>(*at);
+    if (byte < 0x20) {
+      out += "\\u00";
+      out += digits[byte >> 4];
+      out += digits[byte & 15];
+      continue;
+    }
+    if (byte == '"' || byte == '\\') out += '\\';
+    out += *at;
+  }
+  out += '"';
+}
 
 // Empty where there are none. May throw what reading the inputs throws.
 template <typename Inputs>

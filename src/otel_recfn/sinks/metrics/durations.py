@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.adding import add_durations, find_series
-from otel_recfn.sinks.metrics.buckets import Layout
 from otel_recfn.sinks.metrics.sdk_streams import SdkStreams
-from otel_recfn.sinks.metrics.series import MAX_SERIES, Series, SeriesTable, Slots
-from otel_recfn.sinks.metrics.sums import MIN_CAPACITY, DurationSums
+from otel_recfn.sinks.metrics.series import MAX_SERIES, Series, SeriesTable
+from otel_recfn.sinks.metrics.sums import DurationSums
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
-
-_NO_BUCKETS = Layout((), ())
 
 
 class Taken(NamedTuple):
     """Sums, and where they go."""
 
-    streams: SdkStreams | None
-    """None where the SDK's insides are others."""
+    streams: SdkStreams
     sums: DurationSums
     series: list[Series | None]
     """By number, those of the sums and maybe more."""
@@ -37,44 +30,21 @@ class Durations:
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self._lock = ForkSafeLock()
         self._table = SeriesTable(max_series)
-        self._streams: SdkStreams | None = None
-        self._sums: DurationSums | None = None
-        self._numbers: Slots = np.empty(0, np.int32)
-        self._earlier: list[Taken] = []
-        """For the readers that there were before."""
+        self._untaken: list[Taken] = []
+        """What nobody has taken yet: of the readers that there are, and of those that there were before."""
 
-    def add(self, batch: Batch, streams: SdkStreams | None) -> None:
+    def add(self, batch: Batch, streams: SdkStreams) -> None:
         """Add a batch, for these streams."""
         with self._lock:
-            numbers = self._numbers_of(batch)
-            sums = self._sums
-            if sums is None or streams is not self._streams:
-                sums = self._begin(streams)
-            self._sums = sums.grown(len(self._table))
-            add_durations(batch, numbers, self._sums)
-
-    def _numbers_of(self, batch: Batch) -> Slots:
-        """The series of each row; new ones are met here."""
-        if len(self._numbers) < len(batch):
-            self._numbers = np.empty(2 * len(batch), np.int32)
-        slots, numbers = self._table.slots(batch), self._numbers[: len(batch)]
-        if unknown := find_series(batch, slots, numbers):
-            self._table.learn(unknown)
-            find_series(batch, slots, numbers)
-        return numbers
-
-    def _begin(self, streams: SdkStreams | None) -> DurationSums:
-        sums = DurationSums(_NO_BUCKETS if streams is None else streams.layout, max(MIN_CAPACITY, len(self._table)))
-        if self._sums is not None:
-            self._earlier.append(Taken(self._streams, self._sums, self._table.series))
-        self._streams, self._sums = streams, sums
-        return sums
+            numbers = self._table.numbers_of(batch)
+            if not self._untaken or self._untaken[-1].streams is not streams:
+                self._untaken.append(Taken(streams, DurationSums(streams.least_ns), self._table.series))
+            sums = self._untaken[-1].sums.grown(len(self._table))
+            self._untaken[-1] = self._untaken[-1]._replace(sums=sums)
+            sums.add(batch, numbers)
 
     def take(self) -> list[Taken]:
         """All sums, which begin anew."""
         with self._lock:
-            taken, self._earlier = self._earlier, []
-            if self._sums is not None:
-                taken.append(Taken(self._streams, self._sums, self._table.series))
-            self._sums = None
+            taken, self._untaken = self._untaken, []
             return taken

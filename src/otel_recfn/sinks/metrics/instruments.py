@@ -13,14 +13,16 @@ it, and while somebody forks it tells nothing.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Meter, NoOpMeter, NoOpMeterProvider, Observation
 
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.metrics.buckets import SECOND_NS
 from otel_recfn.sinks.metrics.durations import Taken
 from otel_recfn.sinks.metrics.pipeline import COUNTERS, QUEUES, Counter, Report, Told, Values
 from otel_recfn.sinks.metrics.sdk_streams import (
@@ -32,30 +34,28 @@ from otel_recfn.sinks.metrics.sdk_streams import (
     SeriesSums,
 )
 from otel_recfn.sinks.metrics.series import Series
-from otel_recfn.sinks.metrics.sums import Of
+from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import at_work_unless_forking
+from otel_recfn.support.weak_identity import WeakIdentityMap
+from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
 BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
 """In seconds, where no view says otherwise."""
 
+_PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider", NoOpMeterProvider)
+"""What stands for the global provider until it is set."""
 _log = logging.getLogger(__name__)
 
 
-class Feed(Protocol):
-    """Where metrics come from: a sink."""
-
-    def take(self) -> list[Taken]:
-        """Sums of durations since the last time."""
-
-    def take_exemplars(self) -> dict[Series, Exemplar]:
-        """Spans that were sent since the last time."""
+Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
+"""Where metrics come from, a sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
 
 
 class Instruments:
-    """Made by ``meters.py``, once for each meter.
+    """Made by ``instruments_of``, once for each meter.
 
     Args:
         meter: of the SDK, or another one.
@@ -66,44 +66,30 @@ class Instruments:
         self._feeds: dict[Feed, Told] = {}
         self._left: list[Taken] = []
         self._ended: Values = {}
-        self._totals: dict[Series | None, tuple[int, int]] = {}
-        """Counts and nanoseconds where there are no histograms."""
-        self._meter = meter
         self._streams: SdkStreams | None = None
-        self._changed = self._has_totals = False
+        self._told_of_change = False
         self._histogram = _histogram(meter)
         for each in COUNTERS:
-            callback = self._observe_first if each is COUNTERS[0] else partial(self._observe, each)
-            meter.create_observable_counter(each.name, [callback], each.unit, each.description)
+            meter.create_observable_counter(each.name, [partial(self._observe, each)], each.unit, each.description)
         for each in QUEUES:
-            waiting = partial(self._observe_queue, each)
-            meter.create_observable_up_down_counter(each.name, [waiting], each.unit, each.description)
+            meter.create_observable_up_down_counter(each.name, [partial(self._observe, each)], each.unit, each.description)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
-        """Where durations go now; None for counters of counts and times. Not to be called from a callback."""
-        if not self._changed:
-            try:
-                if self._streams is None or not self._streams.are_current:
-                    self._streams = SdkStreams(self._histogram)
-                return self._streams
-            except ChangedSdkError as error:
-                self._note_changed(error)
-        if not self._has_totals:
-            self._has_totals = True
-            self._make_totals()
-        return None
-
-    @property
-    def asked(self) -> bool:
-        """Whether any reader takes durations, as far as is known: before the first batch, yes."""
-        return self._streams is None or self._changed or self._streams.asked
+        """Where durations go now; None where nobody takes them. Not to be called from a callback."""
+        try:
+            if self._streams is None or not self._streams.are_current:
+                self._streams = SdkStreams(self._histogram)
+        except ChangedSdkError as error:
+            self._streams = None
+            self._tell_of_change(error)
+        return self._streams if self._streams is not None and self._streams.asked else None
 
     def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
         """Ask a sink from now on.
 
         Args:
-            feed: the sink.
+            feed: of the sink.
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
@@ -116,9 +102,9 @@ class Instruments:
         with self._lock:
             told = self._feeds.get(feed)
             if told is not None:
-                self._left += feed.take()
+                self._left += feed()[0]
                 self._end(told)
-                self._feeds = {each: its for each, its in self._feeds.items() if each is not feed}
+                self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
         """In a child: what the parent counted, and has not handed on yet, is the parent's."""
@@ -129,74 +115,54 @@ class Instruments:
         self._feeds = {}
 
     def _end(self, told: Told) -> None:
-        self._ended = _sum((self._ended, told.values()))
+        self._ended = _sum([self._ended, told.values()])
         told.end()
 
-    def _observe_first(self, options: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, instrument: Counter, _options: CallbackOptions) -> Iterable[Observation]:
         with at_work_unless_forking() as working:
-            if working:
+            if not working:
+                return []
+            if instrument is COUNTERS[0]:
                 self._hand_on()
-        return self._observe(COUNTERS[0], options)
-
-    def _observe(self, counter: Counter, _options: CallbackOptions) -> Iterable[Observation]:
-        with at_work_unless_forking() as working:
-            if not working:
-                return []
-            values = _sum((self._ended, *[told.values() for told in self._feeds.values()]))
+            all_told = list(self._feeds.values())
+            if instrument in QUEUES:
+                values = _sum([told.waiting(instrument) for told in all_told])
+            else:
+                values = _sum([self._ended, *[told.values() for told in all_told]])
         return [
-            Observation(count, {counter.attribute: value}) for (name, value), count in values.items() if name == counter.name
+            Observation(count, {instrument.attribute: value})
+            for (name, value), count in values.items()
+            if name == instrument.name
         ]
-
-    def _observe_queue(self, queue: Counter, _options: CallbackOptions) -> Iterable[Observation]:
-        with at_work_unless_forking() as working:
-            if not working:
-                return []
-            waiting = [told.waiting(queue) for told in self._feeds.values()]
-        return [Observation(count, {queue.attribute: value}) for each in waiting for value, count in each.items()]
 
     def _hand_on(self) -> None:
         """Everything that was summed up goes to the readers."""
         exemplars: dict[Series, Exemplar] = {}
         with self._lock:
             for feed in self._feeds:
-                exemplars.update(feed.take_exemplars())
-                self._left += feed.take()
+                taken, sent = feed()
+                self._left += taken
+                exemplars.update(sent)
             while self._left:
                 self._hand(self._left.pop(0), exemplars)
 
     def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
-        filled = taken.sums.filled()
-        if taken.streams is None or self._changed:
-            for number in filled:
-                count, ns = self._totals.get(taken.series[number], (0, 0))
-                sums = taken.sums.series[number]
-                self._totals[taken.series[number]] = (count + int(sums[Of.COUNT]), ns + int(sums[Of.TOTAL]))
-            return
         try:
+            filled = taken.sums.filled()
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
         except MemoryError:
             _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
         except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
-            self._note_changed(error)
+            self._tell_of_change(error)
 
-    def _note_changed(self, error: Exception) -> None:
-        if not self._changed:
-            self._changed = True
+    def _tell_of_change(self, error: Exception) -> None:
+        if not self._told_of_change:
+            self._told_of_change = True
             _log.warning(
-                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s): instead of it there are "
-                "the counters %s.count and %s.total, without a distribution",
-                *(DURATION, error, DURATION, DURATION),
+                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s); it misses durations",
+                *(DURATION, error),
                 exc_info=not isinstance(error, ChangedSdkError),
             )
-
-    def _make_totals(self) -> None:
-        for suffix, unit, place in (("count", "{range}", 0), ("total", "s", 1)):
-            callback = partial(self._observe_total, place)
-            self._meter.create_observable_counter(f"{DURATION}.{suffix}", [callback], unit, f"The {suffix} of durations.")
-
-    def _observe_total(self, place: int, _options: CallbackOptions) -> Iterable[Observation]:
-        totals = list(self._totals.items())
-        return [Observation(both[0] if place == 0 else both[1] / SECOND_NS, _attributes(series)) for series, both in totals]
 
 
 def _histogram(meter: Meter) -> Any:
@@ -223,3 +189,35 @@ def _sum(all_values: Iterable[Values]) -> Values:
         for key, value in values.items():
             summed[key] = summed.get(key, 0) + value
     return summed
+
+
+_lock = ForkSafeLock()
+_known: WeakIdentityMap[weakref.ref[Instruments]] = WeakIdentityMap()
+"""The instruments of each provider, which holds them by their callbacks."""
+
+
+def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
+    """Those on a meter of the provider's; None where it gives none, as it isn't set yet, is disabled or raises."""
+    if isinstance(provider, (_PROXY, NoOpMeterProvider)):
+        return None
+    try:
+        return _known_or_made(provider)
+    except Exception:
+        _log.exception("otel-recfn: the meter provider raised; there are no metrics of operators")
+        return None
+
+
+def _known_or_made(provider: metrics.MeterProvider) -> Instruments | None:
+    with _lock:
+        known = _known.get(provider)
+        return (known() if known is not None else None) or _make(provider)
+
+
+def _make(provider: metrics.MeterProvider) -> Instruments | None:
+    meter = provider.get_meter(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
+    if isinstance(meter, NoOpMeter):
+        return None
+    instruments = Instruments(meter)
+    with suppress(TypeError):  # a provider of others that can't be referred to weakly
+        _known.set(provider, weakref.ref(instruments))
+    return instruments

@@ -69,27 +69,23 @@ class Told:
             self._told[key] = max(self._told.get(key, 0), value - self._before.get(key, 0))
         return dict(self._told)
 
-    def waiting(self, queue: Counter) -> Mapping[str, int]:
+    def waiting(self, queue: Counter) -> Values:
         """What waits now."""
-        report = self._reported()
-        return {} if report is None else queue.values(report)
+        return self._read((queue,))
 
     def end(self) -> None:
         """Read nothing any more."""
         self._report = None
 
-    def _read(self) -> Values:
-        report = self._reported()
-        if report is None:
-            return {}
-        return {(each.name, value): count for each in COUNTERS for value, count in each.values(report).items()}
-
-    def _reported(self) -> Report | None:
+    def _read(self, instruments: tuple[Counter, ...] = COUNTERS) -> Values:
         read = self._report
         try:
-            return None if read is None else read()
+            report = read() if read is not None else None
         except Exception:
+            report = None
             if not self._failed:
                 self._failed = True
                 _log.exception("otel-recfn: counters could not be read; metrics keep their last values")
-            return None
+        if report is None:
+            return {}
+        return {(each.name, value): count for each in instruments for value, count in each.values(report).items()}

@@ -13,13 +13,16 @@ pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
 
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
-Where one of them is missing there are no histograms, but counters of the same counts and times (``instruments.py``). Nothing of
-the SDK is imported here: who has a histogram of the SDK has imported it.
+Where one of them is missing there is no histogram. Nothing of the SDK is imported here: who has a histogram of the SDK has
+imported it.
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
     SdkConfiguration.exemplar_filter, _Aggregation._sample_exemplar
                                                             without them: no exemplars
+
+An exponential histogram gets counts in buckets of one scale, ``POWER_SCALE``. It goes to that, or below it, until all fits into
+its own buckets: indices are those of finer buckets divided by powers of two, rounded down, so that counts stay exact.
 """
 
 from __future__ import annotations
@@ -32,14 +35,21 @@ from typing import Any, NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from otel_recfn.sinks.metrics.buckets import SECOND_NS, Layout, PowerRule
-from otel_recfn.sinks.metrics.sdk_powers import add_powers
-from otel_recfn.sinks.metrics.sums import DurationSums, Of
+from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Of, least_above
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
 
+POWER_SCALE = 4
+"""Of exponential histograms: 16 buckets for each doubling, each 4.4 % wide. Where all durations of a series are alike the SDK's
+own scale would be finer."""
+_LOWEST_POWER, _HIGHEST_POWER = -30 << POWER_SCALE, 33 << POWER_SCALE
+"""From 1 ns, which is above 2**-30 s, to 272 years."""
+POWERS: Bounds = tuple(2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1))
+
 _SDK = "opentelemetry.sdk.metrics._internal"
+_NO_DELTA = None
+"""In place of the temporality, which the SDK asks whether to subtract."""
 _COMMON = ("_lock", "_attributes")
 _HISTOGRAM = (*_COMMON, "_sum", "_min", "_max")
 _POWERS = ("_value_positive", "_value_negative", "_count", "_zero_count", "_scale", "_mapping", "_max_size", "_max_scale")
@@ -85,8 +95,8 @@ class _Stream(NamedTuple):
     match: Any
     kind: str
     """The class of its aggregations."""
-    buckets: int
-    """Which of the layout's."""
+    bounds: Bounds | None
+    """None where it has no buckets."""
 
 
 class SdkStreams:
@@ -94,6 +104,9 @@ class SdkStreams:
 
     Args:
         histogram: of the SDK.
+
+    Attributes:
+        least_ns: of each list of bounds that sums need buckets for, see ``DurationSums``.
 
     Raises:
         ChangedSdkError: its insides are others.
@@ -108,17 +121,12 @@ class SdkStreams:
             matches = [
                 match for storage in self._seen.values() for match in storage._get_or_init_view_instrument_match(histogram)
             ]
-            kinds = [_kind(match) for match in matches]
-            bounds = [_bounds(match, kind) for match, kind in zip(matches, kinds, strict=True)]
-            powers = [_power_rule(match, kind) for match, kind in zip(matches, kinds, strict=True)]
+            streams = [_Stream(match, kind := _kind(match), _bounds(match, kind)) for match in matches]
         except (AttributeError, KeyError) as error:
             raise ChangedSdkError(str(error)) from error
-        wanted = any(kind != "_DropAggregation" for kind in kinds)
-        self.layout = Layout([one for one in bounds if one is not None], [one for one in powers if one is not None], wanted)
-        self._streams = [
-            _Stream(match, kind, self._buckets(of_bounds, of_powers))
-            for match, kind, of_bounds, of_powers in zip(matches, kinds, bounds, powers, strict=True)
-        ]
+        self._streams = [stream for stream in streams if stream.kind != "_DropAggregation"]
+        self._bounds = list(dict.fromkeys(stream.bounds for stream in self._streams if stream.bounds is not None))
+        self.least_ns = [least_above(bounds) for bounds in self._bounds]
 
     @property
     def are_current(self) -> bool:
@@ -130,23 +138,17 @@ class SdkStreams:
     def asked(self) -> bool:
         """Whether anything takes durations now."""
         is_enabled = getattr(self._histogram, "_is_enabled", None)
-        return self.layout.asked and (not callable(is_enabled) or bool(is_enabled()))
+        return bool(self._streams) and (not callable(is_enabled) or bool(is_enabled()))
 
     def add(self, sums: DurationSums, series: Iterable[SeriesSums]) -> None:
-        """Add sums of this layout to every reader's. To be called while the SDK collects.
+        """Add sums with these buckets to every reader's. To be called while the SDK collects.
 
         Raises:
             ChangedSdkError: an aggregation isn't where it should be.
         """
         all_series = list(series)
         for stream in self._streams:
-            if stream.kind != "_DropAggregation":
-                self._add_to(stream, sums, all_series)
-
-    def _buckets(self, bounds: tuple[float, ...] | None, powers: PowerRule | None) -> int:
-        if bounds is not None:
-            return self.layout.bounds.index(bounds)
-        return self.layout.powers.index(powers) if powers is not None else -1
+            self._add_to(stream, sums, all_series)
 
     def _add_to(self, stream: _Stream, sums: DurationSums, all_series: list[SeriesSums]) -> None:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
@@ -161,11 +163,33 @@ class SdkStreams:
             aggregation = made.get(_key(seen)) or made.get(_key(OVERFLOW_ATTRIBUTES))
             if aggregation is None:
                 raise ChangedSdkError(f"no aggregation for {seen}")
-            if (add := _ADD.get(stream.kind)) is not None:
-                with aggregation._lock:
-                    add(aggregation, sums, stream.buckets, one.number)
+            with aggregation._lock:
+                self._add_rest(stream, aggregation, sums, one.number)
             if one.exemplar is not None:
                 self._offer(aggregation, one.exemplar, one.attributes)
+
+    def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
+        """What is left of a series when its last duration has gone the SDK's way; of a last value that is all that is kept."""
+        rest_s = int(sums.series[number, Of.TOTAL] - sums.series[number, Of.LAST]) / SECOND_NS
+        if stream.kind == "_SumAggregation":
+            aggregation._value += rest_s
+        if stream.bounds is None:
+            return
+        counts = self._rest_of_counts(stream.bounds, sums, number)
+        if stream.kind == "_ExponentialBucketHistogramAggregation":
+            _add_powers(aggregation, counts)
+        else:
+            aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
+        aggregation._sum += rest_s
+        if getattr(aggregation, "_record_min_max", True):
+            aggregation._min = min(aggregation._min, int(sums.series[number, Of.LEAST]) / SECOND_NS)
+            aggregation._max = max(aggregation._max, int(sums.series[number, Of.MOST]) / SECOND_NS)
+
+    def _rest_of_counts(self, bounds: Bounds, sums: DurationSums, number: int) -> Numbers:
+        which = self._bounds.index(bounds)
+        counts: Numbers = sums.buckets[which][number].copy()
+        counts[int(sums.least_ns[which].searchsorted(sums.series[number, Of.LAST], side="right"))] -= 1
+        return counts
 
     def _offer(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:
         config = getattr(self._histogram._measurement_consumer, "_sdk_config", None)
@@ -195,50 +219,46 @@ def _kind(match: Any) -> str:
     return kind
 
 
-def _bounds(match: Any, kind: str) -> tuple[float, ...] | None:
+def _bounds(match: Any, kind: str) -> Bounds | None:
+    if kind == "_ExponentialBucketHistogramAggregation":
+        return POWERS
     return tuple(match._aggregation._boundaries) if kind == "_ExplicitBucketHistogramAggregation" else None
-
-
-def _power_rule(match: Any, kind: str) -> PowerRule | None:
-    one = match._aggregation
-    return PowerRule(one._max_size, one._max_scale) if kind == "_ExponentialBucketHistogramAggregation" else None
 
 
 def _key(attributes: Mapping[str, object] | None) -> tuple[tuple[str, object], ...]:
     return tuple(sorted((attributes or {}).items(), key=lambda item: item[0]))
 
 
-def _add_bounded(aggregation: Any, sums: DurationSums, buckets: int, number: int) -> None:
-    """Add what is left when the last duration has gone the SDK's way, with its lock; so do the functions below."""
-    counts = sums.bounded[buckets][number].copy()
-    counts[int(sums.layout.least_ns[buckets].searchsorted(sums.series[number, Of.LAST], side="right"))] -= 1
-    aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
-    _add_extremes(aggregation, sums, number)
+def _add_powers(aggregation: Any, counts: Numbers) -> None:
+    """Add counts in the buckets of ``POWERS`` to an exponential histogram. Nothing is below the first bound but 0 ns."""
+    aggregation._count += int(counts.sum())
+    aggregation._zero_count += int(counts[0])
+    filled = counts[1:].nonzero()[0].tolist()
+    if filled:
+        held = aggregation._value_positive
+        ours = _buckets(type(held), filled[0] + _LOWEST_POWER, counts[1 + filled[0] : 2 + filled[-1]].tolist())
+        target = _common_scale(aggregation, held, ours)
+        aggregation._downscale(aggregation._mapping.scale - target, held, aggregation._value_negative)
+        aggregation._mapping, aggregation._scale = aggregation._new_mapping(target), target
+        if not len(held):
+            held.index_start = held.index_end = held.index_base = ours.index_start >> (POWER_SCALE - target)
+        aggregation._merge(held, ours, POWER_SCALE, target, _NO_DELTA)
 
 
-def _add_powers(aggregation: Any, sums: DurationSums, buckets: int, number: int) -> None:
-    add_powers(aggregation, sums, buckets, number)
-    _add_extremes(aggregation, sums, number)
+def _buckets(of_sdk: type[Any], low: int, counts: list[int]) -> Any:
+    """The SDK's form of them."""
+    buckets = of_sdk()
+    buckets._counts = counts
+    buckets.index_base = buckets.index_start = low
+    buckets.index_end = low + len(counts) - 1
+    return buckets
 
 
-def _add_sum(aggregation: Any, sums: DurationSums, _buckets: int, number: int) -> None:
-    aggregation._value += _rest_s(sums, number)
-
-
-def _add_extremes(aggregation: Any, sums: DurationSums, number: int) -> None:
-    aggregation._sum += _rest_s(sums, number)
-    if getattr(aggregation, "_record_min_max", True):
-        aggregation._min = min(aggregation._min, int(sums.series[number, Of.LEAST]) / SECOND_NS)
-        aggregation._max = max(aggregation._max, int(sums.series[number, Of.MOST]) / SECOND_NS)
-
-
-def _rest_s(sums: DurationSums, number: int) -> float:
-    return int(sums.series[number, Of.TOTAL] - sums.series[number, Of.LAST]) / SECOND_NS
-
-
-_ADD: dict[str, Callable[[Any, DurationSums, int, int], None]] = {
-    "_ExplicitBucketHistogramAggregation": _add_bounded,
-    "_ExponentialBucketHistogramAggregation": _add_powers,
-    "_SumAggregation": _add_sum,
-}
-"""Of a last value the last duration is all that is kept."""
+def _common_scale(aggregation: Any, held: Any, ours: Any) -> int:
+    """The largest scale, up to both, at which the buckets of both are few enough."""
+    target: int = min(aggregation._mapping.scale, POWER_SCALE)
+    low, high = ours.index_start >> (POWER_SCALE - target), ours.index_end >> (POWER_SCALE - target)
+    if len(held):
+        change = aggregation._mapping.scale - target
+        low, high = min(low, held.index_start >> change), max(high, held.index_end >> change)
+    return target - int(aggregation._get_scale_change(low, high))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 from otel_recfn.model.scope import NUM_SCOPES
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
@@ -30,60 +26,30 @@ class SentSpans:
 
     def __init__(self) -> None:
         self.wanted = False
-        self._longest = _Longest()
+        self._longest: dict[Series, Exemplar] = {}
 
     def note(self, plan: SpanPlan) -> None:
         """The spans of a plan have been handed to the processors."""
-        if self.wanted:
-            self._longest.note(plan)
+        if not self.wanted:
+            return
+        batch, rows, longest = plan.batch, plan.row, self._longest
+        durations = np.where(batch.flags[rows] & _PARTIAL, -1, np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0))
+        order = np.argsort(durations)
+        keys = batch.name[rows].astype(np.int64) * NUM_SCOPES + batch.scope[rows]
+        for key, place in dict(zip(keys[order].tolist(), order.tolist(), strict=True)).items():  # of each key the longest
+            name, scope = divmod(key, NUM_SCOPES)
+            series, ns = Series(scope, text_of_utf8(batch.names[name])), int(durations[place])
+            kept = longest.get(series)
+            if ns > kept.duration_ns if kept is not None else ns >= 0 and len(longest) < MAX_SERIES:
+                longest[series] = _exemplar(plan, place, ns)
 
     def take(self) -> dict[Series, Exemplar]:
         """Those since the last time."""
-        taken, self._longest = self._longest, _Longest()
-        return taken.found
+        taken, self._longest = self._longest, {}
+        return taken
 
 
-class _Longest:
-    """The longest of each series."""
-
-    def __init__(self) -> None:
-        self.found: dict[Series, Exemplar] = {}
-        self._names: Sequence[str] = ()
-        self._known_ns: NDArray[np.int64] = np.zeros(0, np.int64)
-        """Of each ``name * NUM_SCOPES + scope``: most spans are known to be shorter by a look at it."""
-
-    def note(self, plan: SpanPlan) -> None:
-        """Look at the spans of a plan."""
-        batch, rows = plan.batch, plan.row
-        known = self._known(batch)
-        keys = batch.name[rows].astype(np.int64) * NUM_SCOPES + batch.scope[rows]
-        durations = np.where(batch.flags[rows] & _PARTIAL, -1, np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0))
-        longer = np.flatnonzero(durations > known[keys])
-        if len(longer):
-            places = longer[_longest_of_each(keys[longer], durations[longer])]
-            known[keys[places]] = durations[places]
-            for place, key, ns in zip(places.tolist(), keys[places].tolist(), durations[places].tolist(), strict=True):
-                self._keep(plan, place, key, ns)
-
-    def _known(self, batch: Batch) -> NDArray[np.int64]:
-        needed = len(batch.names) * NUM_SCOPES
-        if batch.names is not self._names or needed > len(self._known_ns):
-            self._known_ns, self._names = np.full(2 * needed, -1, np.int64), batch.names
-        return self._known_ns
-
-    def _keep(self, plan: SpanPlan, place: int, key: int, ns: int) -> None:
-        name, scope = divmod(key, NUM_SCOPES)
-        series = Series(scope, text_of_utf8(plan.batch.names[name]))
-        kept = self.found.get(series)
-        if kept.duration_ns < ns if kept is not None else len(self.found) < MAX_SERIES:
-            above = plan.spans_above[plan.above[place]]
-            span = SpanContext(above.trace_id, span_id(int(plan.batch.event_id[plan.row[place]])), False, _SAMPLED)
-            self.found[series] = Exemplar(ns, max(0, int(plan.batch.end_ns[plan.row[place]])), span)
-
-
-def _longest_of_each(keys: NDArray[np.int64], durations: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The place of the longest with each key."""
-    order = np.lexsort((durations, keys))
-    ordered = keys[order]
-    places: NDArray[np.intp] = order[np.append(ordered[1:] != ordered[:-1], True)]
-    return places
+def _exemplar(plan: SpanPlan, place: int, ns: int) -> Exemplar:
+    batch, row, above = plan.batch, plan.row[place], plan.spans_above[plan.above[place]]
+    span = SpanContext(above.trace_id, span_id(int(batch.event_id[row])), False, _SAMPLED)
+    return Exemplar(ns, max(0, int(batch.end_ns[row])), span)

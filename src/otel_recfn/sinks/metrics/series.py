@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import NUM_SCOPES
 from otel_recfn.support.json_text import text_of_utf8
@@ -43,11 +44,25 @@ class SeriesTable:
         self._numbers: dict[Series, int] = {}
         self._names: Sequence[str] = ()
         self._slots: Slots = np.zeros(0, np.int32)
+        self._numbers_of_rows: Slots = np.empty(0, np.int32)
 
     def __len__(self) -> int:
         return len(self.series)
 
-    def slots(self, batch: Batch) -> Slots:
+    def numbers_of(self, batch: Batch) -> Slots:
+        """The series of each row; new ones are met here. Negative where it has none: no range, or a partial one.
+
+        The next call overwrites it.
+        """
+        if len(self._numbers_of_rows) < len(batch):
+            self._numbers_of_rows = np.empty(2 * len(batch), np.int32)
+        slots, numbers = self._slots_for(batch), self._numbers_of_rows[: len(batch)]
+        if unknown := _native.find_series(batch, slots, numbers):
+            self._learn(unknown)
+            _native.find_series(batch, slots, numbers)
+        return numbers
+
+    def _slots_for(self, batch: Batch) -> Slots:
         """The table for the names of a batch. Batches that share a list of names share it too."""
         needed = len(batch.names) * NUM_SCOPES
         if batch.names is not self._names:
@@ -59,7 +74,7 @@ class SeriesTable:
             self._slots = more
         return self._slots
 
-    def learn(self, keys: Iterable[int]) -> None:
+    def _learn(self, keys: Iterable[int]) -> None:
         """Fill these places of the table that was asked for last."""
         for key in dict.fromkeys(keys):
             name, scope = divmod(key, NUM_SCOPES)

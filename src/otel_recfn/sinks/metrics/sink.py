@@ -4,20 +4,18 @@
     a reader collects ──► Instruments.callback ──► take() ──► SDK    in the reader's
 
 Every range counts, whatever becomes of its span. No thread of ours calls the SDK, but to make the instruments.
-
-    rows = counted + other_kinds + partial + unasked
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.metrics.durations import Durations, Taken
-from otel_recfn.sinks.metrics.instruments import Instruments
-from otel_recfn.sinks.metrics.meters import MeterResolver
+from otel_recfn.sinks.metrics.instruments import Instruments, instruments_of
 from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.sent_spans import SentSpans
@@ -41,7 +39,7 @@ class MetricsSink(Sink):
     ) -> None:
         self._meter_provider, self._max_series = meter_provider, max_series
         self._sent = sent or SentSpans()
-        self._resolver = MeterResolver(meter_provider)
+        self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
         self._durations = Durations(max_series)
         self._report: Callable[[], Report] = _nothing
@@ -50,8 +48,8 @@ class MetricsSink(Sink):
 
     def wants_unsampled(self) -> bool:
         """Whether a meter provider has readers for durations: they are told of every range."""
-        instruments = self._resolver.resolve()
-        return instruments is not None and instruments.asked
+        instruments = self._follow_provider()
+        return instruments is not None and instruments.streams() is not None
 
     def report_from(self, report: Callable[[], Report]) -> None:
         """Tell the counters that this reads; before the first batch."""
@@ -62,27 +60,24 @@ class MetricsSink(Sink):
         """Add a batch to the sums, if there are readers."""
         instruments = self._follow_provider()
         streams = instruments.streams() if instruments is not None else None
-        if instruments is not None and (streams is None or streams.asked):
+        if streams is not None:
             self._durations.add(batch, streams)
 
     def _follow_provider(self) -> Instruments | None:
-        instruments = self._resolver.resolve()
-        if instruments is not self._instruments:
+        provider = self._meter_provider or metrics.get_meter_provider()
+        if provider is not self._followed:
+            self._followed = provider
             if self._instruments is not None:
-                self._instruments.detach(self)
-            self._instruments = instruments
-            if instruments is not None:
-                instruments.attach(self, self._report, from_zero=self._from_zero)
-            self._sent.wanted = instruments is not None
-        return instruments
+                self._instruments.detach(self.take)
+            self._instruments = instruments_of(provider)
+            if self._instruments is not None:
+                self._instruments.attach(self.take, self._report, from_zero=self._from_zero)
+            self._sent.wanted = self._instruments is not None
+        return self._instruments
 
-    def take(self) -> list[Taken]:
-        """The sums since the last time. From any thread."""
-        return self._durations.take()
-
-    def take_exemplars(self) -> dict[Series, Exemplar]:
-        """Spans that were sent since the last time. From any thread."""
-        return self._sent.take()
+    def take(self) -> tuple[list[Taken], dict[Series, Exemplar]]:
+        """The sums, and spans that were sent, since the last time. From any thread."""
+        return self._durations.take(), self._sent.take()
 
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for: readers collect when they do."""
@@ -93,7 +88,7 @@ class MetricsSink(Sink):
         self._sent.wanted = False
         if self._instruments is not None and not self._closed:
             self._closed = True
-            self._instruments.detach(self)
+            self._instruments.detach(self.take)
 
     def counters(self) -> Mapping[str, int]:
         """It loses nothing."""

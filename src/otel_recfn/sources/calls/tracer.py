@@ -14,7 +14,6 @@ which CPython tells as of one more end.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.sources.calls.monitoring import Monitoring
 from otel_recfn.sources.calls.texts import ProgramTexts
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Wanted, Watcher
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread, is_own_thread
 
@@ -101,7 +100,7 @@ class CallTracer:
         return self._left_alone
 
 
-class CallSource:
+class CallSource(Watcher):
     """A source: ranges of Python calls while it is enabled.
 
     Args:
@@ -111,7 +110,6 @@ class CallSource:
 
     name = "python_calls"
     announces: EventSource | None = EventSource.PYTHON_CALL
-    needs: str | None = None
 
     def __init__(self, tracer: CallTracer, texts: Callable[[PythonCalls], ProgramTexts]) -> None:
         self._tracer, self._texts = tracer, texts
@@ -119,13 +117,6 @@ class CallSource:
         """What it traces now."""
         self._told = False
         """Of another profiler, while it traces."""
-
-    def prepare(self) -> bool:
-        """See Source.prepare."""
-        if getattr(sys, "_is_gil_enabled", bool)() or not hasattr(sys, "_is_gil_enabled"):
-            return True
-        log.warning("Python calls are not traced without the GIL: run this Python with PYTHON_GIL=1, or without python_calls")
-        return False
 
     def enable(self, wanted: Wanted) -> None:
         """Trace what is wanted now, unless another session of the process traces."""

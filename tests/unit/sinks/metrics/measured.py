@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION
 from otel_recfn.sinks.metrics.pipeline import Report
+from otel_recfn.sinks.metrics.sdk_streams import POWER_SCALE
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 Row = tuple[str, int, int]
@@ -103,16 +105,22 @@ def metrics_of(data: Any) -> list[Any]:
 
 def _fields(point: Any) -> dict[str, Any]:
     fields = {name: getattr(point, name, None) for name in ("count", "min", "max", "scale", "zero_count", "bucket_counts")}
+    scale = fields["scale"]
+    finer = 0 if scale is None else max(0, scale - POWER_SCALE)  # than ours
+    fields["scale"] = None if scale is None else scale - finer
     for side in ("positive", "negative"):
         buckets = getattr(point, side, None)
-        fields[side] = _counted(buckets) if buckets is not None else None
+        fields[side] = _counted(buckets, finer) if buckets is not None else None
     total = getattr(point, "sum", getattr(point, "value", None))
     return fields | {"total": round(total, 9) if total is not None else None, "bounds": getattr(point, "explicit_bounds", None)}
 
 
-def _counted(buckets: Any) -> dict[int, int]:
+def _counted(buckets: Any, finer: int) -> dict[int, int]:
     """Counts by the bucket's number: how many empty ones stand around them is of no importance."""
-    return {buckets.offset + place: count for place, count in enumerate(buckets.bucket_counts) if count}
+    counted = collections.Counter[int]()
+    for place, count in enumerate(buckets.bucket_counts):
+        counted[(buckets.offset + place) >> finer] += count
+    return dict(+counted)
 
 
 def counts(one: InMemoryMetricReader, metric: str = DURATION) -> dict[Any, int]:

@@ -11,26 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from measured import batch_of
-from numpy.typing import NDArray
-from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.exponent_mapping import ExponentMapping
 from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
 
 from batches import make_batch
 from otel_recfn import _native
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind
-from otel_recfn.sinks.metrics.adding import add_durations, find_series
-from otel_recfn.sinks.metrics.buckets import Layout, PowerRule, least_above
-from otel_recfn.sinks.metrics.power_indices import bucket_indices
+from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
 from otel_recfn.sinks.metrics.series import OVERFLOW, SeriesTable
-from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of
+from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of, least_above
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
 MANY_BOUNDS = tuple(n * 1e-6 for n in range(1, 60))
-LAYOUT = Layout([(0.0, 1e-6, 0.5), (), MANY_BOUNDS], [PowerRule(160, 20), PowerRule(3, 5), PowerRule(2, -2)])
-LONG = st.lists(st.one_of(st.integers(1, 10**15), st.sampled_from([10**9, 10**9 << 1, 10**9 << 20])), min_size=1)
+LEAST_NS = [least_above(bounds) for bounds in ((0.0, 1e-6, 0.5), (), MANY_BOUNDS, POWERS)]
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -46,75 +40,50 @@ ROWS = st.lists(
 )
 
 
-def found(table: SeriesTable, batch: Batch) -> NDArray[np.int32]:
-    """The series of each row, all of them known."""
-    numbers = np.zeros(len(batch), np.int32)
-    slots = table.slots(batch)
-    table.learn(find_series(batch, slots, numbers))
-    assert find_series(batch, slots, numbers) == []
-    return numbers
-
-
 @examples(150)
 @given(st.lists(ROWS, max_size=4))
 def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -> None:
-    table, sums = SeriesTable(6), DurationSums(LAYOUT)
+    table, sums = SeriesTable(6), DurationSums(LEAST_NS)
     durations: list[list[int]] = [[] for _ in range(7)]
     for batch in map(make_batch, given_batches):
-        add_durations(batch, found(table, batch), sums)
+        sums.add(batch, table.numbers_of(batch))
         known = {(one.scope, one.name): number for number, one in enumerate(table.series) if one is not None}
         for row in batch.events():
             if row.kind == EventKind.RANGE and not row.flags & EventFlag.PARTIAL:
                 durations[known.get((row.scope, row.name), OVERFLOW)].append(max(row.end_ns - row.start_ns, 0))
     for number, all_ns in enumerate(durations):
         if all_ns:
-            plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1], all_ns.count(0)]
+            plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1]]
             assert sums.series[number, : len(Of)].tolist() == plain
-        for least_ns, counts in zip(LAYOUT.least_ns, sums.bounded, strict=True):
+        for least_ns, counts in zip(LEAST_NS, sums.buckets, strict=True):
             places = Counter(bisect_right(least_ns.tolist(), ns) for ns in all_ns)
             assert counts[number].tolist() == [places[place] for place in range(len(least_ns) + 1)]
-        for one in sums.powers:
-            assert one.buckets(number) == power_buckets(one.rule, [ns for ns in all_ns if ns])
-
-
-def power_buckets(rule: PowerRule, all_ns: list[int]) -> tuple[int, int, list[int]]:
-    """At the finest scale at which all lie in so many buckets: that, the lowest bucket, and the counts from there on."""
-    indices = bucket_indices(np.array(all_ns, np.int64), rule.max_scale, rule.factor).tolist()
-    if not indices:
-        return rule.max_scale, 0, []
-    coarser = 0
-    while (max(indices) >> coarser) - (min(indices) >> coarser) >= rule.max_size:
-        coarser += 1
-    counts = Counter(index >> coarser for index in indices)
-    return rule.max_scale - coarser, min(counts), [counts[index] for index in range(min(counts), max(counts) + 1)]
 
 
 @given(st.one_of(st.floats(-1.0, 1e9), st.integers(0, 10**15).map(lambda ns: ns / 1e9)))
 def test_a_bound_divides_durations_as_their_seconds_do(bound: float) -> None:
-    least = least_above(bound)
+    [least] = least_above([bound]).tolist()
     assert least / 1e9 > bound
     assert least == 0 or (least - 1) / 1e9 <= bound
 
 
 def test_bounds_that_no_duration_reaches() -> None:
-    assert least_above(nextafter(1e300, inf)) == (1 << 63) - 1
+    assert least_above([nextafter(1e300, inf)]).tolist() == [(1 << 63) - 1]
 
 
 @examples(200)
-@given(
-    st.lists(st.one_of(st.integers(1, 10**15), st.integers(0, 19).map(lambda n: 10**9 << n)), min_size=1), st.integers(1, 20)
-)
-def test_power_buckets_are_those_of_the_sdk(durations: list[int], scale: int) -> None:
-    indices = bucket_indices(np.array(durations, np.int64), scale, PowerRule(160, scale).factor).tolist()
-    assert indices == [LogarithmMapping(scale).map_to_index(ns / 1e9) for ns in durations]
-    coarse = bucket_indices(np.array(durations, np.int64), -(scale % 10), 0.0).tolist()
-    assert coarse == [ExponentMapping(-(scale % 10)).map_to_index(ns / 1e9) for ns in durations]
+@given(st.lists(st.one_of(st.integers(1, 10**15), st.integers(0, 19).map(lambda n: 10**9 << n)), min_size=1))
+def test_power_buckets_are_those_of_the_sdk(durations: list[int]) -> None:
+    mapping = LogarithmMapping(POWER_SCALE)
+    buckets = LEAST_NS[-1].searchsorted(durations, side="right") - 1 + _LOWEST_POWER
+    assert buckets.tolist() == [mapping.map_to_index(ns / 1e9) for ns in durations]
+    assert least_above(POWERS[:1]).tolist() == [1]
 
 
 def test_more_series_than_there_may_be_are_summed_up_in_one() -> None:
-    table, sums = SeriesTable(2), DurationSums(LAYOUT)
+    table, sums = SeriesTable(2), DurationSums(LEAST_NS)
     batch = batch_of([(f"op {n}", 0, 10) for n in range(5)] + [("op 0", 0, 5)])
-    add_durations(batch, found(table, batch), sums)
+    sums.add(batch, table.numbers_of(batch))
     assert [one and one.name for one in table.series] == [None, "op 0", "op 1"]
     assert sums.series[:3, [Of.COUNT, Of.TOTAL]].tolist() == [[3, 30], [2, 15], [1, 10]]
 
@@ -122,34 +91,30 @@ def test_more_series_than_there_may_be_are_summed_up_in_one() -> None:
 def test_a_name_has_its_series_also_in_another_list_of_names() -> None:
     table = SeriesTable()
     for rows in ([("a", 0, 1), ("b", 0, 1)], [("b", 0, 1), ("c", 0, 1), ("a", 0, 1)]):
-        found(table, batch_of(rows))
+        table.numbers_of(batch_of(rows))
     assert sorted([one.name for one in table.series if one is not None]) == ["a", "b", "c"]
 
 
 def test_sums_keep_what_they_have_when_they_grow() -> None:
-    table, sums = SeriesTable(), DurationSums(LAYOUT, 3)
+    table, sums = SeriesTable(), DurationSums(LEAST_NS, 3)
     for n in range(20):
         batch = batch_of([(f"op {n}", 0, 1000 + n), ("same", 0, 7)])
-        numbers = found(table, batch)
+        numbers = table.numbers_of(batch)
         sums = sums.grown(len(table))
-        add_durations(batch, numbers, sums)
+        sums.add(batch, numbers)
     by_name = {one.name: number for number, one in enumerate(table.series) if one is not None}
     assert sums.series[by_name["same"], [Of.COUNT, Of.TOTAL]].tolist() == [20, 140]
     assert sums.series[by_name["op 3"], Of.MOST] == 1003
-    assert sum(sums.powers[0].buckets(by_name["same"])[2]) == 20
+    assert sums.buckets[-1][by_name["same"]].sum() == 20
 
 
 def test_wrong_arrays_are_refused_and_touch_no_memory() -> None:
     batch, table = batch_of([("a", 0, 1)]), SeriesTable()
-    slots = found(table, batch)
+    slots = table.numbers_of(batch)
     short = np.zeros(1, np.int64)
     series = np.zeros((4, FIELDS), np.int64)
     with pytest.raises(ValueError, match="counts"):
-        _native.add_durations(batch, slots, series, [(np.zeros(3, np.int64), short)], [])
-    with pytest.raises(ValueError, match="ranges"):
-        _native.add_durations(batch, slots, series, [], [(20, 1.0, np.zeros(1, np.int32), 160, short, short)])
-    with pytest.raises(ValueError, match="scale"):
-        _native.add_durations(batch, slots, series, [], [(21, 1.0, np.zeros(1, np.int32), 160, short, short)])
+        _native.add_durations(batch, slots, series, [(np.zeros(3, np.int64), short)])
     with pytest.raises(TypeError, match="numbers"):
-        _native.add_durations(batch, slots.astype(np.int64), series, [], [])
-    _native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), [], [])
+        _native.add_durations(batch, slots.astype(np.int64), series, [])
+    _native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), [])

@@ -51,7 +51,7 @@ def test_each_aggregation_that_is_known_is_one_of_the_sdk() -> None:
 
 
 def test_bounds_that_the_instrument_advises_are_taken() -> None:
-    assert SdkStreams(histogram(provider([reader(DELTA)]))).layout.bounds == [BOUNDS]
+    assert SdkStreams(histogram(provider([reader(DELTA)])))._bounds == [BOUNDS]
 
 
 def test_buckets_are_made_from_their_fields() -> None:
@@ -126,6 +126,5 @@ def test_no_reader_collects_while_another_one_asks_a_callback() -> None:
 def test_a_sink_finds_them_all() -> None:
     ours = Ours([reader(DELTA)], views=[*view("exponential"), *view("explicit"), *view("sum"), *view("last")])
     ours.record([("a", 0, 1)])
-    [taken] = ours.sink.take()
-    assert taken.streams is not None
-    assert (len(taken.sums.bounded), len(taken.sums.powers)) == (1, 1)
+    [taken], _ = ours.sink.take()
+    assert len(taken.sums.buckets) == 2

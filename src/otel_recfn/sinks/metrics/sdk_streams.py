@@ -14,7 +14,7 @@ pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
 Where one of them is missing there is no histogram. Nothing of the SDK is imported here: who has a histogram of the SDK has
-imported it.
+imported it. These may be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true

@@ -117,7 +117,7 @@ class TestForks:
         fresh = ours.sink.after_fork_in_child()
         assert fresh is not None
         fresh.write(batch_of([("aten::add", 0, 1)] * 3))
-        assert [taken.sums.series[:, Of.COUNT].sum() for taken in fresh.take()] == [3]
+        assert [taken.sums.series[:, Of.COUNT].sum() for taken in fresh.take()[0]] == [3]
 
     def test_a_callback_tells_nothing_while_somebody_forks(self, ours: Ours) -> None:
         found: list[dict[Any, int]] = []

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.batch import COLUMN_TYPES, Batch, SpanContextRef
-from otel_recfn.model.empty_columns import empty_in_all
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, SpanContextRef, empty_in_all
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
 

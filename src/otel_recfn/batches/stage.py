@@ -31,9 +31,8 @@ from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.merging import Distinct, merged
 from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, fate_of, span_context
-from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef
+from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TRACK_COLUMNS
-from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
 from otel_recfn.support.span_ids import current_key
 

@@ -23,9 +23,8 @@ from training_steps import Program, Row, linear, op
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.span_plan import span_context
-from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef
+from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
-from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.sinks.spans.budgets import Budgets, Volume
 from otel_recfn.sinks.spans.folding import Folding, OpenUnits

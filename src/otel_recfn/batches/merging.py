@@ -8,9 +8,17 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT, TEXT_COLUMNS, Batch, SpanContextRef, Track
+from otel_recfn.model.batch import (
+    COLUMN_TYPES,
+    NO_CONTEXT,
+    TEXT_COLUMNS,
+    Batch,
+    SpanContextRef,
+    Track,
+    empty_column,
+    empty_in_all,
+)
 from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
-from otel_recfn.model.empty_columns import empty_column, empty_in_all
 
 Value = TypeVar("Value", bound=Hashable)
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.batch import COLUMN_TYPES, Batch, SpanContextRef
-from otel_recfn.model.empty_columns import empty_in_all
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, SpanContextRef, empty_in_all
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
 
@@ -72,28 +71,21 @@ class SpanPlan(NamedTuple):
         above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
         return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
 
-    @property
-    def nbytes(self) -> int:
-        """About what it takes in memory, where no other batch has its texts."""
-        return self.column_bytes + sum(map(len, self.batch.names))
-
-    @property
-    def column_bytes(self) -> int:
-        """The same without the texts."""
-        batch, empty = self.batch, empty_in_all([self.batch])
-        own = [getattr(self, name) for name in self._fields[1:-1]]
-        columns = [*own, *[getattr(batch, name) for name in COLUMN_TYPES if name not in empty]]
-        return bytes_of(columns) if len(batch) else OBJECTS_BYTES
+    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
+        """About what it takes in memory, with these texts, and columns beside its own."""
+        nbytes, columns = sum(map(len, texts)), [*beside]
+        if len(self.batch):
+            empty = empty_in_all([self.batch])
+            columns += [getattr(self, name) for name in self._fields[1:-1]]
+            columns += [getattr(self.batch, name) for name in COLUMN_TYPES if name not in empty]
+        else:
+            nbytes += OBJECTS_BYTES
+        return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
         columns = {name: getattr(self, name)[which] for name in self._fields[1:-1]}
         return self._replace(**columns)
-
-
-def bytes_of(columns: Iterable[NDArray[Any]]) -> int:
-    """What columns take."""
-    return sum(COLUMN_BYTES + column.nbytes for column in columns)
 
 
 def fate_of(context: SpanContextRef) -> Fate:

@@ -29,12 +29,10 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
-from otel_recfn.batches.links import thread_ids
 from otel_recfn.batches.merging import Distinct, merged
-from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, bytes_of, fate_of, span_context
-from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef
+from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, fate_of, span_context
+from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TRACK_COLUMNS
-from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
 from otel_recfn.support.span_ids import current_key
 
@@ -173,10 +171,6 @@ _SUMMARY = _rows(
 _TRACE = _rows(high=np.uint64, low=np.uint64)
 
 
-def _table(raw: Any, kind: Any) -> Table:
-    return np.frombuffer(raw, kind)
-
-
 class UnitInBatch(NamedTuple):
     """What a batch tells of a unit."""
 
@@ -238,12 +232,6 @@ class Decided(NamedTuple):
     names: Mapping[int, str]
     """Those that the tables have, by number."""
 
-    @property
-    def nbytes(self) -> int:
-        """About what it takes in memory."""
-        tables = bytes_of((self.folded, self.sums, self.top, self.summaries, self.counts))
-        return self.plan.nbytes + tables + sum(map(len, self.names.values()))
-
 
 class Stage:
     """Open units, for one thread at a time.
@@ -259,7 +247,6 @@ class Stage:
         self._stage = _native.Stage(budget, most_waiting)
         self._names: Distinct[str] = Distinct([OTHER_NAME])
         self._waiting = WaitingRows(self._kept)
-        self._threads: tuple[object, NDArray[np.uint64]] = ((), np.zeros(0, np.uint64))
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
         """Add what became of a batch's rows.
@@ -270,15 +257,15 @@ class Stage:
         """
         self._waiting.make_room()
         fates, units, row = self._stage.add(*self._given(batch, roots))
-        rows = _table(row, np.int64)
+        rows = np.frombuffer(row, np.int64)
         self._waiting.add(batch, rows)
         return _added(batch, roots, fates, units, len(rows))
 
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
         """The same, where each row is a span of its own and nothing waits."""
         raw = self._stage.plan(self._given(batch, roots), current_key())
-        row, parent, unit = [_table(raw[at], kind) for at, kind in ((2, np.int64), (3, np.uint64), (4, np.int64))]
-        links, traces = _table(raw[5], _LINK), _table(raw[6], _TRACE)
+        row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
+        links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
         return _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
 
@@ -291,19 +278,19 @@ class Stage:
         """
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
-        kept, sums, top, summaries = [_table(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
+        kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
         batch, parent = self._waiting.take(kept["row"]), kept["parent"]
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
-        above, traces = [one.above for one in units], _table(raw[5], _TRACE)
+        above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
         plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
-        return Decided(plan, kept["folded"], sums, top, summaries, _table(raw[4], np.int64), names)
+        return Decided(plan, kept["folded"], sums, top, summaries, np.frombuffer(raw[4], np.int64), names)
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
         lower = np.flatnonzero((parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0))
-        is_open = _table(self._stage.owe(batch.root[lower])[0], np.bool_)
+        is_open = np.frombuffer(self._stage.owe(batch.root[lower])[0], np.bool_)
         parents: NDArray[np.uint64] = parent.copy()
         parents[lower[is_open]] = batch.root[lower[is_open]]
         return parents
@@ -323,39 +310,28 @@ class Stage:
         self._names = Distinct([OTHER_NAME])
 
     def _kept(self) -> NDArray[np.int64]:
-        return _table(self._stage.kept()[0], np.int64)
+        return np.frombuffer(self._stage.kept()[0], np.int64)
 
     def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
         announced = tuple([announced_column(batch, name) for name in ("source", "event_id", "context")])
-        contexts = np.array([_context_row(one) for one in batch.contexts], _CONTEXT)
+        told = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
+        contexts = np.array(told, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.all_of(batch.names), batch.closed < len(batch)
-        return batch, announced, contexts, of_roots, self._thread_ids(batch), names, in_order
-
-    def _thread_ids(self, batch: Batch) -> NDArray[np.uint64]:
-        tracks, ids = self._threads
-        if tracks is not batch.tracks or len(ids) != len(batch.tracks):
-            ids = thread_ids(batch.tracks)
-            self._threads = batch.tracks, ids
-        return ids
+        threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
+        return batch, announced, contexts, of_roots, threads, names, in_order
 
 
-def _context_row(context: SpanContextRef) -> tuple[int, ...]:
-    trace_id = context.trace_id
-    of_step = int(context.flags) & _STEP != 0
-    return trace_id >> 64, trace_id & _LOW, context.span_id, int(fate_of(context)), of_step
-
-
-def _above(span: SpanContext) -> tuple[int, ...]:
+def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:
     found = []
-    for _, _, _, root, context, *rest in _table(units, _IN_BATCH).tolist():
+    for _, _, _, root, context, *rest in np.frombuffer(units, _IN_BATCH).tolist():
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
         found.append(UnitInBatch(above, *rest))
-    return Added(_table(fates, np.int64).tolist(), found, planned)
+    return Added(np.frombuffer(fates, np.int64).tolist(), found, planned)
 
 
 def _plan(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -21,10 +22,48 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
 from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS, Column
-from otel_recfn.model.empty_columns import empty_column
 from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
 
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
+
+SHARED_ROWS = 1 << 18
+"""Of longer batches each has its own empty columns."""
+_SELDOM = [column for column in COLUMNS if column.seldom]
+
+
+def empty_column(dtype: Any, count: int, empty: int = 0) -> NDArray[Any]:
+    """So many rows that say that there is nothing; nobody may write to it.
+
+    Args:
+        dtype: of the column.
+        count: of rows.
+        empty: what says so.
+    """
+    return shared_column(dtype, empty)[:count] if count <= SHARED_ROWS else _filled(count, dtype, empty)
+
+
+@cache
+def shared_column(dtype: Any, empty: int = 0) -> NDArray[Any]:
+    """The ``base`` of shared empty columns. Filling one for each batch would cost a tenth of the drain."""
+    values = _filled(SHARED_ROWS, dtype, empty)
+    values.flags.writeable = False
+    return values
+
+
+def empty_in_all(batches: Sequence[ColumnArrays]) -> dict[str, Column]:
+    """The columns that all of these batches share, since none has anything there: who copies rows need not read them."""
+    found = {}
+    for column in _SELDOM:
+        dtype: Any = column.dtype
+        shared = shared_column(dtype, column.empty)
+        if batches and all(getattr(batch, column.name).base is shared for batch in batches):
+            found[column.name] = column
+    return found
+
+
+def _filled(count: int, dtype: type[np.generic], value: int) -> NDArray[Any]:
+    """As ``np.full``, but memory that is zero costs nothing until it is written."""
+    return np.full(count, value, dtype) if value else np.zeros(count, dtype)
 
 
 class Opened(NamedTuple):

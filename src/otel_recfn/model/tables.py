@@ -16,7 +16,7 @@ class Track(NamedTuple):
     number: int
     """The recorder's own number, from 1, never reused: the upper bits of the track's event ids."""
     thread_id: int
-    """RecordFunction's logical thread id (PyTorch's where PyTorch is observed, else the recorder's number)."""
+    """RecordFunction's logical thread id (PyTorch's where PyTorch is observed, else the recorder's number); 0 for no thread."""
     native_id: int
     """The operating system's thread id (``threading.get_native_id()``)."""
     ident: int

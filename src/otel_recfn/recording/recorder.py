@@ -27,7 +27,7 @@ from otel_recfn.model.events import Extra
 from otel_recfn.ranges.async_range import aenter, aexit
 from otel_recfn.ranges.decorators import decorate
 from otel_recfn.ranges.signatures import arguments
-from otel_recfn.recording.trace_states import TraceStates
+from otel_recfn.recording.trace_states import FLAGS, TraceStates
 from otel_recfn.recording.types import ContextReading, RecorderCounters
 from otel_recfn.recording.watched import Watching, unwatch, watch
 from otel_recfn.support.failures import failure
@@ -232,7 +232,8 @@ class Recorder:
             names=self._names,
             tracks=self._tracks(threads),
             contexts=[
-                SpanContextRef(high << 64 | low, span_id, *self.split_flags(flags)) for high, low, span_id, flags in contexts
+                SpanContextRef(high << 64 | low, span_id, *((flags, "") if flags <= FLAGS else self.split_flags(flags)))
+                for high, low, span_id, flags in contexts
             ],
             closed=closed,
             clock_jump_ns=jump_ns,

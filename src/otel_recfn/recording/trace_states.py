@@ -14,7 +14,8 @@ from otel_recfn.support.fork_safe_lock import ForkSafeLock
 MAX_TRACE_STATES = 10_000
 """Beyond it the trace state that was unused for longest is forgotten: ranges in its context then have none."""
 _SHIFT = 32
-_FLAGS = (1 << _SHIFT) - 1
+FLAGS = (1 << _SHIFT) - 1
+"""All of them: a number beyond has a trace state."""
 
 
 class TraceStates:
@@ -45,7 +46,7 @@ class TraceStates:
     def split(self, flags: int) -> tuple[int, str]:
         """The ContextFlag bits, and the trace state that was kept in the others."""
         number = flags >> _SHIFT
-        return (flags & _FLAGS, self._text(number)) if number else (flags, "")
+        return (flags & FLAGS, self._text(number)) if number else (flags, "")
 
     def _text(self, number: int) -> str:
         with self._lock:

@@ -216,7 +216,24 @@ class Draining:
             open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
         """
         with self.held():
-            return self._drain(close_open, leaving, open_ranges) if self._captures else None
+            if not self._captures:
+                return None
+            try:
+                self._sources.look(last=close_open)
+                look = self._captures.is_look_due()
+                wanted = look or open_ranges or self._captures.need_views
+                batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
+                if look:
+                    self._captures.looked()
+                if batch.clock_jump_ns:
+                    self._tell_clock_jump(batch.clock_jump_ns / 1e9)
+                self._captures.deliver(batch, leaving, look)
+                return batch
+            except Exception as error:
+                if raised_by_signal_handler(error):
+                    raise
+                self._tell_failed()
+                return None
 
     def close_later(self, capture: Capture, deadline: float) -> None:
         """Close a capture that has ended while a sink was written to, once none is."""
@@ -271,24 +288,6 @@ class Draining:
                         pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
                 except Exception:  # no memory, say
                     self._tell_failed()
-
-    def _drain(self, close_open: bool, leaving: Capture | None, open_ranges: bool) -> Batch | None:
-        try:
-            self._sources.look(last=close_open)
-            look = self._captures.is_look_due()
-            wanted = look or open_ranges or self._captures.need_views
-            batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
-            if look:
-                self._captures.looked()
-            if batch.clock_jump_ns:
-                self._tell_clock_jump(batch.clock_jump_ns / 1e9)
-            self._captures.deliver(batch, leaving, look)
-        except Exception as error:
-            if raised_by_signal_handler(error):
-                raise
-            self._tell_failed()
-            return None
-        return batch
 
     def _tell_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""

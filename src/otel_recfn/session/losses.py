@@ -61,11 +61,11 @@ class UnusedRanges:
         """Tell it where that has gone on for some seconds, or the capture ends. After a drain.
 
         Args:
-            capture: which makes spans, or isn't looked at.
+            capture: for which no provider was seen so far. Where it makes no spans it isn't looked at.
             alone: no other capture has run beside it.
             ends: it has got all that it will get.
         """
-        if self._told or capture.has_provider or capture.shown is None or not capture.rows:
+        if self._told or capture.shown is None or not capture.rows:
             return
         capture.has_provider = not capture.shown.spans.lacks_provider()
         if capture.has_provider or not alone or capture.wants_unsampled:

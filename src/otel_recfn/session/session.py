@@ -189,7 +189,8 @@ class Session:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
                 self._record()
         for capture in self._captures:
-            self._unused.look(capture, alone=self._captures.alone)
+            if not capture.has_provider:
+                self._unused.look(capture, alone=self._captures.alone)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -248,7 +249,8 @@ class Session:
         self._leave(capture)
 
     def _close(self, capture: Capture, deadline: float) -> None:
-        self._unused.look(capture, alone=self._captures.alone, ends=True)
+        if not capture.has_provider:
+            self._unused.look(capture, alone=self._captures.alone, ends=True)
         if not capture.was_delivered:
             log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
         if capture.was_delivered and not capture.is_delivering:

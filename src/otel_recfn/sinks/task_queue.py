@@ -123,19 +123,19 @@ class TaskQueue(Generic[T]):
             self._weight -= self._in_hand.pop(threading.get_ident(), 0)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._has_next() or self.has_ended, timeout_s)
-            return self._taken(self._entries.popleft()) if self._has_next() else None
+            if not self._has_next():
+                return None
+            entry = self._entries.popleft()
+            if self._first and self._first[0] is entry:
+                self._first.popleft()
+            self._count -= 1
+            self._in_hand[threading.get_ident()] = entry.weight
+            return entry.task
 
     def _has_next(self) -> bool:
         while self._entries and self._entries[0].task is None:
             self._entries.popleft()
         return bool(self._entries) and not (self._in_hand and isinstance(self._entries[0].task, Flush))
-
-    def _taken(self, entry: _Entry[T]) -> T | Flush | None:
-        if self._first and self._first[0] is entry:
-            self._first.popleft()
-        self._count -= 1
-        self._in_hand[threading.get_ident()] = entry.weight
-        return entry.task
 
     def _weight_in_hand(self) -> int:
         return sum(self._in_hand.values())

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.stage import WaitingRows
-from otel_recfn.model.batch import COLUMN_TYPES, Batch
+from otel_recfn.model.batch import COLUMN_TYPES, Batch, empty_column, empty_in_all
 from otel_recfn.model.columns import COLUMNS
-from otel_recfn.model.empty_columns import empty_column, empty_in_all
 
 pytestmark = pytest.mark.one_python
 any_row = st.fixed_dictionaries(

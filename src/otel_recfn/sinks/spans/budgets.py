@@ -16,7 +16,7 @@ unit left of what it might have had.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -40,21 +40,6 @@ class _Durations:
     sorted: list[int] = field(default_factory=list)
     seen: int = 0
 
-    def add(self, duration_ns: int) -> None:
-        self.seen += 1
-        self.in_order.append(duration_ns)
-        insort(self.sorted, duration_ns)
-        if len(self.in_order) > DURATIONS:
-            del self.sorted[bisect_left(self.sorted, self.in_order.popleft())]
-
-    def times(self, duration_ns: int) -> float:
-        """How many times the median this is, where that is more than twice and among the longest; 0 elsewhere."""
-        longer = len(self.sorted) - bisect_left(self.sorted, duration_ns)
-        if not self.sorted or longer > len(self.sorted) // UNUSUAL:
-            return 0.0
-        times = duration_ns / max(1, self.sorted[len(self.sorted) // 2])
-        return times if times > 2 else 0.0
-
 
 class UsualDurations:
     """How long units of a name usually take, and how many times as long those that take unusually long."""
@@ -63,14 +48,23 @@ class UsualDurations:
         self._of_name: dict[str, _Durations] = {}
 
     def compare(self, name: str, duration_ns: int) -> tuple[int, float]:
-        """How many units of the name came before this one, and how many times the usual it took, 0 if that isn't unusual."""
+        """How many units of the name came before this one, and how many times the usual it took, 0 if that isn't unusual.
+
+        Unusual are those that took more than twice the median and are among the longest.
+        """
         known = self._of_name.pop(name, None) or _Durations()
         self._of_name[name] = known
         if len(self._of_name) > MAX_NAMES:
             del self._of_name[next(iter(self._of_name))]
-        seen, times = known.seen, known.times(duration_ns)
-        known.add(duration_ns)
-        return seen, times
+        place, count, times = bisect_left(known.sorted, duration_ns), len(known.sorted), 0.0
+        if count and count - place <= count // UNUSUAL:
+            times = duration_ns / max(1, known.sorted[count // 2])
+        known.seen += 1
+        known.in_order.append(duration_ns)
+        known.sorted.insert(place, duration_ns)
+        if count == DURATIONS:
+            del known.sorted[bisect_left(known.sorted, known.in_order.popleft())]
+        return known.seen - 1, times if times > 2 else 0.0
 
 
 NS_PER_SECOND = 1_000_000_000
@@ -100,8 +94,10 @@ class SpanRate:
     def left(self, now_ns: int, *, unusual: bool) -> int:
         """How many spans may be made now of such units. Never below 0, also where more were used than that."""
         if now_ns > self._at_ns:
-            since_ns, self._at_ns = now_ns - self._at_ns, now_ns
-            self._add(since_ns * self._half_per_ns)
+            more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
+            ordinary, others = self._ordinary + more, self._unusual + more
+            self._ordinary = min(self.half, ordinary + max(0.0, others - self.half))
+            self._unusual = min(self.half, others + max(0.0, ordinary - self.half))
         elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
             self._at_ns = now_ns
         return int(self._unusual if unusual else self._ordinary)
@@ -112,11 +108,6 @@ class SpanRate:
             self._unusual = max(0.0, self._unusual - spans)
         else:
             self._ordinary = max(0.0, self._ordinary - spans)
-
-    def _add(self, spans: float) -> None:
-        ordinary, unusual = self._ordinary + spans, self._unusual + spans
-        self._ordinary = min(self.half, ordinary + max(0.0, unusual - self.half))
-        self._unusual = min(self.half, unusual + max(0.0, ordinary - self.half))
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -212,7 +203,12 @@ class Budgets:
             if self._share(end, ordinary) > granted:
                 claim, granted = ordinary, self._share(end, ordinary)
         used = min(granted, end.ranges)
-        self._use(end.trace_id, used, claim)
+        counted = max(0, used - 1)
+        if self._rate is not None and counted:
+            self._rate.use(counted, unusual=claim.times > 0)
+        of_trace = self._used.get(end.trace_id, 0) + counted
+        if of_trace:
+            _remember(self._used, end.trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
             _remember(self._left_of, unit, (claim, used), MAX_UNITS)
         return Grant(granted, not claim.times)
@@ -231,31 +227,19 @@ class Budgets:
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
         """How much of its claim a unit may have; at least one."""
-        share = claim.spans
+        share, part = claim.spans, 5 if claim.detailed else 25
         if self._of_trace is not None:
             left = self._of_trace - self._used.get(end.trace_id, 0)
-            share = min(share, left // 4 if claim.times else _of_free(left - self._of_trace // 2, claim))
+            share = min(share, left // 4 if claim.times else (left - self._of_trace // 2) // part)
         if self._rate is not None:
             left = self._rate.left(end.end_ns, unusual=claim.times > 0)
-            share = min(share, left - _held_back(self._rate.half, claim) if claim.times else _of_free(left, claim))
+            share = min(share, left - _held_back(self._rate.half, claim) if claim.times else left // part)
         return max(1, share)
-
-    def _use(self, trace_id: int, spans: int, claim: _Claim) -> None:
-        counted = max(0, spans - 1)
-        if self._rate is not None and counted:
-            self._rate.use(counted, unusual=claim.times > 0)
-        used = self._used.get(trace_id, 0) + counted
-        if used:
-            _remember(self._used, trace_id, used, MAX_TRACES)
 
 
 def _left(claim: _Claim, used: int) -> _Claim:
     """What is left of it."""
     return _Claim(max(0, claim.spans - used), claim.times, claim.detailed)
-
-
-def _of_free(free: int, claim: _Claim) -> int:
-    return free // 5 if claim.detailed else free // 25
 
 
 def _held_back(half: float, claim: _Claim) -> int:

@@ -80,7 +80,10 @@ class OpenUnits:
         self._batches += 1
         touched = []
         for told in units:
-            unit = self._unit(told)
+            key = (told.above.trace_id, told.above.span_id)
+            unit = self._units.get(key)
+            if unit is None:
+                unit = self._units[key] = OpenUnit(told.above, key, touched=self._batches)
             unit.open += told.begun
             touched.append(unit)
             if not told.rows:
@@ -103,7 +106,18 @@ class OpenUnits:
             drained_ns: when the last drain began.
             roots: span ids of our roots whose traces aren't complete.
         """
-        return [unit for unit in self._units.values() if not unit.open and self._has_ended(unit, drained_ns, roots)]
+        found = []
+        for unit in [one for one in self._units.values() if not one.open]:
+            span = self._end(unit)
+            if span is not None:
+                unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if span.end_ns is None else span.end_ns)
+                has_ended = unit.ended_ns < drained_ns
+            else:
+                is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
+                has_ended = is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
+            if has_ended:
+                found.append(unit)
+        return found
 
     def oldest(self, most: int) -> list[OpenUnit]:
         """Those that rows came to longest ago, if there are more than ``most``."""
@@ -128,7 +142,7 @@ class OpenUnits:
         if trace is not None:
             duration = None if goes_on else trace.end_ns - trace.start_ns
             return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
-        span = unit.end or self._end(unit)
+        span = self._end(unit)
         if span is None:
             duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
             return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
@@ -138,32 +152,15 @@ class OpenUnits:
 
     def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
         """From when to when the unit goes, in Unix nanoseconds."""
-        span = unit.end or self._end(unit)
+        span = self._end(unit)
         start_ns = span.start_ns if span is not None else None
         end_ns = span.end_ns if span is not None else None
         return unit.first_ns if start_ns is None else start_ns, unit.last_ns if end_ns is None else end_ns
-
-    def _has_ended(self, unit: OpenUnit, drained_ns: int, roots: Collection[int]) -> bool:
-        span = unit.end or self._end(unit)
-        if span is None:
-            if self._spans.find(*unit.key) is not None:
-                return False
-            is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
-            return is_over and unit.above.span_id not in roots
-        unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if span.end_ns is None else span.end_ns)
-        return unit.ended_ns < drained_ns
 
     def _end(self, unit: OpenUnit) -> SpanEnd | None:
         if unit.end is None:
             unit.end = self._spans.end_of(*unit.key)
         return unit.end
-
-    def _unit(self, told: UnitInBatch) -> OpenUnit:
-        key = (told.above.trace_id, told.above.span_id)
-        unit = self._units.get(key)
-        if unit is None:
-            unit = self._units[key] = OpenUnit(told.above, key, touched=self._batches)
-        return unit
 
 
 MAX_UNITS = 4096
@@ -268,12 +265,16 @@ class Folding:
         done = self._stage.decide(wanted, ranges)
         if traces:
             self._tell_traces(done, units, traces)
-        summaries = Summaries(done)
-        first = int((done.summaries["sums"] >= 0).sum())
-        roots = RootSpans([traces[unit] for unit in units if unit in traces])
-        kept = KeptSpans(done.plan, ToldOfKept(done), done.folded)
-        pieces: list[Piece] = [roots, SummarySpans(summaries, 0, first), kept, SummarySpans(summaries, first, len(summaries))]
-        return DecidedUnits(pieces, ranges, done.nbytes + len(roots) * ROOT_BYTES, part[0].grant.is_ordinary)
+        roots = [traces[unit] for unit in units if unit in traces]
+        pieces: list[Piece] = [KeptSpans(done.plan, ToldOfKept(done) if len(done.sums) else None, done.folded)]
+        if len(done.summaries):
+            summaries, first = Summaries(done), int((done.summaries["sums"] >= 0).sum())
+            pieces = [SummarySpans(summaries, 0, first), *pieces, SummarySpans(summaries, first, len(done.summaries))]
+        if roots:
+            pieces.insert(0, RootSpans(roots))
+        beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
+        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside)
+        return DecidedUnits(pieces, ranges, nbytes + len(roots) * ROOT_BYTES, part[0].grant.is_ordinary)
 
     def _tell_traces(self, done: Decided, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace]) -> None:
         """Note what was folded directly into traces of ours, whose roots tell it."""
@@ -300,14 +301,14 @@ class EveryRange:
         if len(plan.row) < len(batch):  # what waits is to keep nothing of the others
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
         parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
-        nbytes = plan.column_bytes + self._new_texts(batch.names)
+        nbytes = plan.nbytes(self._new_texts(batch.names))
         return added, [DecidedUnits([KeptSpans(one)], len(one.row), nbytes * len(one.row) // added.planned) for one in parts]
 
-    def _new_texts(self, names: Sequence[str]) -> int:
-        """What the names take that no batch had before."""
+    def _new_texts(self, names: Sequence[str]) -> Sequence[str]:
+        """The names that no batch had before."""
         known = self._named if names is self._names else 0
         self._names, self._named = names, len(names)
-        return sum(map(len, names[known : self._named]))
+        return names[known : self._named]
 
     def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
         """The roots of traces that are complete."""

@@ -117,9 +117,6 @@ class Summaries:
     def __init__(self, decided: Decided) -> None:
         self._decided = decided
 
-    def __len__(self) -> int:
-        return len(self._decided.summaries)
-
     def folded(self, which: slice) -> int:
         """How many ranges only these spans tell of."""
         sums = self._decided.summaries["sums"][which]
@@ -208,7 +205,7 @@ class SpanMapper:
         """
         self._bound_caches()
         batch, rows = plan.batch, plan.row
-        limits, resource, scope = self._limits, self._target.resource_of_spans, self._target.scope
+        limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
         spans = []
@@ -250,7 +247,7 @@ class SpanMapper:
 
     def summaries(self, made: Sequence[Summary]) -> list[ReadableSpan]:
         """Spans for folded ranges."""
-        limits, resource, scope = self._limits, self._target.resource_of_spans, self._target.scope
+        limits, resource, scope = self._limits, self._target.resource, self._target.scope
         spans = []
         for one in made:
             above, start_ns = one.above, max(one.start_ns, 0)
@@ -281,7 +278,7 @@ class SpanMapper:
             context=trace.context,
             parent=start.parent if start is not None else None,
             links=start.links if start is not None else (),
-            resource=self._target.resource_of_spans,
+            resource=self._target.resource,
             attributes=self._limits.span_attributes(attributes),
             kind=SpanKind.INTERNAL,
             status=_UNSET,

@@ -122,7 +122,7 @@ class OpenTree:
     @property
     def nbytes(self) -> int:
         """What it takes in memory."""
-        return ROOT_BYTES + self._plan.nbytes
+        return ROOT_BYTES + self._plan.nbytes(self._plan.batch.names)
 
     def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
         """See Piece."""

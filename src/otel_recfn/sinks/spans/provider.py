@@ -172,17 +172,13 @@ class SpanTarget:
     def __init__(self, provider: Any, tracer: Any, is_set: bool = True) -> None:
         self._provider, self._tracer, self._is_set = provider, tracer, is_set
         self._sampler_failed = False
-        self._resource = Resource.get_empty()
-        self._hashed = (self._resource, self._resource)
+        self._resources = (Resource.get_empty(), Resource.get_empty())
         """The provider's, as it was last, and the one that spans have for it."""
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
-        self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
-
-    @property
-    def enabled(self) -> bool:
+        is_enabled = getattr(tracer, "_is_enabled", None)
+        self.is_enabled: Callable[[], object] = is_enabled if callable(is_enabled) else lambda: True
         """False where the provider's configuration turns our instrumentation scope off."""
-        is_enabled = getattr(self._tracer, "_is_enabled", None)
-        return bool(is_enabled()) if callable(is_enabled) else True
+        self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
 
     def start_root(
         self,
@@ -237,22 +233,15 @@ class SpanTarget:
 
     @property
     def resource(self) -> Resource:
-        """The provider's resource; a forked child's differs."""
+        """Equal to the provider's, for spans: exporters ask for the hash of each one's. A forked child's differs."""
         try:
             resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
         except Exception:
             self._tell_once("the resource raised; spans have the last one")
-            return self._resource
-        self._resource = resource
-        return resource
-
-    @property
-    def resource_of_spans(self) -> Resource:
-        """Equal to it, for spans: exporters ask for the hash of each one's."""
-        resource = self.resource
-        if resource is not self._hashed[0]:
-            self._hashed = resource, hashed(resource)
-        return self._hashed[1]
+            return self._resources[1]
+        if resource is not self._resources[0]:
+            self._resources = resource, hashed(resource)
+        return self._resources[1]
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64) from the provider's id generator, except where that is the SDK's random one.
@@ -279,7 +268,7 @@ class SpanTarget:
         ``force_flush`` exports in our thread, whose share of time is bounded.
         """
         size = MAX_CHUNK
-        for processor in self._processors():
+        for processor in _flattened(self._tracer.span_processor):
             if _has_queue(processor):
                 queue, batch = _queue_sizes(processor)
                 size = min(size, queue // 4, batch - 1)
@@ -291,23 +280,23 @@ class SpanTarget:
         0 where that is more than half of a queue: then each such thread may not begin, since it waits for a whole batch, or for
         seconds.
         """
-        sizes = [_queue_sizes(processor) for processor in self._processors() if _has_queue(processor)]
+        sizes = [_queue_sizes(processor) for processor in _flattened(self._tracer.span_processor) if _has_queue(processor)]
         room = max((batch for _, batch in sizes), default=0) + self.chunk_size()
         return room if sizes and all(2 * room <= queue for queue, _ in sizes) else 0
 
     def exporters(self) -> list[Any]:
         """The exporters behind the processors that say which they have, each once."""
-        found = [getattr(processor, "span_exporter", None) for processor in self._processors()]
+        found = [getattr(processor, "span_exporter", None) for processor in _flattened(self._tracer.span_processor)]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
     def leavable_exporters(self) -> list[Any]:
         """Those of them that any thread may ask, behind a processor with a queue, whose lock is held during an export."""
-        found = [getattr(each, "span_exporter", None) for each in self._processors() if _only_queues(each)]
+        found = [getattr(each, "span_exporter", None) for each in _flattened(self._tracer.span_processor) if _only_queues(each)]
         return [exporter for exporter in found if takes_any_thread(exporter)]
 
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
-        processors = self._processors()
+        processors = _flattened(self._tracer.span_processor)
         is_sole = len(processors) == 1 and type(processors[0]) is BatchSpanProcessor
         return getattr(processors[0], "span_exporter", None) if is_sole else None
 
@@ -322,11 +311,8 @@ class SpanTarget:
 
     def parts(self) -> list[Any]:
         """Its resource, processors and their exporters: while they are the same, all that is said here of them is the same."""
-        processors = self._processors()
+        processors = _flattened(self._tracer.span_processor)
         return [self.resource, *processors, *[getattr(processor, "span_exporter", None) for processor in processors]]
-
-    def _processors(self) -> list[Any]:
-        return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
 
 
 class ProviderResolver:
@@ -356,7 +342,7 @@ class ProviderResolver:
             if provider is not self._provider:
                 self._turn_to(provider)
             target = self._target
-            return target if target is not None and target.enabled else None
+            return target if target is not None and target.is_enabled() else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
@@ -414,7 +400,7 @@ def _only_queues(processor: Any) -> bool:
     return getattr(type(processor), "on_end", None) is BatchSpanProcessor.on_end
 
 
-def _flattened(processor: Any, depth: int) -> list[Any]:
+def _flattened(processor: Any, depth: int = MAX_PROCESSOR_DEPTH) -> list[Any]:
     inner = getattr(processor, "_span_processors", None)
     if inner is None or depth == 0:
         return [processor]

@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.batches.span_plan import Fate, SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, WayOut
 from otel_recfn.sinks.spans.mapping import DROPPED, SpanMapper, Summaries, ToldOfKept
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_hook import Hook, HookedMapper, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
@@ -60,11 +60,6 @@ class Accounts:
             for name, count in more.items():
                 self._counts[name] += count
             return True
-
-    def add_rows(self, fates: Sequence[int], folding: int) -> None:
-        """Count the ranges of a batch, of whose rows so many have each fate."""
-        ranges = sum(fates) - fates[Fate.OTHER_KIND]
-        self.add(recorded=ranges, unsampled=fates[Fate.SUPPRESSED] + fates[Fate.UNSAMPLED], folding=folding)
 
     def close(self) -> None:
         """What is unsent isn't sent any more."""
@@ -231,19 +226,16 @@ class CurrentTarget:
         target = self._resolver.resolve()
         if target is not None:
             try:
-                self._use(target)
+                now = [target, *target.parts()]
+                if len(now) != len(self._used) or not all(map(is_, now, self._used)):
+                    self._delivery.use(target)
+                    self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
+                    self._used = now
             except Exception:  # of a span processor or an exporter that says what it is
                 self._resolver.tell_once("the tracer provider raised; spans go where they went before")
         if self._mapper is None:
             raise RuntimeError("the tracer provider was taken away before any span was sent")
         return self._mapper
-
-    def _use(self, target: SpanTarget) -> None:
-        now = [target, *target.parts()]
-        if len(now) != len(self._used) or not all(map(is_, now, self._used)):
-            self._delivery.use(target)
-            self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
-            self._used = now
 
 
 log = logging.getLogger("otel_recfn")
@@ -406,7 +398,9 @@ class Sender:
                 self._delivery.send(made.spans)
                 if self._sent is not None and made.plan is not None:
                     self._sent(made.plan)
-                self._rest(time.thread_time() - began)
+                if not self._queue.is_filling:
+                    with resting():
+                        self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))
         except BaseException:  # also one of the program's hook or processor
             self._accounts.add(error=left, folding=-left)
             raise
@@ -418,11 +412,6 @@ class Sender:
         if made.plan is not None and len(made.plan.row):
             self._told = max(lost, self._told)
         return made
-
-    def _rest(self, worked_s: float) -> None:
-        if not self._queue.is_filling:
-            with resting():
-                self._hurries.wait(worked_s * (1 / MAX_SHARE - 1))
 
     def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
@@ -154,7 +154,8 @@ class SpansSink(Sink):
         batch = self._surroundings.without_inherited(batch)
         roots = self._traces.advance(batch, target)
         added, decided = self._folded(lambda: self._folding.add(batch, roots))
-        self._accounts.add_rows(added.fates, added.planned)
+        ranges, unsampled = sum(added.fates[Fate.SUPPRESSED :]), added.fates[Fate.SUPPRESSED] + added.fates[Fate.UNSAMPLED]
+        self._accounts.add(recorded=ranges, unsampled=unsampled, folding=added.planned)
         self._undecided += added.planned
         self._put(decided)
 

@@ -102,14 +102,6 @@ class RootRows:
     training_threads: set[Track]
 
 
-def begins_of(batch: Batch, contexts: frozenset[int]) -> list[TopLevel]:
-    """The top-level begins that the batch announces, of those in these contexts."""
-    return [
-        TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread], one.flags)
-        for one in announced_in(batch, contexts)
-    ]
-
-
 def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
     """The ranges in these contexts."""
     if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
@@ -341,7 +333,10 @@ class StepTraces:
         """
         self._forget_oldest_roots()
         contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
-        begins = begins_of(batch, contexts) if contexts else []
+        begins = [
+            TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread], one.flags)
+            for one in (announced_in(batch, contexts) if contexts else ())
+        ]
         rows = rows_in(batch, contexts)
         roots: dict[int, SpanContext] = {}
         if begins or len(rows):

@@ -76,7 +76,7 @@ class TestFallbacks:
 
         provider = new_provider()
         target = SpanTarget(provider, Bare(provider.get_tracer("x")))
-        assert target.enabled
+        assert target.is_enabled()
         assert target.limits.max_span_attributes == SpanLimits().max_span_attributes
 
     def test_exporters_behind_nested_processors_are_found_once(self) -> None:

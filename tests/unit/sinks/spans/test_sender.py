@@ -201,7 +201,7 @@ VOLUMES = [(Volume(1), ""), (Volume(50), ""), (Volume(1000), ""), (Volume(1000),
 
 @pytest.mark.parametrize(("volume", "text"), VOLUMES, ids=["1", "50", "1000", "wide", "every range, wide"])
 def test_the_queue_holds_as_many_bytes_as_it_may(volume: Volume, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing is sent, by Python's own account."""
+    """While nothing is sent, by Python's own account, which hasn't the columns that C++ owns."""
     most = 2 << 20
     monkeypatch.setattr(sender, "MOST_BYTES", most)
     monkeypatch.setattr(sender.Sender, "start", lambda self: None)
@@ -221,7 +221,7 @@ def test_the_queue_holds_as_many_bytes_as_it_may(volume: Volume, text: str, monk
         unit(number)
     held = traced_bytes() - before
     tracemalloc.stop()
-    assert most / 4 < held < 1.5 * most
+    assert most / 5 < held < 1.5 * most
 
 
 def traced_bytes(begin: bool = False) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -66,38 +65,6 @@ def test_one_that_hangs_is_waited_for_no_longer_than_was_said(run_program: Calla
     seconds, exports, _, _ = ended(run_program, 1.5, "SUCCESS", 0.5, "at once")
     assert exports <= 2
     assert seconds < 4.0
-
-
-OURS_ALONE = """
-import atexit, sys, time
-from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-
-exporter = OTLPSpanExporter(f"http://127.0.0.1:{sys.argv[1]}/v1/traces", timeout=30)
-trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
-trace.get_tracer_provider().add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=10))
-atexit.register(lambda: print(time.monotonic() - end))
-atexit.register(trace.get_tracer_provider().shutdown)
-OtelRecordFunctionInstrumentor().instrument(exit_timeout_s=1.0)
-with record_function("alone"):
-    pass
-OtelRecordFunctionInstrumentor().flush(2.0)
-end = time.monotonic()
-"""
-
-
-def test_one_that_hangs_with_our_spans_alone_is_left(run_program: Callable[..., Any]) -> None:
-    """Of the program there is nothing to export: without us, its end would take no time."""
-    with socket.socket() as hangs:
-        hangs.bind(("127.0.0.1", 0))
-        hangs.listen()
-        seconds = float(run_program(OURS_ALONE, str(hangs.getsockname()[1])).stdout)
-        hangs.settimeout(0.0)
-        hangs.accept()  # it was asked
-    assert seconds < 10.0
 
 
 def test_one_that_works_gets_all(run_program: Callable[..., Any]) -> None:

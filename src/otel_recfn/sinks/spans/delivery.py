@@ -22,7 +22,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import TracerProvider
 
-from otel_recfn.sinks.spans.leavable_calls import CallLeft, LeavableCalls
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
@@ -38,19 +37,13 @@ class ExportWatch:
         self._exported_before = self._finished_before = self._refused_before = 0
         self._export_ended = threading.Event()
 
-    def watch(self, exporters: Iterable[Any], scope: object, leavable: Iterable[Any] = ()) -> None:
-        """Watch exactly these exporters, for spans of ``scope``, from now on.
-
-        ``leavable``: those of them whose exports of such spans alone need not be waited for when the process ends.
-        """
+    def watch(self, exporters: Iterable[Any], scope: object) -> None:
+        """Watch exactly these exporters, for spans of ``scope``, from now on."""
         wanted = {id(exporter): exporter for exporter in exporters}
         if wanted.keys() == self._watched.keys() and all(one.scope is scope for one in self._watched.values()):
             return
         self.remove()
-        left = {id(exporter) for exporter in leavable}
-        watched = [
-            (key, _WatchedExporter(exporter, scope, self._export_ended, key in left)) for key, exporter in wanted.items()
-        ]
+        watched = [(key, _WatchedExporter(exporter, scope, self._export_ended)) for key, exporter in wanted.items()]
         self._watched = {key: one for key, one in watched if one.install()}
 
     @property
@@ -90,9 +83,9 @@ class ExportWatch:
         return ended
 
     def refuse(self) -> None:
-        """From now on exporters get the program's spans alone. An export of ours alone that is under way is left to itself."""
+        """From now on exporters get the program's spans alone."""
         for one in self._watched.values():
-            one.refuse()
+            one.refuses = True
 
     def remove(self) -> None:
         """Leave every exporter as it was found."""
@@ -103,8 +96,7 @@ class ExportWatch:
 
 
 class _WatchedExporter:
-    def __init__(self, exporter: Any, scope: object, export_ended: threading.Event, leavable: bool) -> None:
-        self._calls = LeavableCalls() if leavable else None
+    def __init__(self, exporter: Any, scope: object, export_ended: threading.Event) -> None:
         self.scope = scope
         self.exported = self.finished = self.refused = 0
         self.failed = self.refuses = False
@@ -131,11 +123,6 @@ class _WatchedExporter:
         else:
             del self._exporter.export
 
-    def refuse(self) -> None:
-        self.refuses = True
-        if self._calls is not None:
-            self._calls.leave()
-
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
         theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
         ours = given = len(spans) - len(theirs)
@@ -147,11 +134,8 @@ class _WatchedExporter:
         answered, thread = False, threading.get_ident()
         self.exporting.add(thread)
         try:
-            call = partial(export, spans, *args, **kwargs)
-            result = self._calls.make(call) if self._calls is not None and given == len(spans) else call()
+            result = export(spans, *args, **kwargs)
             answered = True
-        except CallLeft:
-            pass
         except (Exception, SystemExit):
             answered = True
             raise
@@ -237,7 +221,7 @@ class SpanDelivery:
     def use(self, target: SpanTarget) -> None:
         """See Delivery."""
         self._target = target
-        self._watch.watch(target.exporters(), target.scope, target.leavable_exporters())
+        self._watch.watch(target.exporters(), target.scope)
         self._receivers = target.receivers()
         self.chunk_size = target.chunk_size()
         self._room = max(target.room_beside(), self.chunk_size)

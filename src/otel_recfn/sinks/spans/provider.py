@@ -289,11 +289,6 @@ class SpanTarget:
         found = [getattr(processor, "span_exporter", None) for processor in _flattened(self._tracer.span_processor)]
         return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
-    def leavable_exporters(self) -> list[Any]:
-        """Those of them that any thread may ask, behind a processor with a queue, whose lock is held during an export."""
-        found = [getattr(each, "span_exporter", None) for each in _flattened(self._tracer.span_processor) if _only_queues(each)]
-        return [exporter for exporter in found if takes_any_thread(exporter)]
-
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
         processors = _flattened(self._tracer.span_processor)
@@ -389,15 +384,6 @@ class ProviderResolver:
                 "pass tracer_provider=opentelemetry.sdk.trace.TracerProvider(...) to instrument()",
                 type(provider).__qualname__,
             )
-
-
-def takes_any_thread(exporter: object) -> bool:
-    """Whether it is one of the OpenTelemetry project's. Another may keep what belongs to the thread that asked it first."""
-    return type(exporter).__module__.startswith("opentelemetry.exporter.")
-
-
-def _only_queues(processor: Any) -> bool:
-    return getattr(type(processor), "on_end", None) is BatchSpanProcessor.on_end
 
 
 def _flattened(processor: Any, depth: int = MAX_PROCESSOR_DEPTH) -> list[Any]:

@@ -66,8 +66,12 @@ class ProgramSpans:
         """The newest of such spans that ranges began below."""
         self._forked_in: SpanContext | None = None
         """The first of these."""
-        self.made_in = _started_in()
-        """The span of its parent that this process was forked or started in."""
+
+    @property
+    def made_in(self) -> SpanContext | None:
+        """The span of its parent that this process was forked or started in. A fork of an instrumented fork server that has
+        imported the program learns of it when it exists already."""
+        return self._forked_in or _started_in()
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
@@ -105,14 +109,14 @@ class ProgramSpans:
     def start_empty(self) -> None:
         """Called in a forked child: the copies of its parent's spans that it has will never end."""
         self._spans.clear()
-        self._inherited, self._forked_in, self.made_in = {}, None, _started_in()
+        self._inherited, self._forked_in = {}, None
         self._since_ns = time.time_ns()
 
     def _note_inherited(self, trace_id: int, span_id: int, span: ReadableSpan) -> None:
         if (trace_id, span_id) in self._inherited:
             return
         if self._forked_in is None:
-            self._forked_in = self.made_in = span.get_span_context()
+            self._forked_in = span.get_span_context()
         self._inherited[trace_id, span_id] = None
         _bound(self._inherited)
 

@@ -12,8 +12,10 @@ from spans_harness import Harness
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
+from otel_recfn.sinks.spans import surroundings
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, Surroundings, no_worker
 from otel_recfn.support.process_role import WorkerProcess
+from otel_recfn.support.spawned import SpanOfParent
 
 
 def begun(span_id: int, start_ns: int) -> ReadableSpan:
@@ -82,3 +84,16 @@ def test_a_trace_that_the_launcher_began_goes_on_here(carried: str, monkeypatch:
     else:
         assert {span.parent for span in roots} == {None}
     assert (len(roots), harness.sink.counters()["unsampled"]) == (100, 20)  # as others
+
+
+def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since CPython 3.14 the server may have imported the program: all of ours is there when the child hears of its parent."""
+    spans = ProgramSpans()
+    spans.start_empty()
+    assert spans.made_in is None
+    monkeypatch.setattr(surroundings, "span_of_parent", lambda: SpanOfParent(7, 8, 1, ""))
+    assert spans.made_in is not None
+    assert (spans.made_in.trace_id, spans.made_in.span_id) == (7, 8)
+    batch = make_batch([{"context": context(7, 8)}])
+    worker = WorkerProcess("DataLoader worker 0", of_one_caller=True)
+    assert [*Surroundings(spans, lambda: worker).without_inherited(batch).contexts] == [NO_CONTEXT, NO_CONTEXT]

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from recording_helpers import check_laws, workers_of
 
 from otel_recfn import PythonCalls
+from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.protocol import Sink
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from running_capture import Running
 from thoroughness import examples
 
@@ -487,3 +488,36 @@ def test_calls_go_on_where_nobody_reads_them(counting: tuple[Session, CountsCall
     assert sink.written.wait(PATIENCE_S)
     call_in_threads(1)
     assert session.lost(capture)["dropped.buffer_full"] > 0
+
+
+def test_a_call_that_waits_to_be_read_while_tracing_ends_is_not_left_open(recorder: Recorder) -> None:
+    """As another capture goes on, whose ranges in this thread would lie in it."""
+    session, sink = Session(recorder), CountsCalls(blocks=True)
+    goes_on, ends = Capture(Selected(), [], buffer_bytes=1 << 16), Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16)
+    session.start(goes_on)
+    session.start(ends)
+    assert sink.written.wait(PATIENCE_S)
+    stop, may_end, rounds = threading.Event(), threading.Event(), [0, -1]
+
+    def program() -> None:
+        while not stop.is_set():
+            count_down(9)
+            rounds[0] += 1
+        may_end.wait(PATIENCE_S)
+
+    def waits() -> bool:
+        rounds[1], before = rounds[0], rounds[1]
+        return rounds[1] == before > 0
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    wait_until(waits)
+    session.stop(ends, 0.0)
+    stop.set()
+    sink.may_go_on.set()
+    session.flush(goes_on, PATIENCE_S)
+    batch = recorder.drain(open_ranges=True)
+    may_end.set()
+    thread.join()
+    session.stop(goes_on, PATIENCE_S)
+    assert len(batch) == batch.closed

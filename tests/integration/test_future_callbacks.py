@@ -118,3 +118,19 @@ def test_a_wrapper_around_ours_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         future.then(lambda _: seen.append(current()))
     complete(future)
     assert seen == [0]
+
+
+def test_a_method_that_was_put_back_is_taken_again_beside_one_that_somebody_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier, seen = Traces(), []
+    ours = torch._C.Future.then
+    monkeypatch.setattr(torch._C.Future, "then", lambda future, callback: ours(future, callback))
+    earlier.instrumentor.uninstrument()
+    traces = Traces()
+    future = torch.futures.Future()
+    with traces.tracer.start_as_current_span("request"):
+        for method in METHODS:
+            getattr(future, method)(lambda _: seen.append(current()))
+        expected = current()
+    complete(future)
+    traces.instrumentor.uninstrument()
+    assert seen == [expected, expected]

@@ -97,7 +97,8 @@ class WaitingRows:
         if rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
             kept = kept[: ends[-1]]
             rows = len(kept)
-            self._held = [_Held(int(kept[0]), kept, np.arange(rows), gathered(self._held, kept))]
+            together = merged([gathered(self._held, kept)])  # without what their tables have for rows that were let go
+            self._held = [_Held(int(kept[0]), kept, np.arange(rows), together)]
         self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
 
 

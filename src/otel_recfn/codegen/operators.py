@@ -79,11 +79,6 @@ class Argument:
     keyword_only: bool
     is_out: bool
 
-    @property
-    def is_written(self) -> bool:
-        """Whether the operator changes it."""
-        return self.alias is not None and "!" in self.alias
-
 
 @dataclass(frozen=True)
 class Return:

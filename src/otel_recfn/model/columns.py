@@ -110,7 +110,6 @@ COLUMNS = (
 
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}
 ROW_BYTES = sum([np.dtype(dtype).itemsize for dtype in COLUMN_TYPES.values()])
-EMPTY_ROW: dict[str, int] = {column.name: column.empty for column in COLUMNS}
 TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
 TRACK_COLUMNS = tuple(column.name for column in COLUMNS if column.value is Track)
 CONTEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is SpanContextRef)

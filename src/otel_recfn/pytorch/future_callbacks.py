@@ -29,17 +29,17 @@ class FutureCallbacks:
         """Put our methods in the place of PyTorch's. torch has been imported."""
         self._active = True
         self._future = details.find("future")
-        if self._future is None or self._ours:
+        if self._future is None:
             return
-        self._theirs = {name: method for name, method in vars(self._future).items() if name in METHODS}
-        self._ours = {name: self._carrying(getattr(self._future, name)) for name in self._theirs}
-        for name, ours in self._ours.items():
-            setattr(self._future, name, ours)
+        for name in [name for name in METHODS if name in vars(self._future) and name not in self._ours]:
+            self._theirs[name] = vars(self._future)[name]
+            self._ours[name] = self._carrying(getattr(self._future, name))
+            setattr(self._future, name, self._ours[name])
 
     def leave(self) -> None:
         """Put PyTorch's methods back, or, where somebody wrapped ours, only pass calls on."""
         self._active = False
-        for name in [name for name, ours in self._ours.items() if vars(self._future)[name] is ours]:
+        for name in [name for name, ours in self._ours.items() if vars(self._future).get(name) is ours]:
             setattr(self._future, name, self._theirs[name])
             del self._ours[name]
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import make_batch
+from batches import context, make_batch
 from otel_recfn.batches import stage
 from otel_recfn.batches.stage import WaitingRows
 
 pytestmark = pytest.mark.one_python
+REQUEST = context(trace_id=0xABC, span_id=0xDEF)
 
 
 def numbers(*those: int) -> np.ndarray:
@@ -70,3 +71,20 @@ def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int,
         add(rows, [newest[0]], others=1)
     assert rows.take(numbers(48)).event_id.tolist() == [48]
     assert rows.rows <= 2 + 2 + 2 + spare if spare == 3 else rows.rows <= 2 * (most_batches + 1)
+
+
+def test_of_tables_only_what_kept_rows_use_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One unit stays open and has a row in each batch, beside a row of a unit that is decided at once."""
+    monkeypatch.setattr(stage, "MOST_BATCHES", 2)
+    kept: list[int] = []
+    rows = WaitingRows(lambda: numbers(*kept))
+    for number in range(20):
+        of_others = {"event_id": 2 * number + 1, "context": context(1, 100 + number)}
+        rows.make_room()
+        rows.add(make_batch([{"event_id": 2 * number, "context": REQUEST}, of_others]), np.arange(2))
+        kept.append(2 * number)
+    rows.make_room()
+    batch = rows.take(numbers(*kept))
+    assert {batch.contexts[index] for index in batch.context.tolist()} == {REQUEST}
+    assert len(batch.contexts) <= 4
+    assert len(batch.tracks) == 1

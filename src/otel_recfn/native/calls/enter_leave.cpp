@@ -177,8 +177,8 @@ void give_way_to_drain(ThreadCalls& calls) {
 
 int enter(ThreadCalls& calls, Begun begun) {
   stack_leaf_of(calls);
-  give_way_to_drain(calls);
   const uint64_t tracing = calls.met_in;
+  give_way_to_drain(calls);
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
   if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
@@ -200,8 +200,8 @@ int enter(ThreadCalls& calls, Begun begun) {
 
 int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
   stack_leaf_of(calls);
-  give_way_to_drain(calls);
   const uint64_t tracing = calls.met_in;
+  give_way_to_drain(calls);
   if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
   const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
   if (name == nullptr) name = tracer->names.of_function(callable, function);

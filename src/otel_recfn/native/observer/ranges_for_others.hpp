@@ -31,7 +31,7 @@ using namespace recfn::stand_ins::at_names;
 namespace recfn {
 namespace {
 
-// As pytorch/ranges_for_others.py hands it over.
+// As callbacks/range_in_torch.py hands it over.
 struct RangeInput {
   enum Kind : uint64_t { kNone, kBool, kInt, kDouble, kText, kTensor };
   uint64_t kind;

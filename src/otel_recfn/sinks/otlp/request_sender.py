@@ -188,7 +188,8 @@ class RequestSender:
         while self._waits_for_turn():
             with at_work():
                 outcome = self._transport.send(body)
-                self._tell(outcome)
+                if not self._is_over:  # else its connection was closed under it
+                    self._tell(outcome)
             self._note(outcome)
             if outcome.verdict is not Verdict.AGAIN:
                 return outcome

@@ -1,7 +1,7 @@
 """From batches to decided units: every range comes to its unit, and a unit goes out when nothing more can come to it.
 
 batch ──► Stage.add: planned, linked, folded ──► OpenUnits: what is known of each
-units that have ended ──► Budgets: how many spans each may have ──► Stage.decide ──► DecidedUnits (decided.py)
+units that have ended ──► Budgets: how many spans each may have ──► Stage.decide ──► DecidedUnits (sender.py)
 
 A unit is decided when nothing more can come: the program's span has ended before the last drain began, and no outermost range
 that was announced below it is open; a root of ours when its trace is complete. Below a span whose end can't be seen (a remote

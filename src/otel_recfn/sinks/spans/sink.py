@@ -7,7 +7,7 @@ Whose child a range is: the range around it; at top level the span that was curr
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
 No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row is counted once
-(``accounts.py``).
+(``sender.py``).
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class SpansSink(Sink):
         self._surroundings = Surroundings(self._spans, find_worker)
         most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
-        self._folding = self._made_folding()
+        self._folding: Folding | EveryRange | None = self._made_folding()
+        """None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0
         """Ranges that are in units which aren't decided."""
         self._delivery = self._way_out.delivery()
@@ -153,7 +154,7 @@ class SpansSink(Sink):
             return
         batch = self._surroundings.without_inherited(batch)
         roots = self._traces.advance(batch, target)
-        added, decided = self._folded(lambda: self._folding.add(batch, roots))
+        added, decided = self._folded(lambda folding: folding.add(batch, roots))
         ranges, unsampled = sum(added.fates[Fate.SUPPRESSED :]), added.fates[Fate.SUPPRESSED] + added.fates[Fate.UNSAMPLED]
         self._accounts.add(recorded=ranges, unsampled=unsampled, folding=added.planned)
         self._undecided += added.planned
@@ -166,7 +167,7 @@ class SpansSink(Sink):
 
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
-        self._put(self._folded(lambda: self._folding.due(self._traces.take_finished(), drained_ns, rests)))
+        self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests)))
 
     def write_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
@@ -175,16 +176,17 @@ class SpansSink(Sink):
             with self._lock:
                 self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
-    def _folded(self, step: Callable[[], Result]) -> Result:
+    def _folded(self, step: Callable[[Folding | EveryRange], Result]) -> Result:
         """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted.
 
         Also where a signal handler raises amid it: afterwards the native stage and what waits here may not agree.
         """
         try:
-            return step()
+            self._folding = self._folding or self._made_folding()
+            return step(self._folding)
         except BaseException:
             self._accounts.add(error=self._undecided, folding=-self._undecided)
-            self._folding, self._undecided = self._made_folding(), 0
+            self._folding, self._undecided = None, 0  # a new one takes memory, too
             raise
 
     def _put(self, decided: Iterable[DecidedUnits]) -> None:
@@ -243,7 +245,7 @@ class SpansSink(Sink):
         try:
             with self._lock:
                 self._traces.close_all()
-                self._put(self._folded(lambda: self._folding.all(self._traces.take_finished())))
+                self._put(self._folded(lambda folding: folding.all(self._traces.take_finished())))
         finally:  # also where there is no memory for it
             self._sender.close(timeout_s, process_ends)
 

@@ -118,8 +118,8 @@ class Scripted:
 class Held(Scripted):
     """Takes requests when it is let go."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, outcomes: Sequence[Outcome | BaseException] = ()) -> None:
+        super().__init__(outcomes)
         self.arrived, self.let_go = threading.Semaphore(0), threading.Event()
 
     def send(self, body: bytes) -> Outcome:
@@ -138,8 +138,9 @@ def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(c
     assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 
-def test_what_comes_after_the_end_does_not_count() -> None:
-    transport = Held()
+@pytest.mark.parametrize("outcome", [Outcome(Verdict.TAKEN), Outcome(Verdict.AGAIN, "the channel was closed")])
+def test_what_comes_after_the_end_neither_counts_nor_is_told(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
+    transport = Held([outcome])
     sender = RequestSender(transport, 1 << 20)
     sender.put(Request(b"1", 1))
     assert transport.arrived.acquire(timeout=PATIENCE_S)
@@ -148,6 +149,7 @@ def test_what_comes_after_the_end_does_not_count() -> None:
     for thread in sender._threads:
         thread.join(PATIENCE_S)
     assert sender.counts.exported == 0
+    assert "the channel was closed" not in caplog.text
 
 
 def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

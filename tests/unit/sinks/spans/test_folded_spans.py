@@ -476,3 +476,26 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     assert len(first_sums) <= 1
     assert ranges_told(spans) == len(rows)
     units.close()
+
+
+def test_without_memory_for_a_batch_and_for_beginning_anew_the_next_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    units = Units()
+    span = units.start()
+    units.drained(units.rows(span, ("before", 10)), drained_ns=BASE_NS)
+
+    def no_memory(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(stage.WaitingRows, "add", no_memory)
+        scarce.setattr(stage.Stage, "__init__", no_memory)
+        for name in ("amid", "still amid"):
+            with pytest.raises(MemoryError):
+                units.drained(units.rows(span, (name, 10)), drained_ns=BASE_NS)
+    units.drained(units.rows(span, ("after", 10)), drained_ns=BASE_NS)
+    span.end(ENDED_NS)
+    units.drained([])
+    assert [each.name for each in units.ours()] == ["after"]
+    counters = units.sink.counters()
+    assert (counters["recorded"], counters["dropped.error"], counters["exported"]) == (2, 1, 1)
+    assert_balanced(counters)

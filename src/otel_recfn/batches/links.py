@@ -8,13 +8,14 @@ the next one that does): the one that started last made the node, because making
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.model.batch import Batch
+from otel_recfn.model.batch import Batch, Track
 
 
 class Links(NamedTuple):
@@ -52,6 +53,10 @@ class LinkFinder:
             batch: the batch.
             numbers: one for each of its tracks, to be told with the links to their ranges.
         """
-        threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        columns: tuple[Any, ...] = self._ranges.link(batch, threads, numbers)
+        columns: tuple[Any, ...] = self._ranges.link(batch, thread_ids(batch.tracks), numbers)
         return Links(*[np.frombuffer(column, kind) for column, kind in zip(columns, _KINDS, strict=True)])
+
+
+def thread_ids(tracks: Sequence[Track]) -> NDArray[np.uint64]:
+    """The logical ids of threads, by which backward ranges name them; 0 for what is no thread."""
+    return np.array([track.thread_id if track.is_thread else 0 for track in tracks], np.uint64)

@@ -29,6 +29,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.announced import announced_column
+from otel_recfn.batches.links import thread_ids
 from otel_recfn.batches.merging import Distinct, merged
 from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, fate_of, span_context
 from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef, empty_column
@@ -319,7 +320,7 @@ class Stage:
         contexts = np.array(told, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.all_of(batch.names), batch.closed < len(batch)
-        threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
+        threads = thread_ids(batch.tracks)
         return batch, announced, contexts, of_roots, threads, names, in_order
 
 

@@ -95,7 +95,7 @@ def test_a_span_of_a_stream_has_no_attributes_of_a_thread() -> None:
 
 def test_a_stream_is_nobodys_forward_thread() -> None:
     forward = {"thread": MAIN_THREAD, "sequence_nr": 5}
-    other = {"thread": STREAM, "sequence_nr": 5}
+    other = {"thread": STREAM._replace(thread_id=MAIN_THREAD.thread_id), "sequence_nr": 5}
     backward = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 5, "forward_thread_id": MAIN_THREAD.thread_id}
     batch = make_batch([forward, other, backward])
     links = LinkFinder().match(batch, np.arange(len(batch.tracks), dtype=np.uint64))

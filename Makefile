@@ -31,6 +31,10 @@ lint: .venv/.for-test ## linter and types
 check: lint ## linter, types and layers
 	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py
 
+.PHONY: map
+map: ## what each source file is
+	@"$(PYTHON)" scripts/map.py
+
 .PHONY: bench
 bench: .venv/.for-test ## what it costs, beside its peers, on this machine
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(RUN) $$file || exit 1; done

@@ -12,7 +12,7 @@ from patience import PATIENCE_S
 
 PROGRAM = """
 import sys
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 
 assert "numpy" not in sys.modules

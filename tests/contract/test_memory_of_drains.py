@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from recording_helpers import ASYNC, Worker
 
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from small_process import Run, in_small_process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.recording.watched import Watched, Watcher, unwatch, watch

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from otel_recfn import _native
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.support.failures import failure
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)

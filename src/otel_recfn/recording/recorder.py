@@ -105,12 +105,6 @@ class Recorder:
 
     Never reused, and new in a forked child.
     """
-    new_track = staticmethod(_native.new_track)
-    """A thread number that no thread has, for ranges that none begins: those of a GPU's stream, say.
-
-    ``make_event_id`` of it and of numbers from 1 gives event ids that no other range of the process has. Never reused; a
-    forked child needs another one.
-    """
     set_default_node_id = staticmethod(_native.set_default_node_id)
     """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
     default_node_id = staticmethod(_native.default_node_id)

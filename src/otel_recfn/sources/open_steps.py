@@ -25,8 +25,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.failures import failure
 from otel_recfn.support.interrupts import raised_by_signal_handler

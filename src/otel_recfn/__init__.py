@@ -118,7 +118,7 @@ def _home(name: str) -> ModuleType:
         try:
             native_part()
         except RecorderUnavailable:
-            return import_module("otel_recfn.ranges.unrecorded")
+            return import_module("otel_recfn.recording.signatures")
     return import_module(_HOMES.get(name, "otel_recfn.observing"))
 
 

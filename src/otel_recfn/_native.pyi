@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.ranges.async_range import RangeObserver
+from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.sources.calls.texts import ProgramTexts
 
 LIMITS: dict[str, int]

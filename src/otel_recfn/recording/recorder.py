@@ -24,12 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from otel_recfn import _native
 from otel_recfn.model.events import Extra
-from otel_recfn.ranges.async_range import aenter, aexit
-from otel_recfn.ranges.decorators import decorate
-from otel_recfn.ranges.signatures import arguments
-from otel_recfn.recording.trace_states import FLAGS, TraceStates
-from otel_recfn.recording.types import ContextReading, RecorderCounters
-from otel_recfn.recording.watched import Watching, unwatch, watch
+from otel_recfn.recording.ranges import aenter, aexit, decorate
+from otel_recfn.recording.signatures import arguments
+from otel_recfn.recording.types import FLAGS, ContextReading, RecorderCounters, TraceStates
+from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.failures import failure
 
 if TYPE_CHECKING:
@@ -151,7 +149,6 @@ class Recorder:
         self._woken = threading.Event()
         """For waits of greenlets."""
         self._epoch = 0
-        self._watching: Watching | None = None
         self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
         states = TraceStates()
@@ -179,13 +176,13 @@ class Recorder:
         """
         from otel_recfn.model import batch  # noqa: F401
 
-        self._watching = watch(self)
+        watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
         """Record no more begins. Ends of recorded ranges are still accepted until the final drain."""
         _native.stop()
-        unwatch(self._watching)
+        unwatch(self)
 
     @property
     def recording(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from otel_recfn.model.errors import whole_number
 from otel_recfn.model.events import UNNAMED_STEP
-from otel_recfn.ranges.decorators import is_of_kind, maker, wrap
+from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.sources.open_steps import ASYNC, OpenStep, close_step, innermost_step, next_number, open_step
 
 F = TypeVar("F", bound=Callable[..., Any])

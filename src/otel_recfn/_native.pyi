@@ -21,7 +21,7 @@ Contexts = list[tuple[int, int, int, int]]
 Drained = tuple[dict[str, Column], dict[str, Column], int, list[str], list[tuple[int, int, int, int]], Contexts, int, int]
 
 class Stage:
-    """See ``batches/stage.py`` and ``native/stage/stage_type.cpp``."""
+    """See ``batches/stage.py`` and ``native/stage/stage_bindings.cpp``."""
 
     def __init__(self, budget: int, most_waiting: int) -> None: ...
     def add(self, *batch: Any) -> tuple[Any, ...]: ...
@@ -31,14 +31,14 @@ class Stage:
     def owe(self, roots: NDArray[np.uint64], /) -> tuple[Any]: ...
 
 class ForwardRanges:
-    """See ``batches/links.py`` and ``native/stage/links_type.cpp``."""
+    """See ``batches/links.py`` and ``native/stage/stage_bindings.cpp``."""
 
     def __init__(self, most: int = ..., most_matched: int = ...) -> None: ...
     def __len__(self) -> int: ...
     def link(self, batch: Batch, threads: NDArray[np.uint64], numbers: NDArray[np.uint64], /) -> tuple[Column, ...]: ...
 
 class record_function:
-    """See ``native/record_function_type.cpp``."""
+    """See ``native/python/record_function.cpp``."""
 
     name: str
     args: str | None

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch_programs import Training
 
 from otel_recfn import RecordScope
-from otel_recfn.model.scope import scopes_mask
+from otel_recfn.model.events import scopes_mask
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from command_line import number_given
+from lib.command_line import number_given
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.columns import COLUMN_TYPES
-from otel_recfn.model.tables import Track
+from otel_recfn.model.columns import COLUMN_TYPES, Track
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 ROWS, NAMES, REPEATS = 20_000, 120, 7

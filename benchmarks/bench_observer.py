@@ -26,20 +26,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
+from lib.operator_loop import NoExport, compile_with, empty_pair, loaded_loop
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from operator_loop import NoExport, compile_with, empty_pair, loaded_loop
 from torch.autograd import profiler_legacy
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from command_line import number_given
+from lib.command_line import number_given
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -19,8 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from batches import MAIN_THREAD, context, make_batch
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink
 
 ROWS = 8_000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from fake_cuda import FakeCuda
+
 from otel_recfn import record_function
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import has_thread_local_callbacks
@@ -20,7 +20,7 @@ from otel_recfn.legacy import (
     mark,
 )
 from otel_recfn.legacy.run import NOT_TIMED, nvtx_text
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder
 
 CUDA = ProfilerConfig(ProfilerState.CUDA)

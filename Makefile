@@ -29,7 +29,7 @@ lint: .venv/.for-test ## linter and types
 
 .PHONY: check
 check: lint ## linter, types and layers
-	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py tests/unit/test_import_circles.py
+	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py
 
 .PHONY: map
 map: ## what each source file is

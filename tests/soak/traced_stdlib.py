@@ -1,6 +1,6 @@
 """Runs test modules of the standard library while their Python calls are traced: they must pass as they do untraced.
 
-    .venv/bin/python scripts/traced_stdlib.py [module ...]
+    .venv/bin/python tests/soak/traced_stdlib.py [module ...]
 
 Each module runs twice in a process of its own, untraced and traced. What fails only when traced runs once more while ranges are
 recorded without tracing calls: what fails there too is not the tracer's doing, and is told as such.

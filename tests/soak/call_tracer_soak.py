@@ -1,6 +1,6 @@
 """A program of many short threads whose Python calls are traced for long: its memory must stay flat.
 
-    python scripts/call_tracer_soak.py [--seconds 600] [--threads 4] [--pause-ms 100]
+    python tests/soak/call_tracer_soak.py [--seconds 600] [--threads 4] [--pause-ms 100]
 
 Threads begin and end all the time, recurse, run generators and coroutines, raise, and compile functions that they call once,
 and profiles begin and end beside one that runs throughout. What the process has in memory is told as it goes; after a warm-up

@@ -1,6 +1,6 @@
 """Forks at random moments from four busy threads of an observed program, and counts the children that hang or fail.
 
-    python scripts/fork_soak.py --forks 5000 --method os.fork --seed 1
+    python tests/soak/fork_soak.py --forks 5000 --method os.fork --seed 1
 
 The threads record ranges and run PyTorch's operators, start and stop profiles, run legacy profilers, add and remove callbacks,
 log, and flush, beside the threads of the instrumentation itself; each forks in between. A child uses numpy, torch, imports,

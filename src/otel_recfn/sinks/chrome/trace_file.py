@@ -112,7 +112,8 @@ class ChromeTraceFile:
             python_ids: of traced calls; None where not all calls are known yet, for ids of their rows.
         """
         before = self._contents
-        still_open, traces = _still_open(before.open, batch), before.traces.after(batch)
+        still_open = _still_open(before.open, batch) if batch.long_open is None else _outermost(batch.long_open)
+        traces = before.traces.after(batch)
         slices, over = before.slices.after(batch)
         numbers, numbered = before.numbers.after(batch)
         totals, counted = before.totals.after(batch, self._pid, self._base_ns)
@@ -137,10 +138,6 @@ class ChromeTraceFile:
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
         self._links = LinkFinder()
-
-    def set_open(self, ranges: Batch) -> None:
-        """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
-        self._contents = self._contents._replace(open=_outermost(ranges))
 
     def show(self) -> None:
         """Make the file show all that was appended."""
@@ -209,7 +206,7 @@ class ChromeTraceFile:
         return track_events(name, self._pid, tid, thread.number)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
-        """The names of the tracks that are new in the batch, or have another name than is known; threads come first."""
+        """The names of the threads that are new in the batch, or have another name than is known."""
         events = []
         used = np.zeros(len(batch.tracks), dtype=np.bool_)
         np.put(used, batch.thread, True)
@@ -217,10 +214,10 @@ class ChromeTraceFile:
         for index in np.flatnonzero(used).tolist():
             thread = batch.tracks[index]
             tid = trace_tid(thread)
-            name = thread.name or (f"thread {tid}" if thread.is_thread else f"{thread.kind.name.lower()} {thread.number}")
+            name = thread.name or f"thread {tid}"
             if known.get(tid) != name:
                 known[tid] = name
-                events.append(track_events(name, self._pid, tid, thread.number if thread.is_thread else tid))
+                events.append(track_events(name, self._pid, tid, thread.number))
         return "".join(events).encode()
 
 

@@ -28,8 +28,7 @@ from otel_recfn.batches.number_sets import begins_of, places_in
 from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan
 from otel_recfn.batches.stage import Decided
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.support.code_text import called_code
@@ -330,9 +329,7 @@ class SpanMapper:
         """What all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
-            base = {"recfn.scope": RecordScope(scope).name}
-            if thread.is_thread:
-                base["recfn.thread_id"] = _signed(thread.thread_id)
+            base = {"recfn.scope": RecordScope(scope).name, "recfn.thread_id": _signed(thread.thread_id)}
             base |= _thread_attributes(thread)
             self._bases[scope, thread] = base
         return base
@@ -402,8 +399,6 @@ def code_attributes(name: str) -> dict[str, AttributeValue]:
 def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
     """The attributes of the semantic conventions for threads, of threads that Python knows."""
     attributes: dict[str, AttributeValue] = {}
-    if not thread.is_thread:
-        return attributes
     if thread.ident:
         attributes["thread.id"] = _signed(thread.ident)
     if thread.name:

@@ -4,7 +4,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,12 +42,11 @@ class ChromeEvents {
   }
 
  private:
-  static constexpr uint64_t kFirstOtherTid = uint64_t{1} << 30;  // as sinks/chrome/encoder.py has it
   static constexpr size_t kFixedBytes = 1024;  // of one row without its labels: the keys, and 20 digits for every number
 
   struct Track {
-    std::optional<uint64_t> logical_id;  // RecordFunction's; nothing where it is no thread
-    std::string place;                   // ,"pid":1,"tid":2,"ts": and kSlack more
+    uint64_t logical_id;  // RecordFunction's
+    std::string place;    // ,"pid":1,"tid":2,"ts": and kSlack more
   };
 
   static bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
@@ -67,29 +65,24 @@ class ChromeEvents {
   }
 
   bool read_tracks(PyObject* batch) {
-    PyObject* sequence = PyObject_GetAttrString(batch, "tracks");
-    if (sequence == nullptr) return false;
-    const Py_ssize_t count = PySequence_Size(sequence);
-    bool good = count >= 0;
-    for (Py_ssize_t i = 0; good && i < count; ++i) {
-      PyObject* track = PySequence_GetItem(sequence, i);
-      good = track != nullptr && read_track(track);
-      Py_XDECREF(track);
+    const Made tracks(PyObject_GetAttrString(batch, "tracks"));
+    const Py_ssize_t count = tracks.object != nullptr ? PySequence_Size(tracks.object) : -1;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      const Made track(PySequence_GetItem(tracks.object, i));
+      if (track.object == nullptr || !read_track(track.object)) return false;
     }
-    Py_DECREF(sequence);
-    return good;
+    return count >= 0;
   }
 
   bool read_track(PyObject* track) {
-    uint64_t native_id = 0, number = 0, kind = 0, logical = 0;
+    uint64_t native_id = 0, number = 0, logical = 0;
     if (!read_unsigned(track, "native_id", &native_id) || !read_unsigned(track, "number", &number) ||
-        !read_unsigned(track, "kind", &kind) || !read_unsigned(track, "thread_id", &logical)) {
+        !read_unsigned(track, "thread_id", &logical)) {
       return false;
     }
-    const bool is_thread = kind == kThreadTrack;
-    const uint64_t tid = !is_thread ? kFirstOtherTid + number : native_id != 0 ? native_id : number;
+    const uint64_t tid = native_id != 0 ? native_id : number;
     std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
-    tracks_.push_back({is_thread ? std::optional(logical) : std::nullopt, std::move(place.append(kSlack, ' '))});
+    tracks_.push_back({logical, std::move(place.append(kSlack, ' '))});
     return true;
   }
 
@@ -171,7 +164,7 @@ class ChromeEvents {
     if (labels_.is_call(label)) encode_call(out, row, label);
     if (async) {
       out.literal(",\"Async\":true");
-      if (const auto& logical_id = tracks_[columns_.end_thread[row]].logical_id) out.argument(",\"End thread id\":", *logical_id);
+      out.argument(",\"End thread id\":", tracks_[columns_.end_thread[row]].logical_id);
     }
     if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
     out.literal("}}");

@@ -98,8 +98,8 @@ class EventLabels {
   // Both are borrowed; `names` is the batch's.
   EventLabels(PyObject* names, const ChromeColumns& columns) : names_(names), columns_(columns) {}
 
-  // The label's number; -1 with an exception set. Without an id the row is no thread's. Needs the GIL.
-  Py_ssize_t find(Py_ssize_t row, std::optional<uint64_t> thread_id) {
+  // The label's number; -1 with an exception set. Needs the GIL.
+  Py_ssize_t find(Py_ssize_t row, uint64_t thread_id) {
     if (2 * labels_.size() >= slots_.size()) make_room();
     const Key key = key_of(row);
     uint32_t& slot = slot_of(key);
@@ -136,7 +136,7 @@ class EventLabels {
     const uint32_t sort = columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
     const auto step = static_cast<uint64_t>(columns_.step_number[row]);
     const auto step_low = static_cast<uint32_t>(step), step_high = static_cast<uint32_t>(step >> 32);
-    return {columns_.name[row],  columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.concrete_inputs[row],
+    return {columns_.name[row],   columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.concrete_inputs[row],
             columns_.module[row], columns_.error[row], columns_.stack[row],  columns_.device[row], columns_.call_site[row],
             sort, step_low, step_high};
   }
@@ -163,14 +163,14 @@ class EventLabels {
     for (uint32_t label = 0; label < labels_.size(); ++label) slot_of(labels_[label].key) = label;
   }
 
-  bool append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label) {
+  bool append(Py_ssize_t row, uint64_t thread_id, Label* label) {
     label->begin = memory_.size();
     if (!append_name(row, label)) return false;
     label->named = memory_.size() - label->begin;
     memory_ += ",\"args\":{\"Scope\":\"";
     memory_ += kScopeNames[columns_.scope[row]];
     memory_ += '"';
-    if (thread_id) memory_ += ",\"Thread id\":" + std::to_string(*thread_id);
+    memory_ += ",\"Thread id\":" + std::to_string(thread_id);
     if (!append_texts(row)) return false;
     memory_ += ",\"Event id\":";
     label->size = memory_.size() - label->begin;

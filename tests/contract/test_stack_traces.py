@@ -15,7 +15,7 @@ from test_limits import LONG_TEXTS, TEXTS, kept
 
 from otel_recfn._native import LIMITS
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 from thoroughness import examples
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from otel_recfn import PythonCalls, profile, record_function
 from otel_recfn.model.batch import Event
-from otel_recfn.support.code_text import python_call_name
+from otel_recfn.support.texts import python_call_name
 from patience import PATIENCE_S
 from trace_files import read_trace
 

@@ -21,7 +21,7 @@ from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.pytorch import module_names, modules
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support import weak_identity
-from otel_recfn.support.code_text import called_code
+from otel_recfn.support.texts import called_code
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

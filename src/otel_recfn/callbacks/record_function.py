@@ -30,7 +30,7 @@ from otel_recfn.model.events import EventFlag, EventSource, Extra
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.ranges.async_range import RangeHandle, record_range
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""

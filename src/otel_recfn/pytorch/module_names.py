@@ -10,7 +10,7 @@ from typing import Any
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.sources import SOURCES
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix

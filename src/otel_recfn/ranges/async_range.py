@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
 
@@ -47,7 +47,7 @@ class UserRange(Protocol):
 
     @property
     def _code(self) -> str | None:
-        """What it decorates, as ``support/code_text.py`` tells it; None where nothing."""
+        """What it decorates, as ``support/texts.py`` tells it; None where nothing."""
 
     _entered: Any
     """A list of Entered, private to this file; None at first."""

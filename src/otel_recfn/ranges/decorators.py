@@ -21,8 +21,7 @@ from typing import Any, TypeVar, cast
 from otel_recfn import _native
 from otel_recfn.ranges.async_range import ASYNC, UserRange, open_range
 from otel_recfn.ranges.tracing import is_traced
-from otel_recfn.support.code_text import code_text
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import code_text, failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]

@@ -30,7 +30,7 @@ from otel_recfn.ranges.signatures import arguments
 from otel_recfn.recording.trace_states import FLAGS, TraceStates
 from otel_recfn.recording.types import ContextReading, RecorderCounters
 from otel_recfn.recording.watched import Watching, unwatch, watch
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import count
 
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 MAX_TRACE_STATES = 10_000
 """Beyond it the trace state that was unused for longest is forgotten: ranges in its context then have none."""

@@ -28,9 +28,9 @@ from opentelemetry.context import Context
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.seen_spans import remember_current
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.sources.range_spans import SpansOfRanges

@@ -20,7 +20,7 @@ from otel_recfn import _native
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
-from otel_recfn.support.json_text import json_string, json_value
+from otel_recfn.support.texts import json_value
 
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
@@ -77,7 +77,7 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
         if each.parent_id:
             args["parent_span_id"] = f"{each.parent_id:016x}"
         start = f'"pid":{pid},"tid":{tid},"ts":{microseconds(each.start_ns - base_ns)}'
-        name = f'"cat":"user_annotation","name":{json_string(each.name)}'
+        name = f'"cat":"user_annotation","name":{json_value(each.name)}'
         chunks.append(
             f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name},"args":{json_value(args)}}}'
         )
@@ -90,14 +90,14 @@ def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
     for each in steps:
         tid = trace_tid(each.track) if each.nests else FIRST_STEPS_TID + each.track.number
         start = f'"pid":{pid},"tid":{tid},"ts":{microseconds(each.start_ns - base_ns)}'
-        name = f'"cat":"user_annotation","name":{json_string(each.name)},"args":{{"recfn.step.number":{each.number}}}'
+        name = f'"cat":"user_annotation","name":{json_value(each.name)},"args":{{"recfn.step.number":{each.number}}}'
         chunks.append(f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name}}}')
     return "".join(chunks).encode()
 
 
 def encode_counter(name: str, unit: str, times: Times, values: Times, pid: int, base_ns: int) -> bytes:
     """Write the values of a counter, each from its time on."""
-    head, unit_text = f'"ph":"C","pid":{pid},"name":{json_string(name)}', json_string(unit)
+    head, unit_text = f'"ph":"C","pid":{pid},"name":{json_value(name)}', json_value(unit)
     return "".join(
         [
             f',\n{{{head},"ts":{microseconds(time - base_ns)},"args":{{{unit_text}:{value}}}}}'

@@ -11,8 +11,8 @@ from typing import Any
 
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch
-from otel_recfn.support.json_text import json_value
-from otel_recfn.support.process_role import RANK, WORLD_SIZE, number_of
+from otel_recfn.support.processes import RANK, WORLD_SIZE, number_of
+from otel_recfn.support.texts import json_value
 
 MOST_TRACE_IDS = 100
 """So many stand in the file."""

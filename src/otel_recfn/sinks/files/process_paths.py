@@ -18,8 +18,8 @@ from pathlib import Path
 
 from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
 from otel_recfn.sinks.files.growing_file import LONGEST_ADDITION
-from otel_recfn.support.process_role import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
-from otel_recfn.support.process_role import addition
+from otel_recfn.support.processes import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
+from otel_recfn.support.processes import addition
 
 log = logging.getLogger("otel_recfn")
 

@@ -24,7 +24,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.own_thread import resting
 from otel_recfn.support.safe_text import safe_exception
 

@@ -32,8 +32,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.code_text import called_code
-from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.support.texts import called_code, text_of_utf8
 
 FOLDED_COUNT = "recfn.folded.count"
 """The attribute of a span that tells how many ranges were folded into it."""

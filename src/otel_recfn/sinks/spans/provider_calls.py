@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 SHUTDOWN_SECONDS = 5.0
 """So long a ``shutdown()`` waits for what was recorded."""

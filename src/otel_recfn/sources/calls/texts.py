@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import TypeAlias
 
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
-from otel_recfn.support.code_text import python_call_name
+from otel_recfn.support.texts import python_call_name
 
 ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>$")
 OWN = str(Path(__file__).parents[2]) + os.sep

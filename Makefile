@@ -29,8 +29,11 @@ lint: .venv/.for-test ## linter and types
 
 .PHONY: check
 check: lint ## linter, types and layers
-	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py tests/unit/test_import_circles.py \
-	    tests/unit/test_architecture.py
+	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py
+
+.PHONY: map
+map: ## what each source file is
+	@"$(PYTHON)" scripts/map.py
 
 .PHONY: bench
 bench: .venv/.for-test ## what it costs, beside its peers, on this machine

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 from otel_recfn import record_function
 from otel_recfn.callbacks.callback import RecordFunctionCallback

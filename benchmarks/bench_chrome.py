@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from command_line import number_given
+from lib.command_line import number_given
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -36,8 +36,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome import encoder as chrome_encoder
-from otel_recfn.sinks.chrome import sink as chrome_trace
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
+from otel_recfn.sinks.chrome import writer as chrome_writer
 
 ROUNDS = 5
 ROWS_PER_BATCH = 20_000
@@ -87,10 +87,10 @@ def _row(event: dict[str, Any], main_tid: int, base_ns: int) -> dict[str, Any]:
 
 def write(batches: list[Batch], path: Path) -> None:
     """All batches through a sink."""
-    sink = chrome_trace.ChromeTraceSink(path)
+    sink = chrome_writer.TraceWriter(path)
     for batch in batches:
         sink.write(batch)
-    sink.close(1.0)
+    sink.close()
 
 
 def encode_only(batches: list[Batch]) -> None:

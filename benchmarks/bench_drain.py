@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))

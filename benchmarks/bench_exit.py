@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from command_line import number_given
+from lib.command_line import number_given
 
 PROGRAM = """
 import time

@@ -14,14 +14,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from command_line import number_given
+from lib.command_line import number_given
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from fold_parts import metrics, ns_a_row, tree
-from folding_stage import batches_of, fastest_stage, small_units, turns_a_batch
+from lib.fold_parts import metrics, ns_a_row, tree
+from lib.folding_stage import batches_of, fastest_stage, small_units, turns_a_batch
+from lib.training_steps import Row, paths, program
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from training_steps import Row, paths, program
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.stage import Stage

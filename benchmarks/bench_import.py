@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 
-from command_line import number_given
+from lib.command_line import number_given
 
 ROUNDS = 15
 BASE = "import opentelemetry.trace, opentelemetry.context"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from command_line import numbers_given
-from operator_loop import loaded_loop
+from lib.command_line import numbers_given
+from lib.operator_loop import loaded_loop
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import ProfilerConfig as TheirConfig
 from torch.autograd import ProfilerState as TheirState

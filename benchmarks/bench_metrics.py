@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from command_line import number_given
+from lib.command_line import number_given
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View

@@ -26,15 +26,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
+from lib.operator_loop import NoExport, compile_with, empty_pair, loaded_loop
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from operator_loop import NoExport, compile_with, empty_pair, loaded_loop
 from torch.autograd import profiler_legacy
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 

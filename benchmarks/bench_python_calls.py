@@ -26,8 +26,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from command_line import number_given
-from empty_profile import compiled, monitored, profiled, profiled_by_clock
+from lib.command_line import number_given
+from lib.empty_profile import compiled, monitored, profiled, profiled_by_clock
 
 from otel_recfn import profile
 

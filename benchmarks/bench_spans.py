@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from command_line import number_given
+from lib.command_line import number_given
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 

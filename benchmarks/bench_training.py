@@ -23,19 +23,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from command_line import number_given
+from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 
 import torch
+from lib.operator_loop import NoExport, empty_pair, loaded_loop
+from lib.otlp_discarding import server
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from operator_loop import NoExport, empty_pair, loaded_loop
-from otlp_discarding import server
 from torch.profiler import ProfilerActivity, profile
 from torch_programs import Training
 

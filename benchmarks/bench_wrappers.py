@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from command_line import number_given
+from lib.command_line import number_given
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
 from otel_recfn.codegen.generate import generate, write

@@ -22,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from lib.otlp_counting import server
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from otlp_counting import server
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.counters import losses

@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
+from lib.otlp_counting import Counting, server
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 from opentelemetry.sdk.trace import TracerProvider
-from otlp_counting import Counting, server
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.counters import losses

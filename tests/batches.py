@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,11 @@ def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any] |
     columns = {name: np.array([row[name] for row in full], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
     tables = {"names": names.values, "tracks": tracks.values, "contexts": contexts.values}
     return Batch(**columns, **tables, opened=announced)
+
+
+def open_for_long(ranges: Batch) -> Batch:
+    """A batch without rows that says that these ranges have been open for long."""
+    return replace(make_batch([]), long_open=ranges)
 
 
 def context(trace_id: int, span_id: int, flags: int = 1) -> SpanContextRef:

@@ -15,8 +15,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, profiling
 from otel_recfn import instrumentor as instrumenting
 from otel_recfn.legacy import run
 from otel_recfn.recording.watched import Watched
-from passing_time import let_time_pass
-from patience import PATIENCE_S
+from patience import PATIENCE_S, let_time_pass
 from thoroughness import BRIEF
 
 settings.register_profile(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 PATIENCE_S = 300.0
 
@@ -14,3 +15,18 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def let_time_pass(nanoseconds: int) -> None:
+    """Where clocks differ by a little; without sleeping, which takes longer than it is asked to."""
+    end_ns = time.perf_counter_ns() + nanoseconds
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+@contextmanager
+def within_time(nanoseconds: int) -> Iterator[None]:
+    """So long on either side, for a reader that rounds."""
+    let_time_pass(nanoseconds)
+    yield
+    let_time_pass(nanoseconds)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+
+SOAK = int(os.environ.get("OTEL_RECFN_SOAK", "1"))
+"""Tests that look for rare moments run so many times as long: ``OTEL_RECFN_SOAK=10``."""
 
 FULL, BRIEF = 100, 20
 """Examples of a property that doesn't say how many; the first is hypothesis's own number."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.ranges.async_range import RangeObserver
-from otel_recfn.sources.calls.texts import ProgramTexts
+from otel_recfn.sources.calls import ProgramTexts
 
 LIMITS: dict[str, int]
 """Of texts in bytes of UTF-8, cut at a character (shapes, dtypes and concrete inputs: left out); and how many may be open."""

@@ -22,7 +22,7 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
-    from otel_recfn.sinks.background import BackgroundSink
+    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
     from otel_recfn.sinks.spans.delivery import WayOut
     from otel_recfn.support.processes import Given
 
@@ -327,8 +327,10 @@ def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
     return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
 
 
-def _files(settings: Settings, create_now: bool) -> list[BackgroundSink]:
-    from otel_recfn.sinks.chrome.sink import in_background
+def _files(settings: Settings, create_now: bool) -> list[ChromeTraceSink]:
+    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+    from otel_recfn.sinks.chrome.writer import TraceWriter
 
-    path = settings.chrome_trace
-    return [in_background(path, FILE_QUEUE_BYTES, create_now=create_now)] if path is not None else []
+    if settings.chrome_trace is None:
+        return []
+    return [ChromeTraceSink(TraceWriter(settings.chrome_trace, create_now=create_now, of_process=True), FILE_QUEUE_BYTES)]

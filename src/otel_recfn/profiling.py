@@ -23,8 +23,8 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
 from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
-from otel_recfn.sinks.chrome.sink import export
-from otel_recfn.sinks.stored import EventStoreSink
+from otel_recfn.sinks.chrome.writer import export
+from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
 from otel_recfn.store.call_tree import CallTree
 from otel_recfn.store.event_store import EventStore

@@ -33,8 +33,10 @@ class Told(InMemorySink):
         super().__init__()
         self.told: list[list[Event]] = []
 
-    def write_open(self, batch: Batch) -> None:
-        self.told.append(list(batch.events()))
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        if batch.long_open is not None:
+            self.told.append(list(batch.long_open.events()))
 
     def after_fork_in_child(self) -> Sink | None:
         return Told()
@@ -165,8 +167,9 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
     class Raises(Told):
         name = "raises"
 
-        def write_open(self, batch: Batch) -> None:
-            raise ValueError("no")
+        def write(self, batch: Batch) -> None:
+            if batch.long_open is not None:
+                raise ValueError("no")
 
     looked = make()
     plain, raising, beside = InMemorySink(), Raises(), Told()

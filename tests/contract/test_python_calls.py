@@ -26,7 +26,6 @@ from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S, wait_until
-from running_capture import Running
 from thoroughness import examples
 
 
@@ -340,14 +339,6 @@ def test_a_place_for_a_tool_that_the_program_frees(traced: Traced, caplog: pytes
     assert left == ["another's" if taken else None] * len(used)
     assert len(tree(traced.run(leaf), "leaf")) == 1
     assert len(caplog.records) == 1  # it is told
-
-
-def test_one_session_traces_at_a_time(traced: Traced, recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
-    second = Session(recorder)
-    first_rows = traced.run(lambda: Running(second, WITH_CALLS).stop())
-    assert "traced already by another session" in caplog.text
-    second.at_exit()
-    assert first_rows is not None
 
 
 def test_every_thread_is_left_as_it_was(traced: Traced) -> None:

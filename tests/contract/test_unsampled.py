@@ -28,10 +28,7 @@ from running_capture import Running
 class SampledSink(InMemorySink):
     """Has no use for what becomes no span, nor has a forked child's."""
 
-    wants_it = False
-
-    def wants_unsampled(self) -> bool:
-        return self.wants_it
+    wants_unsampled = False
 
     def after_fork_in_child(self) -> SampledSink:
         return SampledSink()
@@ -40,8 +37,7 @@ class SampledSink(InMemorySink):
 class SampledHere(InMemorySink):
     """Has no use for it in this process; a forked child's has."""
 
-    def wants_unsampled(self) -> bool:
-        return False
+    wants_unsampled = False
 
 
 class SampledAlone:
@@ -146,11 +142,11 @@ def test_a_sink_that_wants_it_from_now_on(alone: SampledAlone) -> None:
     with span(1, sampled=False):
         with alone.range("not recorded"):
             pass
-        alone.sink.wants_it = True
+        alone.sink.wants_unsampled = True
         assert alone.session.flush(alone.capture, PATIENCE_S)
         with alone.range("recorded"):
             pass
-        alone.sink.wants_it = False
+        alone.sink.wants_unsampled = False
         assert alone.session.flush(alone.capture, PATIENCE_S)
         with alone.range("not recorded again"):
             pass

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from prepared_programs import PreparedPrograms
 
 import otel_recfn
 from otel_recfn import OtelRecordFunctionInstrumentor, observing
 from otel_recfn.model.batch import Event
 from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
-from prepared_programs import PreparedPrograms
 
 if TYPE_CHECKING:
     from exported_traces import Traces

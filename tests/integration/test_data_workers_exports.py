@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 from otlp_server import OtlpServer
+from prepared_programs import PreparedPrograms
 
 from patience import PATIENCE_S
-from prepared_programs import PreparedPrograms
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from soak import SOAK
+from thoroughness import SOAK
 
 pytestmark = pytest.mark.one_python
 

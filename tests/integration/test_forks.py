@@ -1,6 +1,6 @@
 """Forks at any moment: no child hangs, each child's spans arrive once, and a fork does not wait long.
 
-``scripts/fork_soak.py`` makes thousands, in each start method.
+``tests/soak/fork_soak.py`` makes thousands, in each start method.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pytest
 from otlp_server import OtlpServer
 
 from patience import PATIENCE_S
-from soak import SOAK
+from thoroughness import SOAK
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fork_soak.py"
+SCRIPT = Path(__file__).parents[1] / "soak" / "fork_soak.py"
 FORKS = 40 * SOAK
 
 SPANS = """

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
-from passing_time import within_time
+from patience import within_time
 from trace_files import names_in
 
 hta_trace = pytest.importorskip("hta.common.trace")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from soak import SOAK
+from thoroughness import SOAK
 
 pytestmark = pytest.mark.one_python
 

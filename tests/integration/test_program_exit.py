@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from soak import SOAK
+from thoroughness import SOAK
 from trace_files import names_in
 
 pytest.importorskip("torch")

@@ -18,8 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
-from passing_time import within_time
-from patience import PATIENCE_S
+from patience import PATIENCE_S, within_time
 from trace_files import events_in, read_trace
 
 Slices = dict[str, list[dict[str, Any]]]

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
-from soak import SOAK
+from thoroughness import SOAK
 
 RANGE, SPAN, PROFILE, SWITCH, END, END_OLDEST_RANGE = "RSPIxo"
 

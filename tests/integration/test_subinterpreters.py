@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-
 from prepared_programs import PreparedPrograms
 
 PROGRAM = """

@@ -14,7 +14,7 @@ from nesting import check_nesting
 from otel_recfn import RecordScope
 from otel_recfn.model.events import EventFlag
 from patience import PATIENCE_S
-from soak import SOAK
+from thoroughness import SOAK
 
 torch = pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from soak import SOAK
+from thoroughness import SOAK
 
 pytest.importorskip("otel_recfn._native")
 

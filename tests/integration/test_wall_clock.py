@@ -107,8 +107,10 @@ shift = ctypes.c_longlong.in_dll(ctypes.CDLL(None), "wall_clock_shift_ns")
 
 
 class Told(InMemorySink):
-    def write_open(self, batch):
-        told.extend([event.name for event in batch.events()])
+    def write(self, batch):
+        super().write(batch)
+        if batch.long_open is not None:
+            told.extend([event.name for event in batch.long_open.events()])
 
 
 told, sink, instrumentor = [], Told(), OtelRecordFunctionInstrumentor()

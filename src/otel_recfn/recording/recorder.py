@@ -150,7 +150,7 @@ class Recorder:
     """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
 
     core_api_address = staticmethod(_native.core_api_address)
-    """Where the torch observer finds the recorder's C interface (``native/core/core_api.hpp``)."""
+    """Where the torch observer finds the recorder's C interface (``native/core/thread_buffer.hpp``)."""
 
     def __init__(self) -> None:
         self._names: list[str] = []

@@ -19,8 +19,7 @@ from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.pytorch.remote_calls import RemoteCalls
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.sources.calls.texts import ProgramTexts
-from otel_recfn.sources.calls.tracer import CallSource, CallTracer
+from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted, Watcher
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
@@ -34,8 +33,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    calls = CallSource(CallTracer(), texts)
-    return [ContextWatcher(recorder), RemoteCalls(recorder), observer, modules, calls]
+    return [ContextWatcher(recorder), RemoteCalls(recorder), observer, modules, CallSource(texts)]
 
 
 @dataclass(eq=False)

@@ -85,11 +85,12 @@ def _object_with(method: str, value: Any) -> Any:
 
 
 def _sinks(value: Any) -> tuple[Sink, ...]:
-    methods = ("write", "flush", "close", "counters", "after_fork_in_child", "wants_unsampled", "write_open")
+    from otel_recfn.sinks.protocol import Sink
+
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     for sink in given:
-        complete = all(callable(getattr(sink, name, None)) for name in methods)
-        if isinstance(sink, type) or not complete or not isinstance(getattr(sink, "name", None), str):
+        was_written_for_earlier_versions = hasattr(sink, "write_open") or callable(getattr(sink, "wants_unsampled", None))
+        if not isinstance(sink, Sink) or was_written_for_earlier_versions or not isinstance(getattr(sink, "name", None), str):
             raise TypeError
     return given
 
@@ -234,7 +235,11 @@ ACTIVITIES: Kind[Any] = Kind("None or [ProfilerActivity.CPU]; what a GPU does is
 SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
 READY: Kind[Any] = Kind("None or a function of the profile", _callable)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
-SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks (objects of classes derived from otel_recfn.sinks.protocol.Sink)", _sinks)
+SINKS: Kind[tuple[Sink, ...]] = Kind(
+    "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name; what was write_open() is "
+    "batch.long_open in write(), and wants_unsampled is true or false",
+    _sinks,
+)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     f"None or a set of RecordScope: {_SCOPE_NAMES}",
     _scopes,

@@ -19,10 +19,9 @@ from opentelemetry.trace import TraceFlags
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import ContextReading
-from otel_recfn.sources.open_steps import begins_now, is_suppressed, seen_in_step, shown_steps
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
-from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.sources.steps import begins_now, is_suppressed, seen_in_step, shown_steps
 from otel_recfn.support.processes import span_around_thread
 from otel_recfn.support.seen_spans import remember_current, seen_spans
 from otel_recfn.support.wrapped_function import After, WrappedFunction
@@ -46,17 +45,16 @@ class ContextWatcher(Source):
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._lock = ForkSafeLock()
         self._wrappers: list[WrappedFunction] = []
-        self._watching = False
         self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
         self._told = False
 
     def enable(self, wanted: Wanted) -> None:
         """Wrap the three functions, be the recorder's context reader, and show the program the ranges that are to be shown."""
-        if not self._watching:
-            self._watch()
+        if not self._wrappers:
+            self._wrap()
+            self._recorder.set_context_reader(self.read)
         if wanted.shown != self._shown:
             self._show(wanted.shown)
 
@@ -64,15 +62,7 @@ class ContextWatcher(Source):
         """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
         self._show(None)
         self._recorder.set_context_reader(None)
-        with self._lock:
-            self._unwrap()
-            self._watching = False
-
-    def _watch(self) -> None:
-        with self._lock:
-            self._wrap()
-            self._watching = True
-        self._recorder.set_context_reader(self.read)
+        self._unwrap()
 
     def _show(self, shown: ShownRanges | None) -> None:
         shown_steps.attached = self._attached_context

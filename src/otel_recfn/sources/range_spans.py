@@ -69,15 +69,6 @@ def range_of(span: object) -> TaskEntry | None:
     return span._self_range if type(span) is RangeSpan else None
 
 
-class Shown(NamedTuple):
-    """How a range was shown last; kept in ``TaskEntry.shown``."""
-
-    attached: Context
-    """What was attached then."""
-    seen: Context
-    """What the program was given in its place."""
-
-
 class SpansOfRanges(Protocol):
     """Where ranges become spans. From any thread."""
 
@@ -142,15 +133,15 @@ class RangeSpans:
         return attached
 
     def _with_range(self, range_: TaskEntry, span: trace.Span, attached: Context) -> Context:
-        shown: Shown | None = range_.shown
-        if shown is not None and shown.attached is attached:
-            return shown.seen
+        shown: tuple[Context, Context] | None = range_.shown  # what was attached then, and what was given in its place
+        if shown is not None and shown[0] is attached:
+            return shown[1]
         span_context = self._span_context(range_)
         if span_context is None:
             return attached
         range_span: Any = RangeSpan(own_span(span), range_, span_context)
         seen = trace.set_span_in_context(range_span, attached)
-        range_.shown = Shown(attached, seen)
+        range_.shown = attached, seen
         return seen if range_.shown is not None else attached  # None: another thread ended the range meanwhile
 
     def _span_context(self, range_: TaskEntry) -> SpanContext | None:
@@ -184,9 +175,7 @@ class RangeSpans:
 
 def _has_own_span(range_: TaskEntry) -> bool:
     """Whether it is a step with a span of the program's."""
-    if range_.source != _STEP_SOURCE or range_.root != range_.event_id:
-        return False
-    return bool(range_.context_words[3] & _STEP)
+    return range_.source == _STEP_SOURCE and range_.root == range_.event_id and bool(range_.context_words[3] & _STEP)
 
 
 def _below(trace_id: int, trace_state: TraceState | None, range_: TaskEntry) -> SpanContext:

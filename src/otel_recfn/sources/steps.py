@@ -1,19 +1,56 @@
-"""``with step("train", 3):``: the object that programs mark their steps with."""
+"""``with step("train", 3):``, by which programs mark their steps: a span and a range each.
+
+    enter   span of the SDK ──► current ──► range of the recorder      leave   not current ──► end of the range ──► of the span
+
+The span is one of the program's like any other: the provider's sampler is asked and its processors see it start, the program
+can set attributes on it, and what runs in the step lies below it. The range is what local files and profiles have. Its context
+says ContextFlag.STEP, by which whoever makes spans knows that it has one already.
+
+The span is shown as the current one, as ranges are (``range_spans.py``), and not attached: a generator that is left early is
+closed by whoever drops it, in a task, thread or context that can't detach what another one has attached. So each task knows its
+innermost step, and what was attached as that began. As long as that is still attached, the step's span is current in its place;
+a step that has ended, wherever that was, is passed over in every task.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
+import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
 
 from otel_recfn.model.arguments import whole_number
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.model.scope import RecordScope
 from otel_recfn.model.sources import UNNAMED_STEP
 from otel_recfn.ranges.decorators import is_of_kind, maker, wrap
-from otel_recfn.sources.open_steps import ASYNC, OpenStep, close_step, innermost_step, next_number, open_step
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.support.seen_spans import remember_current
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import failure
 
+if TYPE_CHECKING:
+    from otel_recfn.sources.range_spans import SpansOfRanges
+
+log = logging.getLogger("otel_recfn")
 F = TypeVar("F", bound=Callable[..., Any])
+
+USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 NUMBERS = 0, (1 << 63) - 1
+MOST_NAMES = 1024
+"""So many names are counted; beyond it the count of the oldest is forgotten."""
+SUPPRESSION_KEYS = tuple(
+    key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
+)
+"""Keys of a context that switch instrumentation off: those that ``is_instrumentation_enabled`` of OpenTelemetry asks for."""
 
 
 class step:
@@ -73,9 +110,15 @@ class step:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if (left := self._newest()) is not None:
-            self._open.remove(left)
-            close_step(left, error)
+        """End the innermost step that this task entered with this object; else the newest that anybody entered."""
+        if not self._open:
+            return
+        innermost = innermost_step()
+        while innermost is not None and innermost not in self._open:
+            innermost = innermost.outer
+        left = self._open[-1] if innermost is None else innermost
+        self._open.remove(left)
+        left.close(error)
 
     async def __aenter__(self) -> step:
         self._enter(ASYNC)
@@ -86,8 +129,28 @@ class step:
     ) -> None:
         self.__exit__(kind, error, traceback)
 
+    def _enter(self, flags: int) -> None:
+        number = _next_number(self._name) if self._number is None else self._number
+        spans = shown_steps.spans
+        if spans is None and not recorder.recording:
+            return
+        around = otel_context.get_current()
+        span = spans.start_step(self._name, number, self._code) if spans is not None and not is_suppressed(around) else None
+        opened = OpenStep(span, around)
+        opened.begin(self._name, number, flags, self._code)
+        self._open.append(opened)
+
     def __call__(self, func: F) -> F:
-        return _decorated(type(self), self._name, self._number, func)
+        if inspect.isclass(func) or not callable(func):
+            raise TypeError(f"step decorates functions, not {func!r}")
+        for predicate, statement in ((inspect.isgeneratorfunction, "with"), (inspect.isasyncgenfunction, "async with")):
+            if is_of_kind(predicate, func):
+                raise TypeError(
+                    f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
+                    f"`{statement} step({self._name!r}):` inside it, around all of it or around each item, or decorate it with "
+                    f"record_function({self._name!r}), whose range encloses what the generator does and not its consumer"
+                )
+        return wrap(maker(type(self), self._name, self._number, func), func)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle it as one that is not open."""
@@ -96,30 +159,134 @@ class step:
     def __repr__(self) -> str:
         return f"step({self._name!r}, {self._number!r})"
 
-    def _enter(self, flags: int) -> None:
-        number = next_number(self._name) if self._number is None else self._number
-        opened = open_step(self._name, number, flags, self._code)
-        if opened is not None:
-            self._open.append(opened)
 
-    def _newest(self) -> OpenStep | None:
-        """The innermost step that this task entered with this object; else the newest that anybody entered."""
-        inner = innermost_step() if self._open else None
-        while inner is not None:
-            if inner in self._open:
-                return inner
-            inner = inner.outer
-        return self._open[-1] if self._open else None
+_numbers: dict[str, itertools.count[int]] = {}
 
 
-def _decorated(step: Any, name: str, number: int | None, func: F) -> F:
-    if inspect.isclass(func) or not callable(func):
-        raise TypeError(f"step decorates functions, not {func!r}")
-    for predicate, statement in ((inspect.isgeneratorfunction, "with"), (inspect.isasyncgenfunction, "async with")):
-        if is_of_kind(predicate, func):
-            raise TypeError(
-                f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
-                f"`{statement} step({name!r}):` inside it, around all of it or around each item, or decorate it with "
-                f"record_function({name!r}), whose range encloses what the generator does and not what its consumer does"
-            )
-    return wrap(maker(step, name, number, func), func)
+def _next_number(name: str) -> int:
+    counted = _numbers.get(name)
+    if counted is None:
+        for oldest in list(_numbers)[: max(0, len(_numbers) - MOST_NAMES + 1)]:
+            _numbers.pop(oldest, None)
+        counted = _numbers.setdefault(name, itertools.count())
+    return next(counted)
+
+
+# --- steps that are open
+
+
+class ShownSteps:
+    """Where steps become spans; None for nowhere."""
+
+    spans: SpansOfRanges | None = None
+    attached: Callable[[], Context] = staticmethod(otel_context.get_current)
+    """What is attached in the calling task, without what is shown in its place."""
+
+
+shown_steps = ShownSteps()
+"""Of the process: the capture that makes spans says it."""
+
+
+class OpenStep:
+    """A step that was entered in the calling task.
+
+    Args:
+        span: its own; None where nothing takes spans.
+        around: the context that is current.
+    """
+
+    __slots__ = ("attached", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
+
+    def __init__(self, span: trace.Span | None, around: Context) -> None:
+        self.span, self.outer = span, innermost_step()
+        self.begins = self.ended = False
+        """``begins``: its range is about to begin."""
+        self.attached: Context | None = None
+        """What was attached when it was entered, in whose place ``seen`` is current; None where it has no span."""
+        self.seen = around
+        self.event_id = 0
+        self.entered: Any = None
+        """What ``Recorder.enter`` returned."""
+        if span is not None:
+            self.seen, self.attached = trace.set_span_in_context(span, around), shown_steps.attached()
+            recorder.span_attached(span, self)
+            remember_current(span)
+        _innermost.set(self)
+
+    def begin(self, name: str, number: int, flags: int, code: str) -> None:
+        """Begin its range. ``flags``, ``code``: as of ``Recorder.begin``."""
+        self.begins = self.span is not None
+        try:
+            self.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
+        finally:
+            self.begins = False
+        if flags & ASYNC and self.event_id:
+            self.entered = recorder.enter(self.event_id)
+        recorder.context_attached(object())  # what it read now holds for no other begin: another thread may end the step
+        if self.span is not None and self.event_id:
+            self.span.set_attribute("recfn.event_id", self.event_id)
+
+    def close(self, error: BaseException | None) -> None:
+        """End it, in whatever task or thread."""
+        self.ended = True
+        if _innermost.get() is self:
+            _innermost.set(innermost_step())
+        if self.entered is not None:
+            recorder.leave(self.entered)
+        text, stacktrace = failure(error)
+        recorder.end(self.event_id, text, stacktrace=stacktrace)
+        if self.span is not None:
+            recorder.span_detached(self)
+            _end_span(self.span, error, text)
+
+
+def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
+    """``text``: of the failure; empty where there is none."""
+    try:
+        if text:
+            if isinstance(error, Exception):
+                span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, text)
+        span.end()
+    except Exception as raised:
+        if raised_by_signal_handler(raised):
+            raise
+        _tell_once()
+
+
+@functools.cache
+def _tell_once() -> None:
+    log.exception("a span processor raised as a step's span ended; this is logged once")
+
+
+_innermost: ContextVar[OpenStep | None] = ContextVar("otel_recfn_step", default=None)
+"""What the calling task has entered last; it may have ended."""
+
+
+def innermost_step() -> OpenStep | None:
+    """The innermost step that the calling task is in."""
+    opened = _innermost.get()
+    while opened is not None and opened.ended:
+        opened = opened.outer
+    return opened
+
+
+def seen_in_step(attached: Context) -> Context:
+    """What is current in the calling task, where ``attached`` is attached: with the span of a step that was entered since."""
+    opened = _innermost.get()
+    while opened is not None:
+        if opened.attached is attached and not opened.ended:
+            return opened.seen
+        opened = opened.outer
+    return attached
+
+
+def begins_now(span: object) -> bool:
+    """Whether the range that begins in the calling task now is the one of the step whose span is ``span``."""
+    innermost = _innermost.get()
+    return innermost is not None and innermost.begins and innermost.span is span
+
+
+def is_suppressed(context: Context) -> bool:
+    """Whether the context switches instrumentation off."""
+    return any(context.get(key) for key in SUPPRESSION_KEYS)

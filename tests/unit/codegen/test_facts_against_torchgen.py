@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from trace_type_text import VALUES, Kernel, kernels, written_by_torchgen
 
 from otel_recfn.codegen.rules import ATEN, Facts, Input, Wrapping, facts_of
-from trace_type_text import VALUES, Kernel, kernels, written_by_torchgen
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

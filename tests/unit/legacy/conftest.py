@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
 from fake_cuda import FakeCuda
+
 from otel_recfn.callbacks.debug_info import DebugInfoKind, debug_info_get, debug_info_pop
 from otel_recfn.callbacks.registry import clear_thread_local_callbacks
 from otel_recfn.legacy.cuda import register_cuda_methods

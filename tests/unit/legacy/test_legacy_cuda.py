@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from fake_cuda import FakeCuda
+
 from otel_recfn import record_function
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import has_thread_local_callbacks

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_cuda import FakeCuda
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_cuda import FakeCuda
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.model.errors import ProfilerError

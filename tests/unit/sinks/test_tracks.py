@@ -17,7 +17,7 @@ from otel_recfn.batches.links import LinkFinder
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans.sink import SpansSink
 
@@ -37,9 +37,9 @@ def launch_and_kernel(**kernel: Any) -> Batch:
 
 
 def trace_of(batch: Batch, path: Path) -> list[dict[str, Any]]:
-    sink = ChromeTraceSink(path)
-    sink.write(batch)
-    sink.close(1.0)
+    writer = TraceWriter(path)
+    writer.write(batch)
+    writer.close()
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
     return events
 
@@ -81,9 +81,9 @@ def test_a_span_of_a_stream_has_no_attributes_of_a_thread() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    sink = SpansSink(provider, None)
-    sink.write(launch_and_kernel())
-    sink.close(1)
+    writer = SpansSink(provider, None)
+    writer.write(launch_and_kernel())
+    writer.close(1)
     kernel, launch = exporter.get_finished_spans()
     assert (kernel.name, launch.name) == ("gemm", "aten::mm")
     assert kernel.parent is not None
@@ -103,8 +103,8 @@ def test_a_stream_is_nobodys_forward_thread() -> None:
 
 
 def test_an_event_says_which_track_it_is_of() -> None:
-    sink = InMemorySink()
-    sink.write(launch_and_kernel())
-    kernel, launch = sink.events()
+    writer = InMemorySink()
+    writer.write(launch_and_kernel())
+    kernel, launch = writer.events()
     assert (kernel.thread, launch.thread) == (STREAM, MAIN_THREAD)
     assert (kernel.thread.is_thread, launch.thread.is_thread) == (False, True)

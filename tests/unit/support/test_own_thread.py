@@ -17,7 +17,7 @@ from otel_recfn.support import forks, own_thread
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from patience import PATIENCE_S
 from small_process import Run
-from soak import SOAK
+from thoroughness import SOAK
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 FORKS = 40 * SOAK

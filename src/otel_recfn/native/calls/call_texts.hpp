@@ -1,16 +1,16 @@
-// What calls are called, as Python's `sources/calls/texts.py` says it: made here, because running Python in a profile function
+// What calls are called, as Python's `sources/calls.py` says it: made here, because running Python in a profile function
 // would run the program's signal handlers too, in the middle of something else.
 #pragma once
 #include "calls/c_function.hpp"
 #include "core/known_calls.hpp"
-#include "core/range_begin.hpp"
+#include "core/record.hpp"
 
 #include <string>
 #include <vector>
 
 namespace recfn {
 
-// As Python's `sources/calls/texts.py` has them.
+// What is not shown of a call, or who names it.
 enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame = 3 };
 
 // What calls of a code object or C function are called, or what is not shown of them.

@@ -10,9 +10,8 @@
 
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
-#include "core/ring_growth.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "core/thread_buffer.hpp"
+#include "cpython/python.hpp"
 #include "python/text.hpp"
 
 namespace recfn {

@@ -5,9 +5,7 @@
 #include "chrome/chrome_events.hpp"
 #include "chrome/chrome_writer.hpp"
 #include "columns/column_view.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 
 #include <cstdint>
 

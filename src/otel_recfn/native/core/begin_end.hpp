@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/clock.hpp"
 #include "core/prelude.hpp"
 #include "core/range_parent.hpp"
-#include "core/ticks.hpp"
 
 namespace recfn {
 
@@ -335,6 +335,51 @@ template <bool kTorch>
 inline void set_profiler(ThreadBuffer& buffer, uint32_t profiler) {
   buffer.profiler = profiler;
   send_profiler(buffer, profiler);
+}
+
+// A thread notes a moment: a mark, or a change of memory. Such a point lies in what is open, and opens nothing itself.
+
+// Reads the current context, if it may have changed, before a point that can't wait for that itself.
+inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
+  place_begin(globals, buffer, kMayLook, kNoFrame);
+  buffer.unsent &= ~uint32_t{kParentUnsent};
+}
+
+// Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
+inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
+  if (!catch_up(globals, buffer, look)) return count_unsampled(buffer), 0;
+  if (!is_enabled(globals)) return 0;
+  const uint32_t base = place_begin(globals, buffer, look, kNoFrame);
+  if (base == kRestsNow) return count_unsampled(buffer), 0;
+  const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
+  if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+    count_dropped_begin(buffer);
+    return 0;
+  }
+  put_prelude(buffer, {});
+  const uint64_t head = header(kind, 0, base, put_named(buffer, name), 0);
+  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  if (kind == kMemory) {
+    buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
+  } else {
+    buffer.put_and_publish({head, ticks});
+  }
+  return make_event_id(buffer.number, ordinal);
+}
+
+// Says of a range of PyTorch's that is open what it is a call of: Python learns that only when the range has begun.
+
+// Nothing where the innermost range of the thread is not PyTorch's, is not recorded, or there is no room.
+inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
+  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
+  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
+  const OpenEntry& innermost = buffer.stack[buffer.depth - 1];
+  if (innermost.ordinal() == 0 || code.size == 0) return;
+  if (!buffer.has_room(slot_words(code) + uint64_t{kEndWords} * buffer.open_recorded)) return;
+  const uint32_t slot = put_named(buffer, code);
+  if (slot != kManyNamesSlot) buffer.put(header(kStack, kCodeOfOpen, 0, slot, static_cast<uint32_t>(innermost.ordinal())));
 }
 
 }  // namespace recfn

@@ -13,9 +13,8 @@
 #include <random>
 #include <utility>
 
-#include "core/exceptions.hpp"
-#include "core/fast_tls.hpp"
-#include "core/ring_growth.hpp"
+#include "core/globals.hpp"
+#include "core/thread_buffer.hpp"
 
 namespace recfn {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -9,6 +10,14 @@
 #include "core/begin_end.hpp"
 
 namespace recfn {
+
+// Exceptions in a thread that finds no memory.
+
+// Has the C++ runtime make now what it keeps of exceptions for the calling thread. It would do that at the thread's first throw,
+// and where there is no memory for it then, the loader ends the process.
+inline void prepare_for_exceptions() noexcept {
+  [[maybe_unused]] volatile const int none = std::uncaught_exceptions();
+}
 
 class Registry {
  public:
@@ -28,7 +37,7 @@ class Registry {
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
 
-  // The event id of that thread's call that is on no stack (leaf_calls.hpp); 0 where there is none, or the thread is gone.
+  // The event id of that thread's call that is on no stack (begin_leaf); 0 where there is none, or the thread is gone.
   uint64_t open_leaf(const ThreadBuffer* buffer);
 
   // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.

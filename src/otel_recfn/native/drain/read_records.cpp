@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/ring_growth.hpp"
+#include "core/thread_buffer.hpp"
 #include "drain/node_ids.hpp"
 
 namespace recfn {

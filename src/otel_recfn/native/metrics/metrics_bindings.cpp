@@ -1,7 +1,6 @@
 // Python's side of the sums of durations: arrays of numpy's, which this adds to in place.
 #include "columns/table_view.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
+#include "cpython/python.hpp"
 #include "metrics/duration_sums.hpp"
 
 #include <cstdint>

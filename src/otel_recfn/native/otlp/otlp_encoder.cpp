@@ -1,7 +1,6 @@
 // Python's side of OTLP: spans as bytes, in memory of their own.
 #include "columns/column.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
+#include "cpython/python.hpp"
 #include "otlp/otlp_spans.hpp"
 
 #include <cstdint>

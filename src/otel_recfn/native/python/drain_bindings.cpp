@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "columns/column.hpp"
-#include "core/exceptions.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "core/registry.hpp"
+#include "cpython/python.hpp"
 #include "drain/drain.hpp"
 
 namespace recfn {

@@ -1,5 +1,4 @@
-#include "core/code_of_open.hpp"
-#include "core/points.hpp"
+#include "core/begin_end.hpp"
 #include "core/registry.hpp"
 #include "python/arguments.hpp"
 #include "python/python_stack.hpp"

@@ -1,6 +1,6 @@
 #include "python/range_observer.hpp"
 
-#include "core/fast_tls.hpp"
+#include "core/globals.hpp"
 #include "core/registry.hpp"
 
 namespace recfn {

@@ -5,8 +5,7 @@
 #include <iterator>
 
 #include "core/registry.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 #include "python/python_stack.hpp"
 #include "python/range_observer.hpp"
 #include "python/text.hpp"

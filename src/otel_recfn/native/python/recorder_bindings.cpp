@@ -3,8 +3,8 @@
 
 #include <mutex>
 
-#include "core/core_api.hpp"
-#include "cpython/gil.hpp"
+#include "core/thread_buffer.hpp"
+#include "cpython/python.hpp"
 #include "drain/drain.hpp"
 #include "drain/node_ids.hpp"
 #include "python/python_stack.hpp"

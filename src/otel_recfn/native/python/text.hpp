@@ -2,7 +2,7 @@
 #pragma once
 #include "cpython/python.hpp"
 #include "core/begin_end.hpp"
-#include "core/utf8.hpp"
+#include "core/record.hpp"
 
 namespace recfn {
 

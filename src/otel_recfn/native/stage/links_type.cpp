@@ -5,9 +5,7 @@
 
 #include "columns/column.hpp"
 #include "columns/column_view.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/one_user.hpp"
+#include "cpython/python.hpp"
 #include "stage/forward_ranges.hpp"
 #include "stage/stage_rows.hpp"
 

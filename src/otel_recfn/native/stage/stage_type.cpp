@@ -4,9 +4,7 @@
 #include <optional>
 
 #include "columns/column.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/one_user.hpp"
+#include "cpython/python.hpp"
 #include "stage/stage.hpp"
 
 namespace recfn {

@@ -112,7 +112,8 @@ class ChromeTraceFile:
             python_ids: of traced calls; None where not all calls are known yet, for ids of their rows.
         """
         before = self._contents
-        still_open, traces = _still_open(before.open, batch), before.traces.after(batch)
+        still_open = _still_open(before.open, batch) if batch.long_open is None else _outermost(batch.long_open)
+        traces = before.traces.after(batch)
         slices, over = before.slices.after(batch)
         numbers, numbered = before.numbers.after(batch)
         totals, counted = before.totals.after(batch, self._pid, self._base_ns)
@@ -137,10 +138,6 @@ class ChromeTraceFile:
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
         self._links = LinkFinder()
-
-    def set_open(self, ranges: Batch) -> None:
-        """From the next ``show`` on these are the ranges that are open for long, until ``append`` is given them."""
-        self._contents = self._contents._replace(open=_outermost(ranges))
 
     def show(self) -> None:
         """Make the file show all that was appended."""

@@ -6,7 +6,7 @@ the file's. So no member lies in two pages:
     page │ member │ member │ member, filled up │ page │ member ...
 
 Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. After it
-``vector_state.cpp`` tidies up, because streams are also written in the program's own threads.
+``native/module/module.cpp`` tidies up, because streams are also written in the program's own threads.
 """
 
 from __future__ import annotations

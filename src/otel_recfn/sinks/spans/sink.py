@@ -77,6 +77,7 @@ class SpansSink(Sink):
     """
 
     name = "spans"
+    wants_unsampled = False  # they become no spans
 
     def __init__(
         self,
@@ -131,10 +132,6 @@ class SpansSink(Sink):
         self._sender.start()
         self._resolver.resolve()
 
-    def wants_unsampled(self) -> bool:
-        """They become no spans."""
-        return False
-
     def write(self, batch: Batch) -> None:
         """Fold a batch into its units, and have those sent that are decided by it, or whose spans had ended before."""
         with self._lock:
@@ -144,6 +141,8 @@ class SpansSink(Sink):
             self._traces.close_idle(batch.drained_ns)
             try:
                 self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
+                if batch.long_open is not None:
+                    self._tell_open(batch.long_open)
             except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted
                 self._tell_of_memory()
 
@@ -169,12 +168,11 @@ class SpansSink(Sink):
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
         self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests)))
 
-    def write_open(self, ranges: Batch) -> None:
+    def _tell_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
         target = self._resolver.resolve()
         if target is not None:
-            with self._lock:
-                self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
+            self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
     def _folded(self, step: Callable[[Folding | EveryRange], Result]) -> Result:
         """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted.

@@ -14,7 +14,7 @@ from batches import make_batch
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from patience import PATIENCE_S
 from trace_files import names_in
 
@@ -72,50 +72,50 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 class TestChromeTrace:
     def test_the_programs_files_stay_as_they_are_and_the_trace_ends(self, path: Path, program: Program) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "before"}]))
+        writer = TraceWriter(path)
+        writer.write(make_batch([{"name": "before"}]))
         program.takes_over(ours(path.parent))
         with pytest.raises(OSError, match="closed a descriptor that is not its own"):
-            sink.write(make_batch([{"name": "after"}]))
-        sink.close(1.0)
+            writer.write(make_batch([{"name": "after"}]))
+        writer.close()
         program.finds_its_files_as_they_were()
         assert names_in(path) == ["before"]
 
     def test_numbers_that_are_closed_only(self, path: Path) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "before"}]))
+        writer = TraceWriter(path)
+        writer.write(make_batch([{"name": "before"}]))
         for number in ours(path.parent):
             os.close(number)
         with pytest.raises(OSError, match="closed a descriptor that is not its own"):
-            sink.write(make_batch([{"name": "after"}]))
-        sink.close(1.0)
+            writer.write(make_batch([{"name": "after"}]))
+        writer.close()
         assert names_in(path) == ["before"]
         assert os.listdir(path.parent) == [path.name]
 
     def test_while_it_is_closed(self, path: Path, program: Program) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "op"}]))
+        writer = TraceWriter(path)
+        writer.write(make_batch([{"name": "op"}]))
         program.takes_over(ours(path.parent))
-        sink.close(1.0)
+        writer.close()
         program.finds_its_files_as_they_were()
 
     def test_in_a_forked_child(self, path: Path, program: Program) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "op"}]))
+        writer = TraceWriter(path)
+        writer.write(make_batch([{"name": "op"}]))
         program.takes_over(ours(path.parent))
-        in_child(lambda: (sink.after_fork_in_child(), program.finds_its_files_as_they_were()))
-        sink.close(1.0)
+        in_child(lambda: (writer.after_fork_in_child(), program.finds_its_files_as_they_were()))
+        writer.close()
 
     def test_standard_output_is_not_a_number_for_us(self, path: Path) -> None:
         in_child(lambda: write_without_standard_streams(path))
         assert names_in(path) == ["op"]
 
     def test_no_other_program_inherits_them(self, path: Path) -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{"name": "op"}]))
+        writer = TraceWriter(path)
+        writer.write(make_batch([{"name": "op"}]))
         assert ours(path.parent)
         assert not any(os.get_inheritable(number) for number in ours(path.parent))
-        sink.close(1.0)
+        writer.close()
 
     def test_a_program_that_becomes_a_daemon(self, path: Path) -> None:
         in_child(lambda: record_as_a_daemon(path))
@@ -127,10 +127,10 @@ class TestChromeTrace:
 def write_without_standard_streams(path: Path) -> None:
     for number in range(3):
         os.close(number)
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     assert min(ours(path.parent)) > 2
-    sink.write(make_batch([{"name": "op"}]))
-    sink.close(1.0)
+    writer.write(make_batch([{"name": "op"}]))
+    writer.close()
 
 
 def record_as_a_daemon(path: Path) -> None:

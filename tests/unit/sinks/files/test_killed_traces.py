@@ -17,7 +17,7 @@ import pytest
 
 from batches import make_batch
 from forked import fork, killed_in_child
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 from small_process import Run
 from trace_files import events_in, names_in_cut
@@ -56,10 +56,10 @@ class Counting:
 
 
 def write_all(path: Path) -> None:
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     for turn in range(TURNS):
-        sink.write(make_batch([{"name": f"op {turn}"}] * 3))
-    sink.close(1.0)
+        writer.write(make_batch([{"name": f"op {turn}"}] * 3))
+    writer.close()
 
 
 def calls_of(path: Path) -> int:
@@ -111,9 +111,9 @@ def killed_while_it_writes(path: Path, least: int, later_s: float) -> int:
     """How many batches it said it had written, when it was killed some time after so many."""
 
     def write_forever() -> None:
-        sink = ChromeTraceSink(path)
+        writer = TraceWriter(path)
         while True:
-            sink.write(make_batch(ROWS))
+            writer.write(make_batch(ROWS))
             os.write(saying, b".")
 
     hearing, saying = os.pipe()
@@ -136,10 +136,10 @@ def test_perfetto_opens_a_trace_whose_process_was_killed(path: Path) -> None:
 
 
 def write_twice(path: Path) -> None:
-    sink, now_ns = ChromeTraceSink(path), time.time_ns()
+    writer, now_ns = TraceWriter(path), time.time_ns()
     for turn in range(2):
         starts = range(now_ns + turn * 1000, now_ns + turn * 1000 + 100)
-        sink.write(make_batch([{"name": "op", "start_ns": start, "end_ns": start + 1} for start in starts]))
+        writer.write(make_batch([{"name": "op", "start_ns": start, "end_ns": start + 1} for start in starts]))
 
 
 def test_perfetto_opens_a_text_that_is_cut_anywhere(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from batches import make_batch
 from otel_recfn import profile
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.files.growing_file import GrowingFile
 
 NOBODY = 65534
@@ -28,10 +28,10 @@ Write = Callable[[Path], None]
 
 
 def by_sink(path: Path) -> None:
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([{"name": "op"}]))
-    sink.write(make_batch([{"name": "op"}]))
-    sink.close(1.0)
+    writer = TraceWriter(path)
+    writer.write(make_batch([{"name": "op"}]))
+    writer.write(make_batch([{"name": "op"}]))
+    writer.close()
 
 
 def by_export(path: Path) -> None:
@@ -120,13 +120,13 @@ def test_a_second_name_of_a_file_is_replaced_alone(shared: Path, victim: Path, w
 def test_a_link_that_is_planted_while_it_is_written(shared: Path, victim: Path) -> None:
     """In a directory without the sticky bit, another user may even replace our files."""
     shared.chmod(0o777)
-    sink = ChromeTraceSink(shared / "trace.json")
-    sink.write(make_batch([{}]))
+    writer = TraceWriter(shared / "trace.json")
+    writer.write(make_batch([{}]))
     (shared / "trace.json").unlink()
     plant_link(shared / "trace.json", victim)
     with pytest.raises(OSError, match="was removed or replaced"):
-        sink.write(make_batch([{}]))
-    sink.close(0.0)
+        writer.write(make_batch([{}]))
+    writer.close()
     assert victim.read_text() == VICTIM
     assert (shared / "trace.json").is_symlink()
 
@@ -134,13 +134,13 @@ def test_a_link_that_is_planted_while_it_is_written(shared: Path, victim: Path) 
 @pytest.mark.parametrize("plant", [plant_link, lambda link, target: os.link(target, link)])
 def test_a_childs_file_has_no_permissions_of_a_planted_link(shared: Path, victim: Path, plant: Callable[..., None]) -> None:
     shared.chmod(0o777)
-    sink = ChromeTraceSink(shared / "trace.json")
-    sink.write(make_batch([{}]))
+    writer = TraceWriter(shared / "trace.json")
+    writer.write(make_batch([{}]))
     (shared / "trace.json").unlink()
     plant(shared / "trace.json", victim)
-    child = sink.after_fork_in_child()
+    child = writer.after_fork_in_child()
     child.write(make_batch([{}]))
-    child.close(1.0)
+    child.close()
     assert stat.S_IMODE(child.path.stat().st_mode) == 0o600
 
 

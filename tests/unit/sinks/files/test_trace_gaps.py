@@ -16,29 +16,27 @@ from batches import make_batch
 from forked import in_child
 from otel_recfn.model.scope import RecordScope
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in, names_in, names_in_cut
 
 pytestmark = pytest.mark.one_python
 
 
-def test_a_full_disk_costs_the_batches_that_meet_it(
-    sink: ChromeTraceSink, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    sink.write(make_batch([{"name": "before"}]))
+def test_a_full_disk_costs_the_batches_that_meet_it(writer: TraceWriter, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer.write(make_batch([{"name": "before"}]))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10_000, limits[1]))
     try:
         for _ in range(3):
-            sink.write(make_batch([{"name": f"op {random.random()}"} for _ in range(10_000)]))
+            writer.write(make_batch([{"name": f"op {random.random()}"} for _ in range(10_000)]))
             assert names_in_cut(path) == ["before"]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    sink.write(make_batch([{"name": "after"}]))
-    sink.close(1.0)
+    writer.write(make_batch([{"name": "after"}]))
+    writer.close()
     assert names_in(path) == ["before", "after"]
     assert os.listdir(path.parent) == [path.name]
-    assert sink.counters()["dropped.error"] == 30_000
+    assert writer.failed == 30_000
     [told] = [record for record in caplog.records if "File too large" in record.getMessage()]
     assert "counted" in told.getMessage()
 
@@ -64,19 +62,19 @@ def test_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseE
         (chrome_trace_file, "encode_flows"),
     ):
         monkeypatch.setattr(module, name, sometimes(getattr(module, name)))
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     failing = 0.05
     written: list[str] = []
     for turn in range(60):
-        sink.write(make_batch(step(turn)))
-        if sink.counters()["dropped.error"] + len(written) == 40 * turn:
+        writer.write(make_batch(step(turn)))
+        if writer.failed + len(written) == 40 * turn:
             written += [str(row["name"]) for row in step(turn)]
     failing = 0.0
-    sink.write(make_batch(step(60)))
+    writer.write(make_batch(step(60)))
     written += [str(row["name"]) for row in step(60)]
-    sink.close(1.0)
+    writer.close()
     assert names_in(path) == written
-    assert sink.counters()["dropped.error"] == 61 * 40 - len(written) > 0
+    assert writer.failed == 61 * 40 - len(written) > 0
     assert len(written) > 40 * 10
     starts = {(event["tid"], event["ts"]) for event in events_in(path) if event["ph"] == "X"}
     arrows = [event for event in events_in(path) if event["ph"] in "sf"]
@@ -107,30 +105,30 @@ def step(turn: int) -> list[dict[str, Any]]:
     return forward + backward
 
 
-def test_no_free_descriptor_for_a_child(sink: ChromeTraceSink, path: Path) -> None:
-    sink.write(make_batch([{"name": "parent"}]))
-    child = in_child(lambda: write_without_descriptors(sink))
+def test_no_free_descriptor_for_a_child(writer: TraceWriter, path: Path) -> None:
+    writer.write(make_batch([{"name": "parent"}]))
+    child = in_child(lambda: write_without_descriptors(writer))
     beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
     assert names_in(beside) == ["after"]
 
 
-def write_without_descriptors(sink: ChromeTraceSink) -> None:
-    own = sink.after_fork_in_child()
+def write_without_descriptors(writer: TraceWriter) -> None:
+    own = writer.after_fork_in_child()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     own.write(make_batch([{"name": "lost"}]))
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     own.write(make_batch([{"name": "after"}]))
-    own.close(1.0)
-    assert own.counters()["dropped.error"] == 1
+    own.close()
+    assert own.failed == 1
 
 
-def test_a_file_that_is_open_needs_no_further_descriptor(sink: ChromeTraceSink, path: Path) -> None:
+def test_a_file_that_is_open_needs_no_further_descriptor(writer: TraceWriter, path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         for _ in range(3):
-            sink.write(make_batch([{}]))
+            writer.write(make_batch([{}]))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert len(names_in(path)) == 3

@@ -16,7 +16,7 @@ from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from patience import PATIENCE_S
 from trace_files import names_in
 
@@ -70,7 +70,7 @@ class TestRefused:
         def work() -> None:
             for name in ("trace.json", "new.json"):
                 with pytest.raises(SettingError, match="in a directory where it can make files"):
-                    ChromeTraceSink(tmp_path / name)
+                    TraceWriter(tmp_path / name)
 
         as_nobody(work)
         assert os.listdir(tmp_path) == ["trace.json"]
@@ -87,13 +87,13 @@ class TestRefused:
 
     def test_the_longest_name_that_is_allowed_serves_children_too(self, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="longer than") as refusal:
-            ChromeTraceSink(tmp_path / ("x" * 250 + ".json"))
+            TraceWriter(tmp_path / ("x" * 250 + ".json"))
         room = int(str(refusal.value).partition("longer than ")[2].split()[0])
         path = tmp_path / ("x" * (room - len(".json")) + ".json")
-        sinks = [ChromeTraceSink(path) for _ in range(4)]
-        for sink in sinks:
-            sink.write(make_batch([{}]))
-            sink.close(1.0)
+        writers = [TraceWriter(path) for _ in range(4)]
+        for writer in writers:
+            writer.write(make_batch([{}]))
+            writer.close()
         assert len(os.listdir(tmp_path)) == 4
 
     @pytest.mark.parametrize("kind", ["directory", "fifo", "device"])
@@ -119,7 +119,7 @@ class TestRefused:
         (tmp_path / "a.json").symlink_to("b.json")
         (tmp_path / "b.json").symlink_to("a.json")
         with pytest.raises(SettingError, match="lead in a circle"):
-            ChromeTraceSink(tmp_path / "a.json")
+            TraceWriter(tmp_path / "a.json")
 
     def test_a_failed_export_leaves_the_file_as_it_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "step.json"
@@ -147,18 +147,18 @@ class TestTheWay:
     def test_a_relative_path_is_as_of_the_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path)
-        sink = ChromeTraceSink("trace.json")
+        writer = TraceWriter("trace.json")
         os.chdir("elsewhere")
-        sink.write(make_batch([{"name": "parent"}]))
+        writer.write(make_batch([{"name": "parent"}]))
 
         def child() -> None:
             os.chdir("/")
-            own = sink.after_fork_in_child()
+            own = writer.after_fork_in_child()
             own.write(make_batch([{"name": "child"}]))
-            own.close(1.0)
+            own.close()
 
         in_child(child)
-        sink.close(1.0)
+        writer.close()
         beside = [name for name in os.listdir(tmp_path) if ".pid" in name]
         assert [names_in(tmp_path / name) for name in beside] == [["child"]]
         assert names_in(tmp_path / "trace.json") == ["parent"]
@@ -172,10 +172,10 @@ class TestTheWay:
             os.chdir(tmp_path / "gone")
             (tmp_path / "gone").rmdir()
             with pytest.raises(SettingError, match="the working directory was removed; give an absolute path"):
-                ChromeTraceSink("trace.json")
-            sink = ChromeTraceSink(tmp_path / "trace.json").after_fork_in_child()
-            sink.write(make_batch([{}]))
-            sink.close(1.0)
+                TraceWriter("trace.json")
+            writer = TraceWriter(tmp_path / "trace.json").after_fork_in_child()
+            writer.write(make_batch([{}]))
+            writer.close()
 
         in_child(work)
         assert len(os.listdir(tmp_path)) > 1
@@ -184,9 +184,9 @@ class TestTheWay:
         (tmp_path / "real").mkdir()
         (tmp_path / "dir").symlink_to("real")
         (tmp_path / "real" / "trace.json").symlink_to("../dir/deep.json")
-        sink = ChromeTraceSink(tmp_path / "dir" / ".." / "dir" / "trace.json")
-        sink.write(make_batch([{"name": "op"}]))
-        sink.close(1.0)
+        writer = TraceWriter(tmp_path / "dir" / ".." / "dir" / "trace.json")
+        writer.write(make_batch([{"name": "op"}]))
+        writer.close()
         assert names_in(tmp_path / "real" / "deep.json") == ["op"]
         assert sorted(os.listdir(tmp_path / "real")) == ["deep.json", "trace.json"]
 
@@ -195,8 +195,8 @@ class TestPermissions:
     def test_a_new_file_is_for_its_user_alone(self, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
-            sink = ChromeTraceSink(tmp_path / "trace.json")
-            sink.write(make_batch([{}]))
+            writer = TraceWriter(tmp_path / "trace.json")
+            writer.write(make_batch([{}]))
             with profile() as prof:
                 pass
             prof.export_chrome_trace(tmp_path / "step.json")
@@ -205,7 +205,7 @@ class TestPermissions:
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
         finally:
             os.umask(before)
-        sink.close(1.0)
+        writer.close()
         assert set(modes.values()) == {0o600}
         assert len(modes) == 3
 
@@ -213,19 +213,19 @@ class TestPermissions:
         path = tmp_path / "trace.json"
         path.touch()
         path.chmod(0o640)
-        sinks = [ChromeTraceSink(path) for _ in range(2)]
-        for sink in sinks:
+        writers = [TraceWriter(path) for _ in range(2)]
+        for writer in writers:
             for _ in range(3):
-                sink.write(make_batch([{}]))
-                assert stat.S_IMODE(sink.path.stat().st_mode) == 0o640
-            sink.close(1.0)
-        assert sinks[1].path != path
+                writer.write(make_batch([{}]))
+                assert stat.S_IMODE(writer.path.stat().st_mode) == 0o640
+            writer.close()
+        assert writers[1].path != path
 
     def test_a_change_while_it_is_written_stays(self, tmp_path: Path) -> None:
-        sink = ChromeTraceSink(tmp_path / "trace.json")
-        sink.write(make_batch([{}]))
+        writer = TraceWriter(tmp_path / "trace.json")
+        writer.write(make_batch([{}]))
         (tmp_path / "trace.json").chmod(0o644)
         for _ in range(3):
-            sink.write(make_batch([{}]))
+            writer.write(make_batch([{}]))
             assert stat.S_IMODE((tmp_path / "trace.json").stat().st_mode) == 0o644
-        sink.close(1.0)
+        writer.close()

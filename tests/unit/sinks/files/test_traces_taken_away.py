@@ -11,7 +11,7 @@ import pytest
 from batches import make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.counters import losses
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from patience import PATIENCE_S
 
 
@@ -30,15 +30,15 @@ def replace(path: Path) -> None:
 
 @pytest.mark.parametrize("take_away", [delete, move, replace])
 def test_a_trace_whose_name_is_gone_ends(path: Path, take_away: Callable[[Path], None]) -> None:
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([{"name": "before"}]))
+    writer = TraceWriter(path)
+    writer.write(make_batch([{"name": "before"}]))
     take_away(path)
     left = {each.name: each.read_bytes() for each in path.parent.iterdir()}
     with pytest.raises(OSError, match="was removed or replaced"):
-        sink.write(make_batch([{"name": "after"}]))
-    sink.close(0.0)
+        writer.write(make_batch([{"name": "after"}]))
+    writer.close()
     assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == left
-    assert sink.counters()["dropped.error"] == 0  # whoever takes the sink out counts that batch, once
+    assert writer.failed == 0  # whoever takes the writer out counts that batch, once
 
 
 def test_what_was_not_written_is_counted(
@@ -60,14 +60,14 @@ def test_what_was_not_written_is_counted(
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
 def test_a_new_file_of_the_same_inode_is_not_ours(path: Path) -> None:
     """Descriptors closed, the file deleted, another one made: file systems use an inode's number again at once."""
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([{"name": "before"}]))
+    writer = TraceWriter(path)
+    writer.write(make_batch([{"name": "before"}]))
     for number in os.listdir("/proc/self/fd"):
         if os.path.realpath(f"/proc/self/fd/{number}").startswith(str(path.parent)):
             os.close(int(number))
     path.unlink()
     path.write_text("the user's")
     with pytest.raises(OSError, match="a descriptor that is not its own"):
-        sink.write(make_batch([{"name": "after"}]))
-    sink.close(0.0)
+        writer.write(make_batch([{"name": "after"}]))
+    writer.close()
     assert path.read_text() == "the user's"

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from batches import BASE_NS, context, make_batch
+from batches import BASE_NS, context, make_batch, open_for_long
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.otlp.export import OtlpWayOut
 from otel_recfn.sinks.otlp.transports import Outcome, Verdict
@@ -87,7 +87,7 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     counters = []
     for sink in (through, beside):
         sink.write(make_batch(rows(units=3, ranges=60)))
-        sink.write_open(make_batch([{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}]))
+        sink.write(open_for_long(make_batch([{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}])))
         assert sink.flush(PATIENCE_S)
         sink.close(PATIENCE_S)
         counters.append(dict(sink.counters()))

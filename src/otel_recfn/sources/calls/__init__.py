@@ -1,1 +1,0 @@
-"""The tracer of Python calls."""

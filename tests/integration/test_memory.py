@@ -10,8 +10,7 @@ from memory_reports import BYTES, NUMBERS, nothing_is_left, profiler_of_torch, r
 from observed import observed  # noqa: E402
 from torch_programs import scripted_programs  # noqa: E402
 
-from otel_recfn.model.events import Extra  # noqa: E402
-from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.model.events import Extra, RecordScope  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 

@@ -16,8 +16,7 @@ import pytest
 from recorded_modules import Recording, X
 
 from otel_recfn import profile, record_function
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import module_names, modules
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support import weak_identity

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from otel_recfn.model.batch import Event
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 torch = pytest.importorskip("torch")
 

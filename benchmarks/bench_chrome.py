@@ -33,8 +33,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.chrome import encoder as chrome_encoder
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome import writer as chrome_writer

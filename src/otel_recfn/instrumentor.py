@@ -23,7 +23,7 @@ from otel_recfn.support.native_part import native_part
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.chrome.sink import ChromeTraceSink
-    from otel_recfn.sinks.spans.delivery import WayOut
+    from otel_recfn.sinks.spans.delivery import Delivery
     from otel_recfn.support.spawned import Given
 
 log = logging.getLogger("otel_recfn")
@@ -200,7 +200,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.metrics.sent_spans import SentSpans
         from otel_recfn.sinks.metrics.sink import MetricsSink
         from otel_recfn.sinks.spans.budgets import Volume
-        from otel_recfn.sinks.spans.sink import SpansSink
+        from otel_recfn.sinks.spans.sink import Process, SpansSink
 
         session = process_session()  # may refuse, so it is asked before the trace file is made
         sent = SentSpans()
@@ -210,19 +210,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             of_trace=settings.trace_span_budget,
             per_second=settings.spans_per_second,
         )
-        spans = SpansSink(
-            settings.tracer_provider,
-            settings.roots_per_second,
-            sent=sent.note,
-            hook=settings.span_hook,
-            volume=volume,
-            find_worker=data_worker,
-            way_out=_way_out(settings, self._inherited),
+        process = Process(
             recorder_lost=session.recorder_lost,
             flush=self.flush,
+            ends=lambda: session.process_ends,
             exit_timeout_s=settings.exit_timeout_s,
-            process_ends=lambda: session.process_ends,
+            find_worker=data_worker,
+            sent=sent.note,
         )
+        delivery = _delivery(settings, self._inherited)
+        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
         metrics = MetricsSink(settings.meter_provider, sent)
         files = _files(settings, create_now=self._inherited is None)  # else with the first range, as in a forked child
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
@@ -307,7 +304,7 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
     """What a child gets that starts now. ``automatic``: the settings are those that opentelemetry-instrument takes there."""
     provider = None
     if isinstance(settings.span_exporter, str):
-        from otel_recfn.sinks.spans.provider_of_parent import told_of
+        from otel_recfn.sinks.spans.provider import told_of
 
         provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
     return {
@@ -320,16 +317,16 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
     }
 
 
-def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
+def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     """How spans leave; None: through the provider's processors."""
     if settings.span_exporter is None:
         return None
-    from otel_recfn.sinks.otlp.export import way_out
-    from otel_recfn.sinks.spans.provider_of_parent import made_of
+    from otel_recfn.sinks.otlp.export import otlp_delivery
+    from otel_recfn.sinks.spans.provider import made_of
 
     told = inherited["provider"] if inherited is not None else None
     provider = made_of(told) if told is not None else None
-    return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
+    return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
 
 
 def _files(settings: Settings, create_now: bool) -> list[ChromeTraceSink]:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES

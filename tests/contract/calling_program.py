@@ -51,7 +51,6 @@ class Traced:
         """A capture that sees these calls from now on."""
         return Running(self._session, selected_calls(calls))
 
-
     def drain(self) -> Batch:
         """With the open ranges, past the captures."""
         with self._session._draining.held():  # drains are made one at a time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 

@@ -10,8 +10,7 @@ from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, e
 
 from otel_recfn._native import LIMITS
 from otel_recfn.model.batch import COLUMN_TYPES, Event
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from thoroughness import examples

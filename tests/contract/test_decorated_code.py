@@ -12,7 +12,7 @@ from recording_helpers import Capture
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_thread_local_callback
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.support.code_text import called_code, code_text, python_call_name
 

@@ -8,7 +8,7 @@ import pytest
 from recording_helpers import SOURCE, USER, Capture, difference
 
 from otel_recfn.model import batch as batch_module
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 

@@ -9,8 +9,7 @@ import numpy as np
 from recording_helpers import ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
-from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind, EventSource, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind, EventSource, RecordScope, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RecorderCounters
 from thoroughness import one_in

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, events
 
 from otel_recfn._native import LIMITS
-from otel_recfn.model.events import Extra
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 

@@ -11,8 +11,7 @@ import pytest
 
 from forked import in_child
 from otel_recfn.batches.selection import Selected
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from patience import wait_until

@@ -6,8 +6,7 @@ from recording_helpers import Capture, Reader, Worker, by_name
 
 from otel_recfn.model.batch import SpanContextRef
 from otel_recfn.model.events import ContextFlag
-from otel_recfn.recording.trace_states import MAX_TRACE_STATES
-from otel_recfn.recording.types import ContextReading
+from otel_recfn.recording.types import MAX_TRACE_STATES, ContextReading
 
 SAMPLED = int(ContextFlag.SAMPLED)
 

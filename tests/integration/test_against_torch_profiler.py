@@ -16,7 +16,7 @@ import pytest
 
 from otel_recfn import record_function
 from otel_recfn.model.batch import Event
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from patience import wait_until
 
 torch = pytest.importorskip("torch")

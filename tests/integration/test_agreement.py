@@ -18,8 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from otel_recfn import record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.model.counters import losses
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.support.span_ids import span_id
 
 torch = pytest.importorskip("torch")

@@ -22,7 +22,7 @@ pytestmark = [
 PRELUDE = """
 import logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.pytorch.modules import ModuleRanges

@@ -16,7 +16,7 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     torch_records,
 )
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 torch = pytest.importorskip("torch")
 

@@ -15,7 +15,7 @@ from torch_programs import Training, scripted_programs  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
 from otel_recfn.model.errors import InputsError, RangeOver, RecfnError  # noqa: E402
-from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.model.events import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]

@@ -14,7 +14,7 @@ from counting import Counting, is_set_to  # noqa: E402
 from torch_programs import run_together  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
-from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.model.events import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]

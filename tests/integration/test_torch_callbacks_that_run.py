@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import run_together, scripted_programs  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
-from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.model.events import RecordScope  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from recorded_modules import Recording, X
 
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.code_text import called_code
 

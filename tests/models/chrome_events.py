@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
-from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
+from otel_recfn.model.events import OVERLAPPING, SOURCES, UNNAMED_STEP, EventFlag, EventKind, EventSource, RecordScope, is_call
 from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
 from otel_recfn.support.json_text import json_of_utf8, json_string
 
@@ -102,8 +100,7 @@ def _is_async(event: Event) -> bool:
 
 def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
-    if event.thread.is_thread:
-        yield "Thread id", event.thread_id
+    yield "Thread id", event.thread_id
     optional = (
         ("Input Dims", json_of_utf8(event.shapes), ""),
         ("Input type", json_of_utf8(event.dtypes), ""),
@@ -128,8 +125,7 @@ def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
     yield from [(key, value) for key, value, absent in optional if value != absent]
     if event.kind == EventKind.RANGE and _is_async(event):
         yield "Async", "true"
-        if event.end_thread.is_thread:
-            yield "End thread id", event.end_thread_id
+        yield "End thread id", event.end_thread_id
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
 

@@ -21,8 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
-from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS, Column
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
+from otel_recfn.model.columns import (
+    ANNOUNCED_COLUMNS,
+    COLUMN_TYPES,
+    COLUMNS,
+    NO_CONTEXT,
+    TEXT_COLUMNS,
+    Column,
+    SpanContextRef,
+    Track,
+)
 
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
 

@@ -25,8 +25,7 @@ from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from otel_recfn import _native
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.evaluation import ThreadTraining
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths

@@ -18,8 +18,8 @@ from otel_recfn.settings import values
 from otel_recfn.settings.values import Kind
 
 if TYPE_CHECKING:
+    from otel_recfn.model.events import RecordScope
     from otel_recfn.model.python_calls import PythonCalls
-    from otel_recfn.model.scope import RecordScope
     from otel_recfn.sinks.protocol import Sink
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.model.scope import RecordScope
 from otel_recfn.support.safe_text import safe_text
 
 if TYPE_CHECKING:

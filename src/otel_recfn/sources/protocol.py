@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, Extra
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
-from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.sources.range_spans import ShownRanges
 
 

@@ -58,13 +58,13 @@ def tracing_into(tracer: Tracer) -> Iterator[None]:
     """This thread records into the tracer; then into whatever it did before."""
     state = thread_locals.current()
     outer, state.tracer = state.tracer, tracer
-    watching = watch(tracer)
+    watch(tracer)
     try:
         yield
     finally:
         state.tracer = outer
         tracer.close()
-        unwatch(watching)
+        unwatch(tracer)
 
 
 class TracerWarning(UserWarning):

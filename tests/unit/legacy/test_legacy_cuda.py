@@ -20,7 +20,7 @@ from otel_recfn.legacy import (
     mark,
 )
 from otel_recfn.legacy.run import NOT_TIMED, nvtx_text
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder
 
 CUDA = ProfilerConfig(ProfilerState.CUDA)

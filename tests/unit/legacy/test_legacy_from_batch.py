@@ -17,8 +17,7 @@ from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.from_batch import event_lists
 from otel_recfn.legacy.record_profile import START_PROFILE, write_profiler_events_to_stream
-from otel_recfn.model.events import EventFlag, EventKind, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
 
 SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)
 

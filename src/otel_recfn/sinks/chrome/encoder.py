@@ -24,20 +24,16 @@ from otel_recfn.support.json_text import json_string, json_value
 
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
-FIRST_OTHER_TID = 1 << 30
-"""Beyond the thread ids of Linux, and within the 32 bits that Perfetto reads of one."""
 FIRST_SPANS_TID = 3 << 29
-"""The same for a thread's track of spans that don't nest among its ranges."""
+"""Of a thread's track of spans that don't nest among its ranges: beyond the thread ids of Linux, and within the 32 bits that
+Perfetto reads of one."""
 FIRST_STEPS_TID = 7 << 28
 """And of steps that don't."""
 
 
 def trace_tid(track: Track) -> int:
-    """The ``tid`` of a track in a trace: a thread's id of the operating system, or the recorder's number where there is none.
-
-    A track that is no thread gets a number that no thread has.
-    """
-    return track.native_id or track.number if track.is_thread else FIRST_OTHER_TID + track.number
+    """The ``tid`` of a thread in a trace: its id of the operating system, or the recorder's number where there is none."""
+    return track.native_id or track.number
 
 
 def encode_events(

@@ -9,7 +9,7 @@ import numpy as np
 
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 PREFIX = "autograd::engine::evaluate_function: "
 MOST_WAITING = 1000

@@ -206,7 +206,7 @@ class ChromeTraceFile:
         return track_events(name, self._pid, tid, thread.number)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
-        """The names of the tracks that are new in the batch, or have another name than is known; threads come first."""
+        """The names of the threads that are new in the batch, or have another name than is known."""
         events = []
         used = np.zeros(len(batch.tracks), dtype=np.bool_)
         np.put(used, batch.thread, True)
@@ -214,10 +214,10 @@ class ChromeTraceFile:
         for index in np.flatnonzero(used).tolist():
             thread = batch.tracks[index]
             tid = trace_tid(thread)
-            name = thread.name or (f"thread {tid}" if thread.is_thread else f"{thread.kind.name.lower()} {thread.number}")
+            name = thread.name or f"thread {tid}"
             if known.get(tid) != name:
                 known[tid] = name
-                events.append(track_events(name, self._pid, tid, thread.number if thread.is_thread else tid))
+                events.append(track_events(name, self._pid, tid, thread.number))
         return "".join(events).encode()
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, NoOpMeter, NoOpMeterProvider, Observation
 
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.metrics.durations import Taken
 from otel_recfn.sinks.metrics.pipeline import COUNTERS, QUEUES, Counter, Report, Told, Values
 from otel_recfn.sinks.metrics.sdk_streams import (

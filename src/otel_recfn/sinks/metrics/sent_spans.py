@@ -6,8 +6,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.model.events import EventFlag
-from otel_recfn.model.scope import NUM_SCOPES
+from otel_recfn.model.events import NUM_SCOPES, EventFlag
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
 from otel_recfn.support.json_text import text_of_utf8

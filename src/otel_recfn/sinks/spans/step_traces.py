@@ -38,8 +38,7 @@ from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.span_plan import Fate, fate_of
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
-from otel_recfn.model.sources import OPTIMIZER, OPTIMIZER_STEP, SOURCES, trace_name
+from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
 from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model.columns import NO_CONTEXT
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT
 from otel_recfn.sinks.chrome.automatic_steps import IDLE_NS, AutomaticSteps
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.support.seen_spans import seen_spans

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventFlag, EventKind, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 

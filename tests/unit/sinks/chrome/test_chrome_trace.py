@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import base_ns, events_in, read_trace
 

@@ -9,8 +9,7 @@ import pytest
 
 from batches import make_batch
 from otel_recfn import profile
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in
 

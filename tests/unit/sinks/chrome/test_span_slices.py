@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
+from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
 from otel_recfn.sinks.chrome import metadata, span_slices
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.sinks.chrome.writer import TraceWriter

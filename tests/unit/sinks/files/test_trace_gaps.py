@@ -14,7 +14,7 @@ import pytest
 
 from batches import make_batch
 from forked import in_child
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in, names_in, names_in_cut

@@ -1,4 +1,18 @@
-"""``@record_function("name")`` on functions of every kind. Each call opens a range of its own.
+"""What ``record_function``, a type in C, has in Python: ``async with`` and decorated functions of every kind.
+
+It calls
+
+    __enter__()                   open_range(self)                                 -> a handle, where it is observed
+    __call__(func)                decorate(type(self), self.name, self.args, func) -> the decorated function
+    __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
+    __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
+
+and its objects have ``name``, ``args``, ``_code`` (what it decorates, as ``support/code_text.py`` tells it, or None) and
+``_entered``, None at first, which is private to this file.
+
+``async with`` belongs to a task, not to a place on its thread's stack. Tasks take turns on a thread, so such a range may end
+while ranges that began after it are still open: it is asynchronous. ``enter`` and ``leave`` tell the recorder when the task is
+in it. Each call of a decorated function opens a range of its own:
 
     def                 from call to return
     async def           from the first step to the end of the coroutine, as ``async with``
@@ -8,7 +22,7 @@
 While a generator is suspended, its range encloses nothing. While it runs, its range encloses what it does, unless its consumer
 has opened a range or a span since: that began later, so it is the parent.
 
-``torch.compile`` traces these wrappers, with PyTorch's ``record_function`` in place of ours and without ranges of generators.
+``torch.compile`` traces the wrappers, with PyTorch's ``record_function`` in place of ours and without ranges of generators.
 """
 
 from __future__ import annotations
@@ -16,16 +30,96 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, TypeVar, cast
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from otel_recfn import _native
-from otel_recfn.ranges.async_range import ASYNC, UserRange, open_range
-from otel_recfn.ranges.tracing import is_traced
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
+from otel_recfn.recording.watched import is_traced
 from otel_recfn.support.code_text import code_text
 from otel_recfn.support.failures import failure
 
+USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
+
+
+class RangeHandle(Protocol):
+    """A range that is open."""
+
+    @property
+    def event_id(self) -> int:
+        """The event id of its row; 0 where it is not recorded."""
+
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        """Close it; both as in ``Recorder.end``."""
+
+
+RangeObserver: TypeAlias = Callable[[str, "str | None", int, str], RangeHandle]
+"""Opens a range of ``record_function``: its name, its ``args``, EventFlag bits known now, what it decorates."""
+
+
+class RecordedRange:
+    """A range that the recorder alone sees; with event id 0 nobody sees it."""
+
+    __slots__ = ("event_id",)
+
+    def __init__(self, event_id: int) -> None:
+        self.event_id = event_id
+
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        """Close it."""
+        _native.end(self.event_id, error, stacktrace=stacktrace)
+
+
+def open_range(range_: Any, flags: int = 0) -> RangeHandle:
+    """Begin a range of a ``record_function`` object, through the recorder's range observer where one is set.
+
+    Args:
+        range_: the object.
+        flags: EventFlag bits.
+    """
+    observer = _native.range_observer()
+    if observer is not None:
+        return observer(range_.name, range_.args, flags, range_._code or "")
+    return record_range(range_.name, flags, range_._code or "")
+
+
+def record_range(name: str, flags: int, code: str) -> RangeHandle:
+    """Begin a range for the recorder alone."""
+    return RecordedRange(_native.begin(name, USER_SCOPE, SOURCE, "", flags, code=code))
+
+
+class Entered(NamedTuple):
+    """One ``async with`` that is open."""
+
+    handle: RangeHandle
+    entered: Any | None
+    """What ``enter`` returned; None where the range was not recorded."""
+
+
+async def aenter(range_: Any) -> Any:
+    """Begin a range and make it the innermost one of this task."""
+    handle = open_range(range_, ASYNC)
+    entered = Entered(handle, _native.enter(handle.event_id) if handle.event_id else None)
+    if range_._entered is None:
+        range_._entered = []
+    range_._entered.append(entered)
+    return range_
+
+
+async def aexit(
+    range_: Any, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+) -> None:
+    """End the newest range of this object that this task is in, else the newest of all: many tasks may have entered it."""
+    opened: list[Entered] = range_._entered or []
+    if not opened:
+        return
+    in_task = [at for at, one in enumerate(opened) if one.entered is not None and _native.is_in(one.entered)]
+    handle, entered = opened.pop(in_task[-1] if in_task else -1)
+    if entered is not None:
+        _native.leave(entered)
+    handle.end(*failure(error if handle.event_id else None))
 
 
 def decorate(record_function: Callable[..., Any], name: str, args: str | None, func: F) -> F:
@@ -145,7 +239,7 @@ def _wrap_async_generator(make: Any, func: Any) -> Any:
 class _ResumedRange:
     """A range that encloses what its ``resume`` runs, in whichever thread and task that is, and nothing else."""
 
-    def __init__(self, range_: UserRange) -> None:
+    def __init__(self, range_: Any) -> None:
         self._range = range_
 
     def __enter__(self) -> _ResumedRange:

@@ -1,21 +1,23 @@
-// The forward ranges that backward ones may belong to. Python's `batches/links.py` says what belongs to what.
+// What backward ranges link to: the spans that tell of their forward ranges. Python's `batches/links.py` says what belongs to what.
 #pragma once
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "columns/column_view.hpp"
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
-#include "stage/stage_rows.hpp"
+#include "stage/containers.hpp"
+#include "stage/planned_rows.hpp"
 
 namespace recfn::stage {
 
-// Of: what whoever asks remembers of a range. Beyond `most` ranges, or `most_matched` of those that a backward range belongs to,
-// the quarter that started first is forgotten.
+// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range. Beyond `most` ranges, or
+// `most_matched` of those that a backward range belongs to, the quarter that started first is forgotten.
 template <typename Of>
 class ForwardRanges {
  public:
@@ -127,6 +129,85 @@ class ForwardRanges {
   std::unordered_map<uint64_t, Line> lines_;
   uint64_t last_ = 0;  // the line that was found last, if any was
   Line* last_line_ = nullptr;
+};
+
+// A row's link. Until its forward range is told by a span it leads to the one above that.
+struct RowLink {
+  int64_t row;  // the number of the row
+  uint64_t event_id;
+  SpanAbove above;
+};
+
+// The spans that tell of ranges, by the ranges' event ids: of the newest of them.
+class TellingSpans {
+ public:
+  void add(uint64_t event_id, uint64_t span_id) {
+    if (event_id == 0) return;
+    if (OfId<uint64_t>* const known = newer_.find(event_id)) {
+      known->value = span_id;
+      return;
+    }
+    if (newer_.size() >= kMostOfATable) older_ = std::exchange(newer_, {});
+    newer_.insert({event_id, span_id});
+  }
+
+  // 0 where none is known.
+  uint64_t find(uint64_t event_id) {
+    const OfId<uint64_t>* found = newer_.find(event_id);
+    if (found == nullptr) found = older_.find(event_id);
+    return found == nullptr ? 0 : found->value;
+  }
+
+ private:
+  using Table = IdTable<OfId<uint64_t>>;
+  static constexpr size_t kMostOfATable = 1 << 16;
+
+  Table newer_, older_;
+};
+
+class LinkedSpans {
+ public:
+  // Of the rows that become spans, where `first_row` is the number of the first one.
+  void add(const ToAdd& batch, const PlannedRows& planned, int64_t first_row) {
+    const auto row_at = [&](size_t at) { return static_cast<Py_ssize_t>(planned.row[at]); };
+    const auto above = [&](size_t at) { return planned.units[static_cast<size_t>(planned.unit[at])].above; };
+    forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, above, [&](size_t at, const auto& forward) {
+      links_.push_back({first_row + static_cast<int64_t>(at), forward.event_id, forward.of});
+    });
+  }
+
+  // Links of the rows that aren't in `kept`, which ascends, are forgotten, if there are many.
+  bool has_many() const { return links_.size() >= most_; }
+
+  void keep(const std::vector<int64_t>& kept) {
+    auto next = kept.begin();
+    const auto is_gone = [&](const RowLink& link) {
+      while (next != kept.end() && *next < link.row) ++next;
+      return next == kept.end() || *next != link.row;
+    };
+    links_.erase(std::remove_if(links_.begin(), links_.end(), is_gone), links_.end());
+    most_ = 2 * links_.size() + kToSpare;
+  }
+
+  // All of them, by row, which are forgotten.
+  std::vector<RowLink> take() { return std::exchange(links_, {}); }
+
+  // Null where the row links to nothing.
+  const RowLink* find(int64_t row) const {
+    const auto is_before = [](const RowLink& one, int64_t number) { return one.row < number; };
+    const auto found = std::lower_bound(links_.begin(), links_.end(), row, is_before);
+    return found != links_.end() && found->row == row ? &*found : nullptr;
+  }
+
+  TellingSpans& telling() { return telling_; }
+
+ private:
+  static constexpr size_t kToSpare = 1 << 15;
+
+  ForwardRanges<SpanAbove> forward_;
+  std::vector<RowLink> links_;  // by row
+  size_t most_ = kToSpare;
+  TellingSpans telling_;
 };
 
 }  // namespace recfn::stage

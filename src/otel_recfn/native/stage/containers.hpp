@@ -1,15 +1,58 @@
-// Open addressing: items by a number of 64 bits.
+// What a stage is made of: a pool of objects, and a hash table of items by a number of 64 bits.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
-
-#include "stage/range.hpp"
 
 namespace recfn::stage {
 
-// Item: copied freely; has `key()` and, as made, `is_empty()`.
+inline uint64_t scrambled(uint64_t number) {
+  number *= 0x9E3779B97F4A7C15u;
+  return number ^ number >> 32;
+}
+
+// Objects that are taken and given back, in chunks that stay where they are. T has a member `next`, and whoever takes one fills it.
+template <typename T>
+class Pool {
+ public:
+  static constexpr size_t kChunk = 64;
+  static constexpr size_t kKeptChunks = 128;
+
+  T* take() {
+    if (free_ == nullptr) return never_taken();
+    T* item = free_;
+    free_ = item->next;
+    return item;
+  }
+
+  void give_back(T* item) {
+    item->next = free_;
+    free_ = item;
+  }
+
+  // None is in use: what many units at once had needed is freed. Whether it was much.
+  bool shrink() {
+    const bool much = chunks_.size() > kKeptChunks;
+    if (much) chunks_.clear(), free_ = nullptr, taken_once_ = 0;
+    return much;
+  }
+
+ private:
+  T* never_taken() {
+    if (taken_once_ == chunks_.size() * kChunk) chunks_.emplace_back(new T[kChunk]);  // not cleared, as make_unique does
+    const size_t at = taken_once_++;
+    return &chunks_[at / kChunk][at % kChunk];
+  }
+
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  T* free_ = nullptr;  // those that were given back
+  size_t taken_once_ = 0;
+};
+
+// Open addressing. An item is copied freely; has `key()` and, as made, `is_empty()`.
 template <typename Item>
 class IdTable {
  public:

@@ -51,10 +51,6 @@ class Traced:
         """A capture that sees these calls from now on."""
         return Running(self._session, selected_calls(calls))
 
-    def begin_without_calls(self) -> Running:
-        """A capture that sees ranges alone."""
-        return Running(self._session, Selected(sources=RECORD_FUNCTIONS))
-
     def drain(self) -> Batch:
         """With the open ranges, past the captures."""
         with self._session._draining.held():  # drains are made one at a time

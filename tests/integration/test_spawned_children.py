@@ -6,7 +6,6 @@ import json
 import multiprocessing.process
 import multiprocessing.spawn
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,67 +96,6 @@ if __name__ == "__main__":
     assert found["third"][::2] == [request[0], request[1]]
     assert found["inside"][::2] == [found["third"][0], found["third"][1]]
     assert found["in a thread"][::2] == [found["worker"][0], found["worker"][1]]  # as in a forked child
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_steps_of_a_child_without_a_provider(run_program: Run, tmp_path: Path, method: str) -> None:
-    """Nobody takes a span of the program's there; the step is told as other ranges are."""
-    program = (
-        BEGIN
-        + """
-from otel_recfn import step
-
-def in_child():
-    with step("step", 3):
-        work("inside")
-    work("after")
-
-if __name__ == "__main__":
-    trace.set_tracer_provider(provided())
-    instrumentor.instrument(span_exporter="otlp-http", span_budget=None)
-    with trace.get_tracer("program").start_as_current_span("request"):
-        started(sys.argv[1], in_child)
-"""
-    )
-    with OtlpServer("http") as server:
-        run_program(program, method, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint)
-        found = {span.name: span for span in server.spans}
-    trace_id, request, _ = spans(tmp_path)["request"]
-    above = request.to_bytes(8, "big")
-    parents = {name: span.parent_span_id for name, span in found.items()}
-    assert parents == {"step": above, "inside": found["step"].span_id, "after": above}
-    assert {span.trace_id for span in found.values()} == {trace_id.to_bytes(16, "big")}
-    assert {each.key: each.value.int_value for each in found["step"].attributes}["recfn.step.number"] == 3
-
-
-@pytest.mark.parametrize("where", ["in the program", *METHODS])
-def test_threads_that_python_does_not_know_stay_so(run_program: Run, tmp_path: Path, where: str) -> None:
-    """PyTorch's are such: whoever asks ``threading`` for the calling one makes one that stays."""
-    program = (
-        BEGIN
-        + """
-import _thread
-
-def in_process():
-    trace.set_tracer_provider(provided())
-    ended = threading.Event()
-    def work_and_look():
-        work("range")
-        print([type(each).__name__ for each in threading.enumerate() if "otel-recfn" not in each.name])
-        ended.set()
-    _thread.start_new_thread(work_and_look, ())
-    ended.wait()
-
-if __name__ == "__main__":
-    instrumentor.instrument()
-    if sys.argv[1] == "in the program":
-        in_process()
-    else:
-        started(sys.argv[1], in_process)
-"""
-    )
-    assert run_program(program, where).stdout == "['_MainThread']\n"
-    assert "range" in spans(tmp_path)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -265,29 +203,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_child_that_uninstruments_before_there_is_anything_to_record(run_program: Run, tmp_path: Path, method: str) -> None:
-    program = """
-import multiprocessing, sys
-
-def in_child():
-    from otel_recfn import OtelRecordFunctionInstrumentor
-    OtelRecordFunctionInstrumentor().uninstrument()
-    from otel_recfn import record_function
-    with record_function("range"):
-        pass
-
-if __name__ == "__main__":
-    from otel_recfn import OtelRecordFunctionInstrumentor
-    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json")
-    process = multiprocessing.get_context(sys.argv[1]).Process(target=in_child)
-    process.start()
-    process.join()
-"""
-    run_program(program, method)
-    assert files(tmp_path) == {"trace.json": []}
-
-
-@pytest.mark.parametrize("method", METHODS)
 def test_a_span_that_is_not_sampled(run_program: Run, tmp_path: Path, method: str) -> None:
     program = (
         BEGIN
@@ -336,54 +251,6 @@ if __name__ == "__main__":
     done = run_program(program, method)
     assert (done.stdout, done.stderr) == ("[] 1\n", "")
     assert files(tmp_path) == {"trace.json": [], "trace.pid.json": ["range"]}
-
-
-def test_a_child_that_finds_us_by_its_parents_path_alone(run_by: Callable[..., Run], tmp_path: Path) -> None:
-    """It gets that after what it gets from us."""
-    program = """
-import multiprocessing, sys
-
-def in_child():
-    from otel_recfn import record_function
-    with record_function("range"):
-        pass
-
-if __name__ == "__main__":
-    sys.path[:] = sys.argv[1].split(":")
-    from otel_recfn import OtelRecordFunctionInstrumentor
-    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json", modules=False)
-    process = multiprocessing.get_context("spawn").Process(target=in_child)
-    process.start()
-    process.join()
-    print(process.exitcode)
-"""
-    run = run_by(tmp_path, sys.executable, "-S")
-    done = run(program, ":".join([str(tmp_path), *sys.path]), PYTHONPATH="")
-    assert (done.stdout, done.stderr) == ("0\n", "")
-    assert files(tmp_path) == {"trace.json": [], "trace.pid.json": ["range"]}
-
-
-def test_python_calls_are_recorded_from_the_targets_begin_on(run_program: Run, tmp_path: Path) -> None:
-    program = """
-import multiprocessing
-
-def inner():
-    pass
-
-def in_child():
-    inner()
-
-if __name__ == "__main__":
-    from otel_recfn import OtelRecordFunctionInstrumentor, PythonCalls
-    calls = PythonCalls(include=["__mp_main__", "__main__"])
-    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json", python_calls=calls)
-    process = multiprocessing.get_context("spawn").Process(target=in_child)
-    process.start()
-    process.join()
-"""
-    run_program(program)
-    found = files(tmp_path)["trace.pid.json"]
-    assert [name.split(": ")[-1] for name in found] == ["in_child", "inner"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -461,14 +328,3 @@ class TestMultiprocessing:
         assert isinstance(data, dict)
         assert processes.ENTRY not in data
         assert callable(multiprocessing.process.BaseProcess._bootstrap)  # type: ignore[attr-defined]
-
-    def test_without_it(
-        self, instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.delattr(multiprocessing.spawn, "get_preparation_data")
-        instrumentor.instrument()
-        instrumentor.uninstrument()
-        monkeypatch.delattr(multiprocessing.process.BaseProcess, "_bootstrap")
-        monkeypatch.setattr(multiprocessing.spawn, processes.GIVEN, None, raising=False)
-        exec(processes.ARRIVES, {"given": {}})
-        assert capfd.readouterr().err == ""

@@ -24,7 +24,7 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventKind, RecordScope
 from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
-from otel_recfn.support.json_text import json_string, json_value
+from otel_recfn.support.texts import json_value
 
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
@@ -88,7 +88,7 @@ def _annotation(each: SpanSlice | StepSlice, first_tid: int, args: dict[str, Any
     tid = trace_tid(each.track) if each.nests else first_tid + each.track.number
     start, duration = microseconds(each.start_ns - base_ns), microseconds(each.end_ns - each.start_ns)
     head = f'"ph":"X","pid":{pid},"tid":{tid},"ts":{start},"dur":{duration}'
-    return f',\n{{{head},"cat":"user_annotation","name":{json_string(each.name)},"args":{json_value(args)}}}'
+    return f',\n{{{head},"cat":"user_annotation","name":{json_value(each.name)},"args":{json_value(args)}}}'
 
 
 def microseconds(nanoseconds: int) -> str:
@@ -115,7 +115,7 @@ def encode_memory(batch: Batch, totals: Mapping[str, int], pid: int, base_ns: in
         own, device = rows[batch.device[rows] == index], batch.names[index]
         sums = after.get(device, 0) + np.cumsum(batch.nbytes[own])
         after[device] = int(sums[-1])
-        head = f'"ph":"C","pid":{pid},"name":{json_string(f"memory {device}")}'
+        head = f'"ph":"C","pid":{pid},"name":{json_value(f"memory {device}")}'
         for time_ns, value in zip(batch.start_ns[own].tolist(), sums.tolist(), strict=True):
             events.append(f',\n{{{head},"ts":{microseconds(time_ns - base_ns)},"args":{{"bytes":{value}}}}}')
     return after, "".join(events).encode()

@@ -52,9 +52,9 @@ from otel_recfn.sinks.chrome.encoder import (
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.sinks.gzip_stream import Data, GzipStream, PlainStream
-from otel_recfn.support.json_text import json_value
-from otel_recfn.support.process_role import RANK, WORLD_SIZE, number_of
+from otel_recfn.support.processes import RANK, WORLD_SIZE, number_of
 from otel_recfn.support.seen_spans import seen_spans
+from otel_recfn.support.texts import json_value
 
 ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""

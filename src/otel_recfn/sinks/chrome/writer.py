@@ -27,8 +27,8 @@ from otel_recfn.sinks.chrome.encoder import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.growing_file import LONGEST_ADDITION, PathRefusedError, absolute, followed
 from otel_recfn.support.own_file import FileInUseError
-from otel_recfn.support.process_role import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
-from otel_recfn.support.process_role import addition
+from otel_recfn.support.processes import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
+from otel_recfn.support.processes import addition
 
 log = logging.getLogger("otel_recfn")
 

@@ -23,8 +23,8 @@ from opentelemetry.trace import SpanContext
 from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitInBatch, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
-from otel_recfn.sinks.spans.mapping import Summaries, ToldOfKept, sums_of
-from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
+from otel_recfn.sinks.spans.mapping import sums_of
+from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
 
@@ -170,6 +170,12 @@ MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
 
 
+def roots_alone(finished: Sequence[StepTrace], sent: Collection[StepTrace]) -> list[DecidedUnits]:
+    """The roots of finished traces that are not sent with a unit."""
+    others = [trace for trace in finished if trace not in sent]
+    return [DecidedUnits(roots=others, nbytes=len(others) * ROOT_BYTES)] if others else []
+
+
 ROWS_AT_ONCE = 1 << 15
 """Where each range is a span: so many wait as one unit."""
 
@@ -226,12 +232,12 @@ class Folding:
         traces = self._traces_of_units(finished)
         units = [*traces, *self._units.ended(self._drained_ns, self._traces.open_spans())]
         units += self._surplus(set(units))
-        return self._decide(list(dict.fromkeys(units)), traces, goes_on=False) + roots_alone(finished, traces.values())
+        return self._decide(list(dict.fromkeys(units)), traces, goes_on=False) + roots_alone(finished, set(traces.values()))
 
     def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
         """All units, and the roots of these traces."""
         traces = self._traces_of_units(finished)
-        return self._decide(self._units.all(), traces, goes_on=False) + roots_alone(finished, traces.values())
+        return self._decide(self._units.all(), traces, goes_on=False) + roots_alone(finished, set(traces.values()))
 
     def _traces_of_units(self, finished: Iterable[StepTrace]) -> dict[OpenUnit, StepTrace]:
         found = [(self._units.of_trace(trace), trace) for trace in finished]
@@ -266,15 +272,9 @@ class Folding:
         if traces:
             self._tell_traces(done, units, traces)
         roots = [traces[unit] for unit in units if unit in traces]
-        pieces: list[Piece] = [KeptSpans(done.plan, ToldOfKept(done) if len(done.sums) else None, done.folded)]
-        if len(done.summaries):
-            summaries, first = Summaries(done), int((done.summaries["sums"] >= 0).sum())
-            pieces = [SummarySpans(summaries, 0, first), *pieces, SummarySpans(summaries, first, len(done.summaries))]
-        if roots:
-            pieces.insert(0, RootSpans(roots))
         beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
-        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside)
-        return DecidedUnits(pieces, ranges, nbytes + len(roots) * ROOT_BYTES, part[0].grant.is_ordinary)
+        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside) + len(roots) * ROOT_BYTES
+        return DecidedUnits(done.plan, done, roots, ranges, part[0].grant.is_ordinary, nbytes=nbytes)
 
     def _tell_traces(self, done: Decided, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace]) -> None:
         """Note what was folded directly into traces of ours, whose roots tell it."""
@@ -302,7 +302,7 @@ class EveryRange:
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
         parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
         nbytes = plan.nbytes(self._new_texts(batch.names))
-        return added, [DecidedUnits([KeptSpans(one)], len(one.row), nbytes * len(one.row) // added.planned) for one in parts]
+        return added, [DecidedUnits(one, ranges=len(one.row), nbytes=nbytes * len(one.row) // added.planned) for one in parts]
 
     def _new_texts(self, names: Sequence[str]) -> Sequence[str]:
         """The names that no batch had before."""

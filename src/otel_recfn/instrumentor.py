@@ -17,14 +17,14 @@ from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
-from otel_recfn.support import process_role, spawned  # noqa: F401 - before the program forks, so that a child is known as one
+from otel_recfn.support import processes  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.chrome.sink import ChromeTraceSink
     from otel_recfn.sinks.spans.delivery import Delivery
-    from otel_recfn.support.spawned import Given
+    from otel_recfn.support.processes import Given
 
 log = logging.getLogger("otel_recfn")
 
@@ -157,8 +157,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
-        spawned.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
-        self._call_off_spawning = when_imported(spawned.SPAWN, spawned.watch, "children that aren't forked are not recorded")
+        processes.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
+        self._call_off_spawning = when_imported(
+            processes.SPAWN, processes.watch, "children that aren't forked are not recorded"
+        )
 
     def start_as_parent(self, given: Given) -> None:
         """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
@@ -241,7 +243,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
-        spawned.stop()
+        processes.stop()
         if self._call_off_spawning is not None:
             self._call_off_spawning()
         if self._call_off is not None:
@@ -296,7 +298,7 @@ def _tell_unknown_variables() -> None:
 
 
 def start_in_child(given: Given) -> None:
-    """See ``support/spawned.py``."""
+    """See ``support/processes.py``."""
     OtelRecordFunctionInstrumentor().start_as_parent(given)
 
 
@@ -307,14 +309,7 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
         from otel_recfn.sinks.spans.provider import told_of
 
         provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
-    return {
-        "starts": __name__,
-        "used_with": USED_WITH,
-        "at_once": bool(settings.python_calls),
-        "automatic": automatic,
-        "settings": pickled,
-        "provider": provider,
-    }
+    return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
 def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:

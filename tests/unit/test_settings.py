@@ -84,7 +84,7 @@ def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_type
     assert [(each.name, each.default) for each in parameters] == [(each.name, each.default) for each in PROFILE_SETTINGS]
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters)
     types = {field.name: field.type for field in dataclasses.fields(ProfileSettings)}
-    types["scopes"] = "Iterable[RecordScope] | None"
+    types["scopes"] = "Iterable[RecordScope] | str | None"
     assert {each.name: each.annotation for each in parameters} == types
 
 

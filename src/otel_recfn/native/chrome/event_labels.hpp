@@ -66,7 +66,7 @@ inline void append_escaped(std::string& out, char character) {
   out += digits[character & 15];
 }
 
-// A JSON string; or, of a text that is JSON already, the same. `support/json_text.py` says why nothing is escaped that needn't be.
+// A JSON string; or, of a text that is JSON already, the same. `support/texts.py` says why nothing is escaped that needn't be.
 inline bool append_json(std::string& out, PyObject* string, bool is_json) {
   const Utf8Text utf8(string);
   if (utf8.text().data() == nullptr) return false;

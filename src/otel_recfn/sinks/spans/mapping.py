@@ -32,8 +32,7 @@ from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.code_text import called_code
-from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.support.texts import called_code, text_of_utf8
 
 Attributes = dict[str, AttributeValue]
 

@@ -21,7 +21,7 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.provider import AttributeValue
-from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.support.texts import text_of_utf8
 
 _logger = logging.getLogger(__name__)
 

@@ -15,9 +15,10 @@ from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
     add_thread_local_callback,
+    get_step_callbacks,
+    get_step_callbacks_unless_empty,
     has_callbacks,
 )
-from otel_recfn.callbacks.running import get_step_callbacks, get_step_callbacks_unless_empty
 from otel_recfn.model.errors import RecfnError, SamplingProbabilityError, SettingError
 from otel_recfn.model.scope import RecordScope
 from patience import PATIENCE_S

@@ -29,7 +29,7 @@ from torch.profiler import record_function  # noqa: E402
 from torch_programs import run_together  # noqa: E402
 
 from otel_recfn.model.events import Extra  # noqa: E402
-from otel_recfn.pytorch import cpp_compiler, torch_installation  # noqa: E402
+from otel_recfn.pytorch import observer_build  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
@@ -51,10 +51,11 @@ def debug_info(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("debug_info")
     source, library = folder / "debug_info.cpp", folder / "debug_info.so"
     source.write_text(DEBUG_INFO)
-    torch_files = torch_installation.find_torch()
-    command = [*cpp_compiler.find_compiler(), "-std=c++20", "-fPIC", "-shared", f"-I{torch_files.include}", str(source), "-o"]
+    torch_files = observer_build.find_torch()
+    include = f"-I{torch_files.directory}/include"
+    command = [*observer_build.find_compiler(), "-std=c++20", "-fPIC", "-shared", include, str(source), "-o"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={torch_files.cxx11_abi}"
-    subprocess.run([*command, str(library), abi, f"-L{torch_files.lib}", "-lc10"], check=True)
+    subprocess.run([*command, str(library), abi, f"-L{torch_files.directory}/lib", "-lc10"], check=True)
     return ctypes.CDLL(str(library))
 
 

@@ -18,7 +18,7 @@ from recorded_modules import Recording, X
 from otel_recfn import profile, record_function
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
-from otel_recfn.pytorch import module_names, modules
+from otel_recfn.pytorch import called_objects, modules
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support import weak_identity
 from otel_recfn.support.code_text import called_code
@@ -132,7 +132,7 @@ def test_modules_and_threads_that_are_gone_leave_nothing(recording: Recording) -
             thread.join()
         assert len(recording.events()) == count
         gc.collect()
-        ours = [tracemalloc.Filter(True, module.__file__) for module in (modules, module_names, weak_identity)]
+        ours = [tracemalloc.Filter(True, module.__file__) for module in (modules, called_objects, weak_identity)]
         return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(ours).traces)
 
     tracemalloc.start()

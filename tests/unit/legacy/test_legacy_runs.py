@@ -10,8 +10,8 @@ import pytest
 from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
-from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind
 from otel_recfn.legacy import (
     ProfilerDisableOptions,
     ProfilerError,

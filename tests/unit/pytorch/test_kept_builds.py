@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_compilers import COPYING, FAILING, runs, use_compiler
 
 from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
-from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 from patience import PATIENCE_S
 
@@ -149,7 +150,7 @@ def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
     """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
     use_compiler(monkeypatch, log, COPYING)
     monkeypatch.setattr(observer_build, "WAIT_SECONDS", 0.2)
-    (private_cache.open_directory() / "building-running").mkdir()
+    (build_cache.open_directory() / "building-running").mkdir()
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert observer_build.build(TORCH_OBSERVER).exists()
@@ -165,13 +166,14 @@ def test_a_descriptor_that_the_program_took_over_meanwhile_is_left_to_it(
     own.write_text("the program's")
     taken = []
 
-    def compile_and_take_over(*arguments: object) -> None:
-        compile_as_ever(*arguments)
+    def compile_and_take_over(*arguments: Any) -> Path:
+        output = compile_as_ever(*arguments)
         for number in os.listdir("/proc/self/fd"):
             if os.path.realpath(f"/proc/self/fd/{number}") == str(cache / "lock"):
                 with open(own) as opened:
                     os.dup2(opened.fileno(), int(number))
                 taken.append(int(number))
+        return output
 
     compile_as_ever = observer_build._compile
     monkeypatch.setattr(observer_build, "_compile", compile_and_take_over)

@@ -13,7 +13,7 @@ from fake_compilers import COPYING, use_compiler
 
 from forked import in_child
 from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
-from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 
 pytestmark = [
@@ -89,7 +89,7 @@ def test_without_a_home_or_a_name_the_same_is_said_as_at_home_in_the_root_direct
         os.environ.pop("HOME", None)
         for _ in range(2):
             with pytest.raises(CacheUnsafe) as raised:
-                private_cache.open_directory()
+                build_cache.open_directory()
             said.append(str(raised.value))
             os.environ["HOME"] = "/"
         assert said[0] == said[1]
@@ -97,6 +97,6 @@ def test_without_a_home_or_a_name_the_same_is_said_as_at_home_in_the_root_direct
         for home, at in (("~", "/"), ("~/kept", "/kept"), ("/kept", "/kept")):
             os.environ.update(OTEL_RECFN_CACHE_DIR=home)
             os.environ.pop("HOME", None)
-            assert private_cache.chosen_directory() == Path(at)
+            assert build_cache.chosen_directory() == Path(at)
 
     as_nameless(use)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from otel_recfn.codegen.generate import generate
-from otel_recfn.codegen.shards import Request
+from otel_recfn.codegen.modules import Request, generate
 
 FOLDER = Path(__file__).parents[1] / "tests" / "unit" / "codegen"
 REQUESTS = {

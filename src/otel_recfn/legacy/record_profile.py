@@ -18,7 +18,7 @@ from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, P
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.model.errors import ProfilerError
-from otel_recfn.sinks.files.growing_file import GrowingFile
+from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
 
 if TYPE_CHECKING:

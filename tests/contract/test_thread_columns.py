@@ -199,7 +199,7 @@ def test_many_stacks_share_the_dictionary_with_names(recorder: Recorder) -> None
         code = compile(f"begun['id'] = begin('name {number}', 7, 1)", f"file {number}.py", "exec")
         exec(code, {"begun": begun, "begin": recorder.begin})
         recorder.end(begun["id"])
-        if number % 100 == 99:  # names are shortened where a buffer fills
+        if number % 100 == 99:  # before the buffer is full
             rows += events(recorder.drain())
     recorder.stop()
     assert len(rows) == 6000

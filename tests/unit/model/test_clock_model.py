@@ -1,11 +1,11 @@
-"""Durations are the monotonic clock's whatever the wall clock does; trees keep their offset, and nest."""
+"""Durations are the monotonic clock's whatever the wall clock does."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.clock import ClockMapping, Reading, Ticks, TreeOffsets
+from models.clock import ClockMapping, Reading, Ticks
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -82,16 +82,6 @@ def test_jitter_of_the_readings_is_not_followed() -> None:
     assert clock.offset_ns == START
 
 
-def test_a_tree_keeps_its_offset_when_the_wall_clock_jumps() -> None:
-    offsets = TreeOffsets()
-    offsets.passed(START)
-    assert offsets.choose(START, True, START - 60 * SECOND, SECOND) == START
-    assert offsets.choose(None, False, START - 60 * SECOND, SECOND) == START - 60 * SECOND
-    # In an open range, below a span that the program opened after the jump.
-    assert offsets.choose(START, False, START - 60 * SECOND, SECOND) == START - 60 * SECOND
-    assert offsets.choose(START, False, START - SECOND // 2, SECOND) == START
-
-
 wall_offsets = st.one_of(st.just(START), st.integers(START - 2 * SECOND, START + 2 * SECOND), st.integers(0, 2 * START))
 gaps = st.integers(1, 10 * SECOND)
 
@@ -110,24 +100,3 @@ def test_durations_are_the_monotonic_clocks_whatever_the_wall_clock_does(
         now += elapsed
         clock.anchor(reading(now, offset, ticks=round(now / ns_per_tick)))
         assert abs(clock.offset_ns - offset) <= 10_000
-
-
-@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "set"]), st.integers(1, SECOND), wall_offsets), max_size=80))
-def test_ranges_of_a_thread_do_not_overlap_unless_the_wall_clock_jumps(steps: list[tuple[str, int, int]]) -> None:
-    clock, offsets, now, last = ClockMapping(reading(0)), TreeOffsets(), 0, 0
-    trees: list[int] = []  # the offsets of open ranges
-    jumped = False
-    for what, elapsed, offset in steps:
-        now += elapsed
-        if what == "set":
-            jumped |= bool(clock.anchor(reading(now, offset)))
-        if what == "begin":
-            around = trees[-1] if trees else None
-            trees.append(offsets.choose(around, around is not None, clock.offset_ns, now))
-            assert trees[-1] == around or abs(trees[-1] - clock.offset_ns) <= SECOND
-        if what == "begin" or (what == "end" and trees):
-            unix_ns = now + (trees[-1] if what == "begin" else trees.pop())
-            assert unix_ns >= last or jumped
-            offsets.passed(unix_ns)
-            last = 0 if jumped else unix_ns
-            jumped = jumped and bool(trees)  # a tree that was open goes on by the earlier clock

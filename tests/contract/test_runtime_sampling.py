@@ -17,7 +17,7 @@ from otel_recfn.callbacks.registry import add_global_callback, add_thread_local_
 from otel_recfn.callbacks.running import get_step_callbacks
 from otel_recfn.callbacks.sampling import tries_until_run
 from otel_recfn.callbacks.state import set_record_function_seed_for_testing
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from thoroughness import examples
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 from otel_recfn.model.errors import SamplingProbabilityError
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope, scopes_mask
+from otel_recfn.model.events import ALL_SCOPES_MASK, RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
 """Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""

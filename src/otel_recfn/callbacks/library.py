@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import InputsError, RangeOver
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.support.forks import Order, around_forks
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple, TypeAlias
 
 from otel_recfn.callbacks.callback import CallbackEntry, EndCallback, StartCallback
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 NEVER = 1 << 62
 

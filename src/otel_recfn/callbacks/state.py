@@ -33,7 +33,7 @@ from otel_recfn.callbacks.debug_info import current_debug_info, set_current_debu
 from otel_recfn.callbacks.thread_locals import is_record_function_enabled
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.ranges.decorators import in_steps
+from otel_recfn.recording.ranges import in_steps
 from otel_recfn.recording.recorder import recorder
 
 T = TypeVar("T")

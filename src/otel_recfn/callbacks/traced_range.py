@@ -10,7 +10,7 @@ from typing import Any
 
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.sampling import StepCallbacks
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 
 class TracedRange(RecordFunction):

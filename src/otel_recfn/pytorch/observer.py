@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_recfn.model.errors import ObserverUnavailable, RecfnError
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.pytorch import details, gpu_times, observer_build
 from otel_recfn.pytorch.backward_passes import BackwardPasses
 from otel_recfn.pytorch.future_callbacks import FutureCallbacks
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 

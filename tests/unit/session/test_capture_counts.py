@@ -21,7 +21,7 @@ from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.folding import Folding
@@ -104,17 +104,25 @@ def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
 
 
 @given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
-def test_a_background_sink_balances(errors: list[Any], sizes: list[int]) -> None:
-    raising = Raising(errors)
-    background = BackgroundSink(raising, max_rows=1 << 20)
-    capture = capture_of(background)
+def test_a_sink_with_a_thread_balances(errors: list[Any], sizes: list[int]) -> None:
+    class Writer(Raising):
+        failed = 0
+
+        def write(self, batch: Batch, *, after_gap: bool = False) -> None:
+            super().write(batch)
+
+        def close(self, lost: float = 0) -> None:
+            pass
+
+    raising: Any = Writer(errors)
+    capture = capture_of(ChromeTraceSink(raising, queue_bytes=1 << 30))
     for size in sizes:
         write(capture, make_batch([{}] * size))
     capture.flush(PATIENCE_S)
     capture.close(PATIENCE_S)
     counters = counters_of(capture)
     assert counters["recorded"] == sum(sizes)
-    assert raising.rows + sum(count for name, count in counters.items() if "raising.dropped." in name) == sum(sizes)
+    assert raising.rows + sum(count for name, count in counters.items() if "chrome_trace.dropped." in name) == sum(sizes)
 
 
 class Failing(Sampler, IdGenerator):
@@ -176,7 +184,7 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
 def test_what_is_not_decided_for_want_of_memory_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_memory(*arguments: Any) -> Any:
+    def no_memory(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
     capture = capture_of(sink := SpansSink(TracerProvider(shutdown_on_exit=False), volume=Volume(10)))

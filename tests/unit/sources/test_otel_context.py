@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
 from otel_recfn.model.events import ContextFlag
-from otel_recfn.recording.trace_states import TraceStates
-from otel_recfn.recording.types import ContextReading
+from otel_recfn.recording.types import ContextReading, TraceStates
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 

@@ -5,7 +5,6 @@
 namespace recfn {
 namespace {
 
-constexpr uint64_t kFirstOtherTid = uint64_t{1} << 30;  // as sinks/chrome/encoder.py has it
 constexpr size_t kFixedBytes = 1024;  // of one row without its labels: the keys, and 20 digits for every number
 
 bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
@@ -46,15 +45,14 @@ bool ChromeEvents::read_tracks(PyObject* batch) {
 }
 
 bool ChromeEvents::read_track(PyObject* track) {
-  uint64_t native_id = 0, number = 0, kind = 0, logical = 0;
+  uint64_t native_id = 0, number = 0, logical = 0;
   if (!read_unsigned(track, "native_id", &native_id) || !read_unsigned(track, "number", &number) ||
-      !read_unsigned(track, "kind", &kind) || !read_unsigned(track, "thread_id", &logical)) {
+      !read_unsigned(track, "thread_id", &logical)) {
     return false;
   }
-  const bool is_thread = kind == kThreadTrack;
-  const uint64_t tid = !is_thread ? kFirstOtherTid + number : native_id != 0 ? native_id : number;
+  const uint64_t tid = native_id != 0 ? native_id : number;
   std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
-  tracks_.push_back({is_thread ? std::optional(logical) : std::nullopt, std::move(place.append(kSlack, ' '))});
+  tracks_.push_back({logical, std::move(place.append(kSlack, ' '))});
   return true;
 }
 
@@ -152,10 +150,8 @@ void ChromeEvents::encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label
   if (labels_.is_call(label)) encode_call(out, row, label);
   if (async) {
     out.literal(",\"Async\":true");
-    if (const auto& logical_id = tracks_[columns_.end_thread[row]].logical_id) {
-      out.literal(",\"End thread id\":");
-      out.number(*logical_id);
-    }
+    out.literal(",\"End thread id\":");
+    out.number(tracks_[columns_.end_thread[row]].logical_id);
   }
   if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
   out.literal("}}");

@@ -10,7 +10,6 @@
 #include "cpython/python.hpp"
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +26,8 @@ class ChromeEvents {
 
  private:
   struct Track {
-    std::optional<uint64_t> logical_id;  // RecordFunction's; nothing where it is no thread
-    std::string place;                   // ,"pid":1,"tid":2,"ts": and kSlack more
+    uint64_t logical_id;  // RecordFunction's
+    std::string place;    // ,"pid":1,"tid":2,"ts": and kSlack more
   };
 
   bool read_python_ids(PyObject* python_ids);

@@ -49,7 +49,7 @@ EventLabels::Key EventLabels::key_of(Py_ssize_t row) const {
           sort, step_low, step_high};
 }
 
-Py_ssize_t EventLabels::find(Py_ssize_t row, std::optional<uint64_t> thread_id) {
+Py_ssize_t EventLabels::find(Py_ssize_t row, uint64_t thread_id) {
   if (2 * labels_.size() >= slots_.size()) make_room();
   const Key key = key_of(row);
   uint32_t& slot = slot_of(key);
@@ -75,14 +75,14 @@ void EventLabels::make_room() {
   for (uint32_t label = 0; label < labels_.size(); ++label) slot_of(labels_[label].key) = label;
 }
 
-bool EventLabels::append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label) {
+bool EventLabels::append(Py_ssize_t row, uint64_t thread_id, Label* label) {
   label->begin = memory_.size();
   if (!append_name(row, label)) return false;
   label->named = memory_.size() - label->begin;
   memory_ += ",\"args\":{\"Scope\":\"";
   memory_ += kScopeNames[columns_.scope[row]];
   memory_ += '"';
-  if (thread_id) memory_ += ",\"Thread id\":" + std::to_string(*thread_id);
+  memory_ += ",\"Thread id\":" + std::to_string(thread_id);
   if (!append_texts(row)) return false;
   memory_ += ",\"Event id\":";
   label->size = memory_.size() - label->begin;

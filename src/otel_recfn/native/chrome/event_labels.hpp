@@ -25,7 +25,7 @@ class EventLabels {
   EventLabels(PyObject* names, const ChromeColumns& columns) : names_(names), columns_(columns) {}
 
   // The label's number; -1 with an exception set. Without an id the row is no thread's. Needs the GIL.
-  Py_ssize_t find(Py_ssize_t row, std::optional<uint64_t> thread_id);
+  Py_ssize_t find(Py_ssize_t row, uint64_t thread_id);
   // Once all are found: from here on texts can be read in blocks.
   void pad() { memory_.append(kSlack, ' '); }
 
@@ -48,7 +48,7 @@ class EventLabels {
   Key key_of(Py_ssize_t row) const;
   uint32_t& slot_of(const Key& key);
   void make_room();
-  bool append(Py_ssize_t row, std::optional<uint64_t> thread_id, Label* label);
+  bool append(Py_ssize_t row, uint64_t thread_id, Label* label);
   bool append_name(Py_ssize_t row, Label* label);
   void number_step(Py_ssize_t row, std::string& quoted_name) const;
   bool append_texts(Py_ssize_t row);

@@ -1,4 +1,4 @@
-// Python's texts as JSON in UTF-8; support/json_text.py says why nothing is escaped that needn't be.
+// Python's texts as JSON in UTF-8; support/texts.py says why nothing is escaped that needn't be.
 #pragma once
 #include "cpython/python.hpp"
 

@@ -6,7 +6,7 @@
 namespace recfn {
 namespace {
 
-PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see ranges/async_range.py
+PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/ranges.py
 uint64_t observer_version = 0;
 
 // Of the calling thread; they count while `version` is the observer's.

@@ -36,7 +36,7 @@ class Utf8 {
   PyObject* owned_ = nullptr;
 };
 
-// What a range was left by, as support/failures.py tells it; null and empty where it ended well.
+// What a range was left by, as support/texts.py tells it; null and empty where it ended well.
 class FailureTexts {
  public:
   FailureTexts(PyObject* error, PyObject* stacktrace)

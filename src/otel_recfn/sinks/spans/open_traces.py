@@ -20,8 +20,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, Made
-from otel_recfn.sinks.spans.span_hook import HookedMapper, SpanHook
+from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
+from otel_recfn.sinks.spans.span_hook import SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 
 NAME = "open for long"
@@ -51,7 +51,7 @@ class OpenTraces:
         """
         self._told = self._told[is_in(self._told, batch.event_id)]
         trees = [self._tree(batch, rows, target) for rows in self._untold_trees(batch)]
-        return [DecidedUnits([tree], 0, tree.nbytes) for tree in trees if tree is not None]
+        return [tree for tree in trees if tree is not None]
 
     def _untold_trees(self, batch: Batch) -> list[list[int]]:
         """The rows to tell, by the outermost range that they lie in, each tree in the order of begins."""
@@ -64,7 +64,7 @@ class OpenTraces:
             trees.setdefault(root, []).append(row)
         return list(trees.values())
 
-    def _tree(self, batch: Batch, untold: list[int], target: SpanTarget) -> OpenTree | None:
+    def _tree(self, batch: Batch, untold: list[int], target: SpanTarget) -> DecidedUnits | None:
         """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
@@ -81,14 +81,15 @@ class OpenTraces:
         found = self._traces.find(int(batch.root[row]))
         return found.context if found is not None else None
 
-    def _open_tree(self, batch: Batch, untold: list[int], start: RootStart, target: SpanTarget) -> OpenTree:
+    def _open_tree(self, batch: Batch, untold: list[int], start: RootStart, target: SpanTarget) -> DecidedUnits:
         rows = self._with_ancestors(batch, untold)
-        mapper = SpanMapper(target) if self._hook is None else HookedMapper(target, self._hook.beside())
+        mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
         left_out = len(set(untold).difference(rows))
         thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
         root = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=NAME)
         root.folded = {"recfn.folded.count": left_out} if left_out else None
-        return OpenTree(mapper, root, _plan(batch, rows, start.context))
+        plan = _plan(batch, rows, start.context)
+        return DecidedUnits(plan, roots=[root], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
 
     def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
         """The rows and the open ranges around them, parents first; as many as fit."""
@@ -102,33 +103,6 @@ class OpenTraces:
                 at = place.get(parents[at])
             kept.update(dict.fromkeys(line[::-1][: self._most - len(kept)]))
         return list(kept)
-
-
-class OpenTree:
-    """The spans of one such trace, parents first. The program's hook is asked apart from the spans of ranges that have ended.
-
-    Args:
-        mapper: makes them.
-        root: the trace.
-        plan: of the ranges.
-    """
-
-    def __init__(self, mapper: SpanMapper, root: StepTrace, plan: SpanPlan) -> None:
-        self._mapper, self._root, self._plan = mapper, root, plan
-
-    def __len__(self) -> int:
-        return 1 + len(self._plan.row)
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
-        return ROOT_BYTES + self._plan.nbytes(self._plan.batch.names)
-
-    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
-        """See Piece."""
-        roots = [self._mapper.root_span(self._root)] if first == 0 else []
-        spans = self._mapper.spans(self._plan.part(slice(max(0, first - 1), last - 1)))
-        return Made([*roots, *spans], {"added": len(roots) + len(spans)})
 
 
 def _plan(batch: Batch, rows: list[int], root: SpanContext) -> SpanPlan:

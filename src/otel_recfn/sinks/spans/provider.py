@@ -8,8 +8,7 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
     Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
     <multi span processor>._span_processors                      without it: exporters can't be watched, and a processor that
                                                                  raises keeps spans from those behind it
-    BatchSpanProcessor._batch_processor._max_queue_size,
-        ._max_export_batch_size                                  without them: the defaults of the environment
+    BatchSpanProcessor._batch_processor._max_queue_size          without it: the default size
     Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
@@ -26,16 +25,17 @@ from __future__ import annotations
 import encodings.idna  # noqa: F401
 import logging
 import netrc  # noqa: F401
-import os
+import pickle
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
@@ -44,10 +44,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_recfn.batches.span_plan import SAMPLED
-from otel_recfn.sinks.spans.provider_calls import own_method
-from otel_recfn.support.calls import calling_out
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
 from otel_recfn.version import __version__
 
 MOST_ATTRIBUTES = 32
@@ -137,11 +135,7 @@ SCOPE_NAME = "otel_recfn"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 """The first semantic conventions with ``code.function.name`` as we use it."""
 
-MAX_CHUNK = 256
-"""Spans per export. Exporting holds the GIL for some 20 us a span; fewer at a time cost more a span, more don't cost less."""
-
 DEFAULT_QUEUE_SIZE = 2048
-DEFAULT_EXPORT_BATCH_SIZE = 512
 MAX_PROCESSOR_DEPTH = 8
 _TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
 
@@ -257,57 +251,42 @@ class SpanTarget:
             raise ValueError(f"{made!r} is no id of {bits} bits")
         return made
 
+    def processors(self) -> list[Any]:
+        """All of them, also those in others."""
+        return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
+
     def receivers(self) -> list[Callable[[ReadableSpan], None]]:
         """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
         return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
 
-    def chunk_size(self) -> int:
-        """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
-
-        A quarter of the shortest queue, and below the size at which a BatchSpanProcessor's own thread begins to export: then
-        ``force_flush`` exports in our thread, whose share of time is bounded.
-        """
-        size = MAX_CHUNK
-        for processor in _flattened(self._tracer.span_processor):
-            if _has_queue(processor):
-                queue, batch = _queue_sizes(processor)
-                size = min(size, queue // 4, batch - 1)
-        return max(size, 1)
-
-    def room_beside(self) -> int:
-        """How many of our spans may wait for exporters while processors' own threads export: a batch, and a chunk beside it.
-
-        0 where that is more than half of a queue: then each such thread may not begin, since it waits for a whole batch, or for
-        seconds.
-        """
-        sizes = [_queue_sizes(processor) for processor in _flattened(self._tracer.span_processor) if _has_queue(processor)]
-        room = max((batch for _, batch in sizes), default=0) + self.chunk_size()
-        return room if sizes and all(2 * room <= queue for queue, _ in sizes) else 0
-
-    def exporters(self) -> list[Any]:
-        """The exporters behind the processors that say which they have, each once."""
-        found = [getattr(processor, "span_exporter", None) for processor in _flattened(self._tracer.span_processor)]
-        return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
-
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
-        processors = _flattened(self._tracer.span_processor)
-        is_sole = len(processors) == 1 and type(processors[0]) is BatchSpanProcessor
+        processors = self.processors()
+        is_sole = [type(each) for each in processors] == [BatchSpanProcessor]
         return getattr(processors[0], "span_exporter", None) if is_sole else None
 
     def force_flush(self, timeout_s: float) -> bool:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
         try:
-            return own_method(self._provider, "force_flush")(max(0, int(timeout_s * 1000))) is not False
+            flushed: object = self._provider.force_flush(max(0, int(timeout_s * 1000)))
+            return flushed is not False
         except (Exception, SystemExit) as error:
             text = "otel-recfn: a span processor raised in force_flush; spans that it held count as failed"
             _logger.error(text, exc_info=safe_exception(error))
             return False
 
-    def parts(self) -> list[Any]:
-        """Its resource, processors and their exporters: while they are the same, all that is said here of them is the same."""
-        processors = _flattened(self._tracer.span_processor)
-        return [self.resource, *processors, *[getattr(processor, "span_exporter", None) for processor in processors]]
+
+def exporters_of(processors: Sequence[Any]) -> list[Any]:
+    """The exporters behind the processors that say which they have, each once."""
+    found = [getattr(processor, "span_exporter", None) for processor in processors]
+    return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
+
+
+def shortest_queue(processors: Sequence[Any]) -> int:
+    """How many spans fit into the queue of each processor that has one; SDKs before 1.33 keep the size in the processor."""
+    having = [getattr(processor, "_batch_processor", processor) for processor in processors]
+    sizes = [getattr(one, "_max_queue_size", None) or getattr(one, "max_queue_size", None) for one in having]
+    return min([size for size in sizes if size], default=DEFAULT_QUEUE_SIZE)
 
 
 class ProviderResolver:
@@ -386,7 +365,7 @@ class ProviderResolver:
             )
 
 
-def _flattened(processor: Any, depth: int = MAX_PROCESSOR_DEPTH) -> list[Any]:
+def _flattened(processor: Any, depth: int) -> list[Any]:
     inner = getattr(processor, "_span_processors", None)
     if inner is None or depth == 0:
         return [processor]
@@ -401,23 +380,30 @@ def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
     return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
 
 
-def _has_queue(processor: Any) -> bool:
-    return hasattr(processor, "_batch_processor") or hasattr(processor, "max_queue_size")
+def told_of(provider: Any) -> bytes | None:
+    """What a child that isn't forked makes a provider of, where it has none; None where this one is none of the SDK's.
 
-
-def _queue_sizes(processor: Any) -> tuple[int, int]:
-    """Queue and export batch size of a BatchSpanProcessor; SDKs before 1.33 keep them in the processor itself."""
-    inner = getattr(processor, "_batch_processor", None)
-    queue = getattr(inner, "_max_queue_size", None) or getattr(processor, "max_queue_size", None)
-    batch = getattr(inner, "_max_export_batch_size", None) or getattr(processor, "max_export_batch_size", None)
-    return (
-        queue or _size_from_environment("OTEL_BSP_MAX_QUEUE_SIZE", DEFAULT_QUEUE_SIZE),
-        batch or _size_from_environment("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", DEFAULT_EXPORT_BATCH_SIZE),
-    )
-
-
-def _size_from_environment(name: str, default: int) -> int:
+    Spans that we export ourselves need no processors, but the resource and the sampler.
+    """
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    sampler = b""
+    with suppress(Exception):  # one of the program's; the child has the default
+        sampler = pickle.dumps(provider.sampler)
     try:
-        return int(os.environ.get(name, default))
-    except ValueError:  # the SDK takes its default, too
-        return default
+        resource = provider.resource
+        return pickle.dumps((dict(resource.attributes), resource.schema_url, sampler))
+    except Exception:  # of another kind of provider
+        return None
+
+
+def made_of(told: bytes) -> TracerProvider | None:
+    """The child's provider; None where it can't be made."""
+    try:
+        attributes, schema_url, pickled = pickle.loads(told)
+        sampler = None
+        with suppress(Exception):
+            sampler = pickle.loads(pickled)
+        return TracerProvider(sampler, Resource(attributes, schema_url), shutdown_on_exit=False)
+    except Exception:
+        return None

@@ -38,9 +38,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_recfn.model.batch import NO_CONTEXT, Batch
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.process_role import WorkerProcess
-from otel_recfn.support.spawned import span_of_parent
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.processes import WorkerProcess, span_of_parent
 
 MAX_REMEMBERED = 1 << 12
 LAST_NS = (1 << 63) - 1

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.model.columns import NO_CONTEXT
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT
 from otel_recfn.sinks.chrome.automatic_steps import IDLE_NS, AutomaticSteps
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.support.seen_spans import seen_spans
 from trace_files import events_in
 
@@ -208,10 +208,10 @@ def test_slices_of_a_track_nest_whatever_runs(
         if timed and own:
             one.start_time, one.end_time = own[0]["start_ns"] - (key == EPOCH[:2]), own[-1]["end_ns"] + 1
     monkeypatch.setattr(seen_spans, "_spans", known)
-    sink, places = ChromeTraceSink(tmp_path / "trace.json"), [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    writer, places = TraceWriter(tmp_path / "trace.json"), [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in pairwise(places):
-        sink.write(make_batch(rows[first:last]))
-    sink.close(1.0)
+        writer.write(make_batch(rows[first:last]))
+    writer.close()
     slices = events_in(tmp_path / "trace.json", "X")
     steps = sum(1 for one in slices if one["name"].startswith("ProfilerStep#"))
     assert bool(steps) == any(name == OPTIMIZER for _, name, _, _ in ran)
@@ -227,11 +227,11 @@ def test_slices_of_a_track_nest_whatever_runs(
 def test_a_step_that_lies_across_spans_has_a_track_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_spans, "_spans", spans())
     path = tmp_path / "trace.json"
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     forward = row(1, 10, 20, context=INNER, source=EventSource.MODULE)
     rows = [forward, row(2, 30, 40, OPTIMIZER, context=OTHER), row(3, 50, 60)]
-    sink.write(make_batch([one | {"start_ns": BASE_NS + one["start_ns"], "end_ns": BASE_NS + one["end_ns"]} for one in rows]))
-    sink.close(1.0)
+    writer.write(make_batch([one | {"start_ns": BASE_NS + one["start_ns"], "end_ns": BASE_NS + one["end_ns"]} for one in rows]))
+    writer.close()
     (step,) = [one for one in events_in(path, "X") if one["name"] == "ProfilerStep#0"]
     names = {one["tid"]: one["args"]["name"] for one in events_in(path, "M") if one["name"] == "thread_name"}
     assert names[step["tid"]] == "MainThread: steps"
@@ -239,11 +239,11 @@ def test_a_step_that_lies_across_spans_has_a_track_of_its_own(tmp_path: Path, mo
 
 def test_a_trace_has_them_around_their_ranges(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     rows = [one | {"start_ns": BASE_NS + one["start_ns"], "end_ns": BASE_NS + one["end_ns"]} for one in training(2)]
-    sink.write(make_batch(rows[:4]))
-    sink.write(make_batch(rows[4:]))
-    sink.close(1.0)
+    writer.write(make_batch(rows[:4]))
+    writer.write(make_batch(rows[4:]))
+    writer.close()
     slices = events_in(path, "X")
     steps = [one for one in slices if one["name"].startswith("ProfilerStep#")]
     assert [(one["name"], one["cat"], one["dur"] * 1000, one["args"]) for one in steps] == [

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, STREAM, WORKER_THREAD, make_batch
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from models.chrome_events import model_events, model_flows
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope
 from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows
 
 PID = 4242
@@ -36,8 +35,8 @@ rows = st.fixed_dictionaries(
         "source": st.sampled_from(EventSource),
         "start_ns": times,
         "end_ns": times,
-        "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD, STREAM]),
-        "end_thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD._replace(native_id=0), STREAM]),
+        "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
+        "end_thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD._replace(native_id=0)]),
         "sequence_nr": signed,
         "forward_thread_id": unsigned,
         "handle": unsigned,

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
+from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
-from otel_recfn.sinks.chrome import metadata, span_slices
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome import span_slices, trace_file
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.support.seen_spans import seen_spans
 from trace_files import events_in, read_trace
 
@@ -90,11 +90,11 @@ def test_a_slice_begins_with_its_span_inside_a_range_that_is_still_open() -> Non
 
 def test_begins_that_are_announced_alone_are_known_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_spans, "_spans", {CHILD[:2]: span("child", 20, 50)})
-    sink, outer = ChromeTraceSink(path), row(1, 10, 60)
-    sink.write(make_batch([], [begin(outer)]))
-    sink.write(make_batch([row(2, 30, 40, CHILD)]))
-    sink.write(make_batch([outer]))
-    sink.close(1.0)
+    writer, outer = TraceWriter(path), row(1, 10, 60)
+    writer.write(make_batch([], [begin(outer)]))
+    writer.write(make_batch([row(2, 30, 40, CHILD)]))
+    writer.write(make_batch([outer]))
+    writer.close()
     [slice_] = [event for event in events_in(path, "X") if event["name"] == "child"]
     assert slice_["dur"] * 1000 == 30
 
@@ -137,21 +137,21 @@ def test_tasks_that_take_turns_have_a_slice_for_each_turn() -> None:
 
 
 def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
-    sink.write(make_batch([row(2, 20, 60, OTHER)]))
-    sink.close(1.0)
+    writer = TraceWriter(path)
+    writer.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
+    writer.write(make_batch([row(2, 20, 60, OTHER)]))
+    writer.close()
     tids = {event["tid"]: event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"}
     slices = {event["args"]["span_id"]: tids[event["tid"]] for event in events_in(path, "X") if "span_id" in event["args"]}
     assert slices == {f"{6:016x}": "MainThread: spans", f"{9:016x}": "MainThread"}
 
 
 def test_the_file_says_which_trace_and_span_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "MOST_TRACE_IDS", 2)
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([row(1, 0, 10, REQUEST)]))
-    sink.write(make_batch([row(2, 20, 30, OTHER), row(3, 40, 50, context(11, 12))]))
-    sink.close(1.0)
+    monkeypatch.setattr(trace_file, "MOST_TRACE_IDS", 2)
+    writer = TraceWriter(path)
+    writer.write(make_batch([row(1, 0, 10, REQUEST)]))
+    writer.write(make_batch([row(2, 20, 30, OTHER), row(3, 40, 50, context(11, 12))]))
+    writer.close()
     first = next(event for event in events_in(path, "X") if "span_id" in event["args"])
     assert (first["name"], first["cat"]) == (f"span {6:016x}", "user_annotation")
     assert first["args"] == {"trace_id": f"{5:032x}", "span_id": f"{6:016x}"}
@@ -159,15 +159,15 @@ def test_the_file_says_which_trace_and_span_they_are(path: Path, monkeypatch: py
 
 
 def test_what_is_not_over_stands_in_the_file_and_is_not_there_twice(path: Path) -> None:
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     for number in range(1, 4):
-        sink.write(make_batch([row(number, 10 * number, 10 * number + 5, REQUEST)]))
+        writer.write(make_batch([row(number, 10 * number, 10 * number + 5, REQUEST)]))
         [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
         assert slice_["dur"] * 1000 == 10 * number - 4
-    sink.write_open(make_batch([row(4, 90, 99, REQUEST, flags=EventFlag.PARTIAL)]))
+    writer.write(open_for_long(make_batch([row(4, 90, 99, REQUEST, flags=EventFlag.PARTIAL)])))
     [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
     assert slice_["dur"] * 1000 == 90
-    sink.close(1.0)
+    writer.close()
 
 
 def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,9 +282,9 @@ def assert_nest(intervals: list[Interval]) -> None:
 
 
 def test_times_are_exact(path: Path) -> None:
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([row(1, 1, 12, REQUEST)]))
-    sink.close(1.0)
+    writer = TraceWriter(path)
+    writer.write(make_batch([row(1, 1, 12, REQUEST)]))
+    writer.close()
     times = {(event["ts"], event["dur"]) for event in events_in(path, "X")}
     start = (BASE_NS + 1 - read_trace(path)["baseTimeNanoseconds"]) / Decimal(1000)
     assert times == {(start, Decimal("0.011")), (start, Decimal("0.012"))}

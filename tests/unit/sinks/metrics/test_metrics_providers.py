@@ -48,8 +48,8 @@ class TestProviders:
     def test_what_is_not_sampled_is_wanted_where_durations_are(self, aggregation: str, wanted: bool) -> None:
         ours = Ours([reader(DELTA)], views=view(aggregation))
         ours.record([("aten::add", 0, 1)])
-        assert ours.sink.wants_unsampled() is wanted
-        assert MetricsSink(api.NoOpMeterProvider()).wants_unsampled() is False
+        assert ours.sink.wants_unsampled is wanted
+        assert MetricsSink(api.NoOpMeterProvider()).wants_unsampled is False
 
     def test_a_disabled_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -145,7 +145,7 @@ class TestOtherSdks:
             sink.write(batch_of([("aten::add", 0, 1_500), ("aten::mm", 0, 7)]))
             list(given.callbacks["recfn.ranges"](api.CallbackOptions()))
         assert sink.take() == ([], {})
-        assert sink.wants_unsampled() is False
+        assert sink.wants_unsampled is False
         assert [DURATION in record.message for record in caplog.records] == [True]
 
     def test_an_aggregation_that_has_changed(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,8 +9,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from traced_program import MS, Program, evaluation, grouping, module, op, optimizer, taken_from
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventSource, make_event_id
-from otel_recfn.model.sources import SOURCES, SourceTraits
+from otel_recfn.model.events import SOURCES, EventSource, SourceTraits, make_event_id
 from otel_recfn.sinks.spans import step_traces
 from otel_recfn.sinks.spans.step_traces import FIRST_ROOTS, NS_PER_SECOND
 

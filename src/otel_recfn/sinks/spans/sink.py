@@ -24,11 +24,10 @@ from opentelemetry.trace import Span, SpanContext, TracerProvider
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
-from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import Delivery, ProviderCalls, SpanDelivery
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenUnits
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenTraces
 from otel_recfn.sinks.spans.mapping import code_attributes
-from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
@@ -113,7 +112,7 @@ class SpansSink(Sink):
         volume = self._volume
         if volume.of_unit is None:
             return EveryRange()
-        return Folding(Budgets(volume.of_unit, volume), volume.of_unit, OpenUnits(self._spans), self._traces)
+        return Folding(volume.of_unit, volume, self._spans, self._traces)
 
     def start(self) -> None:
         """Start the sender's thread, and look for a provider; else the first unit and the first range do."""
@@ -151,7 +150,7 @@ class SpansSink(Sink):
 
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
-        self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests)))
+        self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests=rests)))
 
     def _tell_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
@@ -228,7 +227,7 @@ class SpansSink(Sink):
         try:
             with self._lock:
                 self._traces.close_all()
-                self._put(self._folded(lambda folding: folding.all(self._traces.take_finished())))
+                self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), ends=True)))
         finally:  # also where there is no memory for it
             self._sender.close(timeout_s, process_ends)
 

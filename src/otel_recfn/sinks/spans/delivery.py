@@ -287,13 +287,12 @@ class ProviderCalls:
                 shadow.remove()
             self._provider, self._shadows = None, []
 
-    def _force_flush(self, own: Callable[..., Any], timeout_millis: Any = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
+    def _force_flush(self, own: Callable[..., Any], timeout_millis: float = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
         """False where the time, which both have together, was not enough for ours."""
         began = time.monotonic()
-        is_number = isinstance(timeout_millis, (int, float))
-        flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000) if is_number else FLUSH_MILLIS / 1000)
+        flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000))
         took = int(1000 * (time.monotonic() - began))
-        answer = own(max(0, timeout_millis - took) if is_number else timeout_millis, *rest, **more)
+        answer = own(max(0, timeout_millis - took), *rest, **more)
         return answer if flushed else False
 
     def _shutdown(self, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:

@@ -18,13 +18,18 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import Link, SpanContext
 
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
 from otel_recfn.batches.stage import MOST_WAITING, Added, Stage, UnitInBatch, UnitToDecide
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
-from otel_recfn.sinks.spans.mapping import sums_of
+from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
+from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
 
@@ -38,6 +43,9 @@ MAX_ROWS_OF_A_UNIT = 100_000
 """A unit that stays open is decided in parts of so many rows."""
 ROWS_AT_ONCE = 1 << 15
 """Where each range is a span: so many wait as one unit."""
+OPEN_FOR_LONG = "open for long"
+MOST_OPEN = 1000
+"""Spans of a trace of open ranges."""
 
 
 @dataclass(eq=False, slots=True)
@@ -250,3 +258,76 @@ class EveryRange:
     ) -> list[DecidedUnits]:
         """The roots of traces that are complete: nothing else waits."""
         return roots_alone(finished)
+
+
+class OpenTraces:
+    """Ranges that are open for long, as traces of their own: one for each outermost range in which something hangs.
+
+        open for long      a root of ours, linked to the span that the ranges lie in
+        └─ epoch           a span with ``recfn.partial``
+           └─ aten::mm     another one
+
+    They can't be sent in the trace that they belong to: the span around them hasn't ended, and may never come, and they come
+    there themselves, under the same ids, when they end.
+
+    Args:
+        traces: of our own.
+        hook: the program's, which is asked apart from the spans of ranges that have ended; None where it has none.
+        most: spans of ranges in a trace.
+    """
+
+    def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
+        self._traces, self._hook, self._most = traces, hook, MOST_OPEN if most is None else most
+        self._told: Ids = np.zeros(0, np.uint64)
+        """The event ids of ranges that are open and were told."""
+
+    def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
+        """A trace of each tree of open ranges that has some which weren't told, with what they lie in.
+
+        Args:
+            batch: all ranges that are open for long, as partial rows.
+            target: where spans go now.
+        """
+        self._told = self._told[is_in(self._told, batch.event_id)]
+        fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
+        untold = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._told)
+        rows = np.flatnonzero(untold)
+        trees: dict[int, list[int]] = {}
+        for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
+            trees.setdefault(int(batch.root[row]), []).append(row)
+        found = [self._trace(batch, root, rows, target) for root, rows in trees.items()]
+        return [units for units in found if units is not None]
+
+    def _trace(self, batch: Batch, root: int, untold: list[int], target: SpanTarget) -> DecidedUnits | None:
+        """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
+        if not self._traces.limiter.admit(int(batch.end_ns.max())):
+            return None
+        context, trace = batch.contexts[int(batch.context[untold[0]])], self._traces.find(root)
+        above = span_context(context) if fate_of(context) == Fate.IN_SPAN else trace.context if trace is not None else None
+        start = target.start_root(OPEN_FOR_LONG, {"recfn.root": True}, links=[Link(above)] if above is not None else [])
+        self._told = np.concatenate([self._told, batch.event_id[untold]])
+        if start is None:
+            return None
+        rows = np.array(self._with_ancestors(batch, untold), np.int64)
+        thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
+        told = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
+        left_out = len(set(untold).difference(rows.tolist()))
+        told.folded = {FOLDED_COUNT: left_out} if left_out else None
+        parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
+        inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
+        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context])
+        mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
+        return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
+
+    def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
+        """The rows and the open ranges around them, parents first; as many as fit."""
+        place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
+        kept: dict[int, None] = {}
+        for row in untold:
+            line: list[int] = []
+            at: int | None = row
+            while at is not None and at not in kept:
+                line.append(at)
+                at = place.get(parents[at])
+            kept.update(dict.fromkeys(line[::-1][: self._most - len(kept)]))
+        return list(kept)

@@ -76,20 +76,17 @@ class AppliedLimits:
 
     def events(self, named: Mapping[str, Attributes], timestamp_ns: int) -> Sequence[Event]:
         """Events of these names, or what the limits leave of them."""
-        events = [Event(name, self._event_attributes(attributes), timestamp_ns) for name, attributes in named.items()]
-        most = self._limits.max_events
-        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
-
-    def _event_attributes(self, attributes: Attributes) -> Attributes:
         limits = self._limits
-        if self._event_attributes_unbound:
-            return attributes
-        return _bounded(attributes, limits.max_event_attributes, limits.max_attribute_length)
+        if not self._event_attributes_unbound:
+            most, length = limits.max_event_attributes, limits.max_attribute_length
+            named = {name: _bounded(attributes, most, length) for name, attributes in named.items()}
+        events = [Event(name, attributes, timestamp_ns) for name, attributes in named.items()]
+        most = limits.max_events
+        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
 
     def links(self, link: Link) -> Sequence[Link]:
         """One link, or what the limits leave of it."""
-        limits = self._limits
-        return BoundedList.from_seq(limits.max_links, (link,)) if limits.max_links == 0 else (link,)
+        return BoundedList.from_seq(0, (link,)) if self._limits.max_links == 0 else (link,)
 
 
 def _bounded(attributes: Attributes, max_count: int | None, max_length: int | None) -> Attributes:
@@ -120,15 +117,11 @@ class HashedResource(Resource):
 
 
 def hashed(resource: Resource) -> Resource:
-    """The resource with its hash remembered; itself where that can't be told to stand for it."""
-    if type(resource) is not Resource:  # it may have another hash each time
-        return resource
+    """The resource with its hash remembered; itself where that can't be done."""
     try:
-        made = HashedResource(resource)
-        stands_for_it = Resource.__eq__(made, resource) and Resource.__hash__(made) == hash(made)
-    except Exception:  # it isn't hashable: spans are made all the same
+        return HashedResource(resource) if type(resource) is Resource else resource  # another may have a new hash each time
+    except Exception:  # it isn't hashable, or has no attributes of its own
         return resource
-    return made if stands_for_it else resource
 
 
 SCOPE_NAME = "otel_recfn"
@@ -136,7 +129,6 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 """The first semantic conventions with ``code.function.name`` as we use it."""
 
 DEFAULT_QUEUE_SIZE = 2048
-MAX_PROCESSOR_DEPTH = 8
 _TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
 
 
@@ -189,7 +181,15 @@ class SpanTarget:
         """
         try:
             with calling_out():
-                return self._start_root(name, attributes, parent, links)
+                around, trace_id = Context(), parent.trace_id if parent is not None else self._new_id(128)
+                if parent is not None:
+                    around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
+                sampler: Sampler = self._tracer.sampler
+                result = sampler.should_sample(around, trace_id, name, SpanKind.INTERNAL, attributes, links)
+                if result.decision is not Decision.RECORD_AND_SAMPLE:
+                    return None
+                context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
+                return RootStart(context, dict(result.attributes), parent, links)
         except Exception:
             self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
@@ -207,19 +207,6 @@ class SpanTarget:
             return None
         return span
 
-    def _start_root(
-        self, name: str, attributes: Mapping[str, AttributeValue], parent: SpanContext | None, links: Sequence[trace.Link]
-    ) -> RootStart | None:
-        around, trace_id = Context(), parent.trace_id if parent is not None else self._new_id(128)
-        if parent is not None:
-            around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
-        sampler: Sampler = self._tracer.sampler
-        result = sampler.should_sample(around, trace_id, name, SpanKind.INTERNAL, attributes, links)
-        if result.decision is not Decision.RECORD_AND_SAMPLE:
-            return None
-        context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
-        return RootStart(context, dict(result.attributes), parent, links)  # of a mapping that may raise, say
-
     def _tell_once(self, message: str) -> None:
         if not self._sampler_failed:
             self._sampler_failed = True
@@ -228,11 +215,7 @@ class SpanTarget:
     @property
     def resource(self) -> Resource:
         """Equal to the provider's, for spans: exporters ask for the hash of each one's. A forked child's differs."""
-        try:
-            resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
-        except Exception:
-            self._tell_once("the resource raised; spans have the last one")
-            return self._resources[1]
+        resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
         if resource is not self._resources[0]:
             self._resources = resource, hashed(resource)
         return self._resources[1]
@@ -253,11 +236,11 @@ class SpanTarget:
 
     def processors(self) -> list[Any]:
         """All of them, also those in others."""
-        return _flattened(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)
+        return _flattened(self._tracer.span_processor)
 
     def receivers(self) -> list[Callable[[ReadableSpan], None]]:
         """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
-        return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
+        return [processor.on_end for processor in _flattened(self._tracer.span_processor, in_turn=True)]
 
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
@@ -314,31 +297,24 @@ class ProviderResolver:
         try:
             provider = self._found()
             if provider is not self._provider:
-                self._turn_to(provider)
+                self._target = self._target_of(provider)
+                if self._target is not None and self._tell_found is not None:
+                    self._tell_found(provider)
+                self._provider = provider
             target = self._target
             return target if target is not None and target.is_enabled() else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self.tell_once("the tracer provider raised; spans go where they went before")
+            if not self._told:
+                self._told = True
+                _logger.exception("otel-recfn: the tracer provider raised; spans go where they went before")
             return self._target
 
     @property
     def lacks_provider(self) -> bool:
         """Whether none was given, and the global one was not set so far."""
         return isinstance(self._found(), trace.ProxyTracerProvider)
-
-    def tell_once(self, message: str) -> None:
-        """Of what it raised."""
-        if not self._told:
-            self._told = True
-            _logger.exception("otel-recfn: %s", message)
-
-    def _turn_to(self, provider: trace.TracerProvider) -> None:
-        self._target = self._target_of(provider)
-        if self._target is not None and self._tell_found is not None:
-            self._tell_found(provider)
-        self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
     def _found(self) -> trace.TracerProvider:
         provider = self._explicit or trace.get_tracer_provider()
@@ -351,33 +327,22 @@ class ProviderResolver:
         tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
         if all(hasattr(tracer, part) for part in _TRACER_PARTS):
             return SpanTarget(provider, tracer, provider is not self._otherwise)
-        if not isinstance(tracer, trace.NoOpTracer):
-            self._warn_foreign(provider)
-        return None
-
-    def _warn_foreign(self, provider: object) -> None:
-        if not self._warned:
+        if not self._warned and not isinstance(tracer, trace.NoOpTracer):
             self._warned = True
             _logger.warning(
                 "otel-recfn: %s is not a tracer provider of opentelemetry-sdk, so operators don't become spans; "
                 "pass tracer_provider=opentelemetry.sdk.trace.TracerProvider(...) to instrument()",
                 type(provider).__qualname__,
             )
+        return None
 
 
-def _flattened(processor: Any, depth: int) -> list[Any]:
+def _flattened(processor: Any, in_turn: bool = False) -> list[Any]:
+    """The processors in it; where asked for those that the SDK calls in turn, what calls them otherwise counts as one."""
     inner = getattr(processor, "_span_processors", None)
-    if inner is None or depth == 0:
+    if inner is None or (in_turn and type(processor) is not SynchronousMultiSpanProcessor):
         return [processor]
-    return [found for one in tuple(inner) for found in _flattened(one, depth - 1)]
-
-
-def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
-    """The processors that the SDK would call in turn; what calls them otherwise (in threads, say) goes on doing so."""
-    inner = getattr(processor, "_span_processors", None)
-    if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
-        return [processor]
-    return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
+    return [found for one in inner for found in _flattened(one, in_turn)]
 
 
 def told_of(provider: Any) -> bytes | None:

@@ -26,9 +26,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import Delivery, ProviderCalls, SpanDelivery
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenTraces
 from otel_recfn.sinks.spans.mapping import code_attributes
-from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.provider import AttributeValue
+from otel_recfn.sinks.spans.surroundings import remember
 from otel_recfn.support.texts import text_of_utf8
 
 _logger = logging.getLogger(__name__)
@@ -60,11 +60,9 @@ class SpanHook:
         wanted = self._call(event, attributes)
         self._named.pop(span_id, None)
         if wanted is False and not is_needed:
-            self._dropped[span_id] = parent_id
-            _bound(self._dropped)
+            remember(self._dropped, span_id, parent_id, MAX_REMEMBERED)
             return None
-        self._named[parent_id] = None
-        _bound(self._named)
+        remember(self._named, parent_id, None, MAX_REMEMBERED)
         return wanted if isinstance(wanted, str) else name, parent_id
 
     def sent_instead(self, span_id: int) -> int:
@@ -115,12 +113,6 @@ def _clean_single(value: Any) -> str | bool | int | float | None:
     if isinstance(value, Integral):
         return number if -(1 << 63) <= (number := int(value)) < 1 << 63 else None
     return None
-
-
-def _bound(remembered: dict[int, Any]) -> None:
-    if len(remembered) > MAX_REMEMBERED:
-        for oldest in list(islice(remembered, MAX_REMEMBERED // 4)):
-            del remembered[oldest]
 
 
 def part_that_was_made(plan: SpanPlan, spans: Sequence[ReadableSpan]) -> SpanPlan:

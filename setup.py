@@ -18,7 +18,7 @@ from setuptools.modified import newer_group
 
 NATIVE = Path("src/otel_recfn/native")
 OWN_LIBRARIES = {"observer", "callbacks"}  # compiled at first use, against the user's torch
-WITHOUT_PYTHON = {"core", "drain", "memory"}  # they don't include Python's headers: compiled once for all CPythons
+WITHOUT_PYTHON = {"core", "drain"}  # they don't include Python's headers: compiled once for all CPythons
 SOURCES = sorted(path for path in NATIVE.glob("*/*.cpp") if path.parent.name not in OWN_LIBRARIES)
 HEADERS = sorted(NATIVE.glob("*/*.hpp"))
 DEPENDS = [str(path) for path in (*SOURCES, *HEADERS)]

@@ -19,7 +19,7 @@ from otel_recfn import record_function
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback, remove_callback
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 

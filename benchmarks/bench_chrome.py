@@ -33,11 +33,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.chrome import encoder as chrome_encoder
-from otel_recfn.sinks.chrome import sink as chrome_trace
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
+from otel_recfn.sinks.chrome import writer as chrome_writer
 
 ROUNDS = 5
 ROWS_PER_BATCH = 20_000
@@ -87,10 +86,10 @@ def _row(event: dict[str, Any], main_tid: int, base_ns: int) -> dict[str, Any]:
 
 def write(batches: list[Batch], path: Path) -> None:
     """All batches through a sink."""
-    sink = chrome_trace.ChromeTraceSink(path)
+    sink = chrome_writer.TraceWriter(path)
     for batch in batches:
         sink.write(batch)
-    sink.close(1.0)
+    sink.close()
 
 
 def encode_only(batches: list[Batch]) -> None:

@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch_programs import Training
 
 from otel_recfn import RecordScope
-from otel_recfn.model.scope import scopes_mask
+from otel_recfn.model.events import scopes_mask
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES

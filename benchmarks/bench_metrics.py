@@ -17,8 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.columns import COLUMN_TYPES
-from otel_recfn.model.tables import Track
+from otel_recfn.model.columns import COLUMN_TYPES, Track
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 ROWS, NAMES, REPEATS = 20_000, 120, 7

@@ -39,7 +39,7 @@ from torch.autograd import profiler_legacy
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES

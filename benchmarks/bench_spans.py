@@ -19,8 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from batches import MAIN_THREAD, context, make_batch
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink
 
 ROWS = 8_000

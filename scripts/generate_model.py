@@ -21,18 +21,18 @@ if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
 from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
-from otel_recfn.model.events import (  # noqa: E402
+from otel_recfn.model.events import (  # noqa: E402  # noqa: E402
     ORDINAL_BITS,
     OVERLAPPING,
+    SOURCES,
+    SOURCES_WITHOUT_SCOPES,
     ContextFlag,
     EventFlag,
     EventKind,
     EventSource,
     Extra,
-    TrackKind,
+    RecordScope,
 )
-from otel_recfn.model.scope import RecordScope  # noqa: E402
-from otel_recfn.model.sources import SOURCES, SOURCES_WITHOUT_SCOPES  # noqa: E402
 
 ORIGIN = "Written by scripts/generate_model.py; change {} and run it."
 
@@ -128,7 +128,6 @@ constexpr uint32_t kSourcesWithoutScopes = {_bits(SOURCES_WITHOUT_SCOPES)};
 constexpr const char* kCallPrefixes[] = {{{", ".join(_text(SOURCES[source].call_prefix) for source in EventSource)}}};
 
 {_enum(Extra, "uint32_t", "Extra")}
-{_enum(TrackKind, "uint64_t", "Track")}
 {_enum(RecordScope, "uint32_t", "Scope")}
 constexpr uint32_t kNumScopes = {len(RecordScope)};
 

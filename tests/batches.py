@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from otel_recfn.model.batch import Batch, Opened
-from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS, TEXT_COLUMNS
-from otel_recfn.model.events import EventSource, TrackKind, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
+from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS, NO_CONTEXT, TEXT_COLUMNS, SpanContextRef, Track
+from otel_recfn.model.events import EventSource, make_event_id
 
 MAIN_THREAD = Track(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
 WORKER_THREAD = Track(number=2, thread_id=2, native_id=1002, ident=0, name="")
-STREAM = Track(number=3, thread_id=0, native_id=0, ident=0, name="stream 7", kind=TrackKind.STREAM)
 BASE_NS = 1_699_999_999_123_456_789
 
 WORKED_OUT = {"event_id", "start_ns", "end_ns", "end_thread", "root"}
@@ -61,6 +60,11 @@ def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any] |
     columns = {name: np.array([row[name] for row in full], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
     tables = {"names": names.values, "tracks": tracks.values, "contexts": contexts.values}
     return Batch(**columns, **tables, opened=announced)
+
+
+def open_for_long(ranges: Batch) -> Batch:
+    """A batch without rows that says that these ranges have been open for long."""
+    return replace(make_batch([]), long_open=ranges)
 
 
 def context(trace_id: int, span_id: int, flags: int = 1) -> SpanContextRef:

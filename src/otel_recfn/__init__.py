@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from otel_recfn.instrumentor import OtelRecordFunctionInstrumentor
+    from otel_recfn.model.events import NUM_SCOPES, RecordScope
     from otel_recfn.model.python_calls import PythonCalls
-    from otel_recfn.model.scope import NUM_SCOPES, RecordScope
     from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
     from otel_recfn.sinks.in_memory import InMemorySink
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "InMemorySink": "otel_recfn.sinks.in_memory",
-    "NUM_SCOPES": "otel_recfn.model.scope",
+    "NUM_SCOPES": "otel_recfn.model.events",
     "OtelRecordFunctionInstrumentor": "otel_recfn.instrumentor",
     "PythonCalls": "otel_recfn.model.python_calls",
-    "RecordScope": "otel_recfn.model.scope",
+    "RecordScope": "otel_recfn.model.events",
     "profile": "otel_recfn.profiling",
     "record_function": "otel_recfn.user_ranges",
     "step": "otel_recfn.user_steps",
@@ -118,7 +118,7 @@ def _home(name: str) -> ModuleType:
         try:
             native_part()
         except RecorderUnavailable:
-            return import_module("otel_recfn.ranges.unrecorded")
+            return import_module("otel_recfn.recording.signatures")
     return import_module(_HOMES.get(name, "otel_recfn.observing"))
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.model.scope import RecordScope
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
@@ -23,8 +22,8 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
 from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
-from otel_recfn.sinks.chrome.sink import export
-from otel_recfn.sinks.stored import EventStoreSink
+from otel_recfn.sinks.chrome.writer import export
+from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.store.averages import KeyAverages, key_averages
 from otel_recfn.store.call_tree import CallTree
 from otel_recfn.store.event_store import EventStore
@@ -63,14 +62,15 @@ class profile:
     partial ones.
 
     Args:
-        scopes: which ``RecordScope``s: a set; module ranges follow ``modules`` alone. Default: all.
+        scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow ``modules``
+            alone. Default: all.
         record_shapes: shapes and dtypes of operators' inputs. Default: false.
         with_flops: floating point operations of the operators that PyTorch counts. Default: false.
         with_stack: the Python (or TorchScript) call stack of each range but backward ones. Default: false.
         profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that alone. Default: false.
-        modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
+        modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
@@ -89,12 +89,12 @@ class profile:
     def __init__(
         self,
         *,
-        scopes: Iterable[RecordScope] | None = None,
+        scopes: Iterable[RecordScope] | str | None = None,
         record_shapes: bool = False,
         with_flops: bool = False,
         with_stack: bool = False,
         profile_memory: bool = False,
-        modules: bool = False,
+        modules: bool = True,
         python_calls: bool | PythonCalls = False,
         max_events: int = 4_000_000,
         activities: Any = None,
@@ -228,7 +228,7 @@ class profile:
             SettingError: another word, or modules were not recorded.
         """
         if by == "module" and EventSource.MODULE not in self._selected.sources:
-            raise SettingError("by='module' needs the calls of modules; record them with profile(modules=True)")
+            raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_recfn.model.sources import UNNAMED_STEP
+from otel_recfn.model.events import UNNAMED_STEP
 from otel_recfn.pytorch.compiling import trace_instead, trace_objects_as_torchs
 from otel_recfn.sources.steps import step
 from otel_recfn.user_ranges import record_function

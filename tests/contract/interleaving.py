@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from recording_helpers import ASYNC, CROSSING, PARTIAL, Capture, Worker, check_laws, tops
 
 from otel_recfn.model.batch import Event
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from otel_recfn.model.batch import Batch, Event, Opened
-from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource, make_event_id
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, OVERLAPPING, EventFlag, EventKind, EventSource, RecordScope, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 from patience import PATIENCE_S

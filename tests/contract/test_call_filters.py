@@ -60,16 +60,6 @@ def test_only_what_is_included_is_shown(traced: Traced, json_is: str) -> None:
     assert not [row for row in rows if "(" in row.name and not row.name.startswith(("json", "<"))]
 
 
-def test_a_module_is_its_own_file_too(traced: Traced) -> None:
-    module = HERE.stem
-    assert names(traced.run(leaf, PythonCalls(include=(module,)))) >= {"leaf", LEN.name}
-    assert "leaf" not in names(traced.run(leaf, PythonCalls(include=(module,), exclude=(str(HERE),))))
-
-
-def test_a_name_that_begins_alike_is_another_module(traced: Traced) -> None:
-    assert "leaf" in names(traced.run(leaf, PythonCalls(exclude=(HERE.stem[:-1], str(HERE)[:-5]))))
-
-
 def test_without_c_functions(traced: Traced) -> None:
     rows = traced.run(program, PythonCalls(c_calls=False))
     assert {"leaf", "dumps", "encode"} <= names(rows)
@@ -124,20 +114,6 @@ def test_captures_that_run_at_once_share_what_is_traced(traced: Traced) -> None:
     lens = [row for row in first.sink.events() if row.name == LEN.name]
     assert len([row for row in first.sink.events() if short(row) == "leaf"]) == 3
     assert len(lens) == 1
-
-
-def test_what_nobody_asks_for_any_more_is_hidden_at_once(traced: Traced) -> None:
-    first = traced.begin(PythonCalls(include=(HERE.stem,)))
-    second = traced.begin(PythonCalls(include=("json",)))
-    for _ in range(3):
-        through_json()
-    second.stop()
-    for _ in range(3):
-        through_json()
-    first.stop()
-    assert len([row for row in second.sink.events() if short(row) == "dumps"]) == 3
-    assert len([row for row in first.sink.events() if short(row) == "through_json"]) == 6
-    assert len([row for row in first.sink.events() if short(row) == "dumps"]) == 3
 
 
 @pytest.mark.parametrize(

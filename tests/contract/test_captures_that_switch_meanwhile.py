@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
 from running_capture import Running
 
@@ -30,34 +27,6 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 def begin(recorder: Recorder, name: str) -> int:
     return recorder.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
-
-
-def test_the_last_one_that_ends_gets_what_is_open_as_another_thread_starts_one(
-    recorder: Recorder, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its children were delivered already."""
-    first, others = Running(session, Selected()), list[Running]()
-    lost = recorder.counters().lost_in_drain
-    outer = begin(recorder, "outer")
-    recorder.end(begin(recorder, "inner"))
-    session.flush(first.capture, PATIENCE_S)
-    wait = OwnThread.wait_for_end
-
-    def start_beside(thread: OwnThread, timeout_s: float) -> None:
-        monkeypatch.undo()
-        starting = threading.Thread(target=lambda: others.append(Running(session, Selected())))
-        starting.start()
-        starting.join()
-        wait(thread, timeout_s)
-
-    monkeypatch.setattr(OwnThread, "wait_for_end", start_beside)
-    first.stop()
-    recorder.end(begin(recorder, "later"))
-    recorder.end(outer)
-    rows = {row.name: row for row in first.sink.events()}
-    assert (rows["inner"].parent, rows["outer"].flags) == (outer, EventFlag.PARTIAL)
-    assert others[0].stop().names() == ["later"]
-    assert recorder.counters().lost_in_drain == lost
 
 
 class Switches(InMemorySink):

@@ -10,8 +10,7 @@ from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, e
 
 from otel_recfn._native import LIMITS
 from otel_recfn.model.batch import COLUMN_TYPES, Event
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from thoroughness import examples
@@ -43,22 +42,6 @@ def test_a_begin_carries_its_columns(capture: Capture) -> None:
     assert row.flags == EventFlag.STATIC_RUNTIME_OUT_VARIANT
 
 
-def test_what_a_begin_does_not_say_is_absent(capture: Capture) -> None:
-    event_id = capture.begin()
-    capture.end(event_id)
-    [row] = capture.finish()
-    assert (row.sequence_nr, row.forward_thread_id, row.handle, row.debug_handle) == (-1, 0, event_id, -1)
-    assert (row.shapes, row.dtypes, row.profiler, row.flops, row.stack, row.nbytes, row.device) == ("", "", 0, 0, "", 0, "")
-    assert (row.concrete_inputs, row.words) == ("", "")
-
-
-def test_inputs_that_are_too_long_are_left_out_whole(capture: Capture) -> None:
-    capture.end(capture.recorder.begin("wide", USER, SOURCE, shapes="[" * 20_000, dtypes="[]", concrete_inputs="[]"))
-    capture.end(capture.recorder.begin("long", USER, SOURCE, shapes="[]", dtypes="[]", concrete_inputs="[" * 20_000))
-    capture.end(capture.recorder.begin("words", USER, SOURCE, words="{" * 20_000))
-    assert [(row.shapes, row.dtypes, row.concrete_inputs, row.words) for row in capture.finish()] == [("", "", "", "")] * 3
-
-
 def test_a_mark_is_a_row_of_one_moment_below_what_is_open(capture: Capture) -> None:
     outer = capture.begin("outer")
     mark = capture.recorder.mark("here")
@@ -68,13 +51,6 @@ def test_a_mark_is_a_row_of_one_moment_below_what_is_open(capture: Capture) -> N
     assert (here.event_id, here.kind, here.parent, here.root) == (mark, EventKind.MARK, outer, outer)
     assert rows["outer"].start_ns <= here.start_ns == here.end_ns <= rows["outer"].end_ns
     assert [each.event_id for each in capture.opened()] == [outer]
-
-
-def test_a_mark_that_stands_alone_announces_nothing(capture: Capture) -> None:
-    assert capture.recorder.mark("alone")
-    [row] = capture.finish()
-    assert (row.parent, row.root) == (0, row.event_id)
-    assert capture.opened() == []
 
 
 def test_memory_is_reported_where_it_is_asked_for(recorder: Recorder) -> None:
@@ -92,12 +68,6 @@ def test_memory_is_reported_where_it_is_asked_for(recorder: Recorder) -> None:
     ]
 
 
-def test_marks_and_memory_are_not_recorded_after_stop(capture: Capture) -> None:
-    capture.recorder.stop()
-    assert capture.recorder.mark("late") == 0
-    assert capture.recorder.memory(1, "cpu") == 0
-
-
 def test_marks_count_against_the_buffer(recorder: Recorder, workers: list[Worker]) -> None:
     capture = Capture(recorder, buffer_bytes=TINY)
     before = recorder.counters()
@@ -106,25 +76,6 @@ def test_marks_count_against_the_buffer(recorder: Recorder, workers: list[Worker
     assert dropped > 0
     assert len(capture.finish()) == 2000 - dropped
     assert recorder.counters().dropped - before.dropped == dropped
-
-
-@pytest.mark.one_python
-def test_a_mark_is_recorded_however_many_ranges_are_open(capture: Capture) -> None:
-    ids = []
-    while (event_id := capture.begin()) != 0:
-        ids.append(event_id)
-    mark = capture.recorder.mark("deep")
-    for event_id in reversed(ids):
-        capture.end(event_id)
-    assert by_name([row for row in capture.finish() if row.kind == EventKind.MARK])["deep"].event_id == mark != 0
-
-
-def test_the_end_of_an_open_range_has_room_whatever_marks_fill(recorder: Recorder, workers: list[Worker]) -> None:
-    capture = Capture(recorder, buffer_bytes=TINY)
-    outer = workers[0].call(capture.begin, "outer")
-    workers[0].call(lambda: [recorder.mark("m") for _ in range(2000)])
-    workers[0].call(capture.end, outer)
-    assert by_name([row for row in capture.finish() if row.kind == EventKind.RANGE])["outer"].flags == 0
 
 
 def test_copies_of_open_ranges_follow_what_closed(capture: Capture, workers: list[Worker]) -> None:
@@ -292,17 +243,3 @@ def test_of_a_thousand_node_ids_the_last_ones_are_known(capture: Capture) -> Non
         capture.recorder.set_default_node_id(-1)
     rows = by_name(capture.finish())
     assert [rows[str(node_id)].node_id for node_id in range(900, 1_000)] == list(range(900, 1_000))
-
-
-def test_rows_carry_the_node_id_of_the_process(capture: Capture) -> None:
-    recorder = capture.recorder
-    recorder.set_default_node_id(3)
-    try:
-        assert recorder.default_node_id() == 3
-        capture.end(capture.begin())
-        assert [row.node_id for row in capture.finish()] == [3]
-    finally:
-        recorder.set_default_node_id(-1)
-    second = Capture(recorder)
-    second.end(second.begin())
-    assert [row.node_id for row in second.finish()] == [-1]

@@ -11,7 +11,6 @@ from recording_helpers import Capture, Reader, Worker, by_name, check_laws
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import ContextReading
-from thoroughness import one_in
 
 
 def attach_within_a_range(capture: Capture) -> int:
@@ -36,17 +35,6 @@ def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) 
     announced = [capture.batches[0].contexts[opened.context] for opened in capture.opened()]
     assert announced == [ref(FIRST), ref(SECOND)]
     check_laws(capture.rows(), capture.opened())
-
-
-def test_no_reading_is_no_context(capture: Capture) -> None:
-    reader = Reader(FIRST)
-    capture.recorder.set_context_reader(reader)
-    capture.end(capture.begin("with"))
-    reader.reading = None
-    capture.recorder.context_attached(object())
-    capture.end(capture.begin("without"))
-    rows = by_name(capture.finish())
-    assert (rows["with"].context, rows["without"].context) == (ref(FIRST), NO_CONTEXT)
 
 
 def test_suppression_without_a_span_is_a_context(capture: Capture) -> None:
@@ -88,27 +76,6 @@ def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recor
     assert 0 < left <= 128
 
 
-def test_tasks_that_launch_tasks_inside_ranges_keep_few_of_their_spans(capture: Capture) -> None:
-    class Span:
-        pass
-
-    spans: list[weakref.ref[Span]] = []
-
-    def step() -> contextvars.Context:
-        span = Span()
-        spans.append(weakref.ref(span))
-        capture.recorder.span_attached(span, object())
-        range_ = capture.begin()
-        child = contextvars.copy_context()
-        capture.end(range_)
-        return child
-
-    task = contextvars.copy_context()
-    for _ in range(2000):
-        task = task.run(step)
-    assert sum(each() is not None for each in spans) <= 200
-
-
 def test_a_token_that_has_the_address_of_a_dropped_one_takes_back_nothing_of_it(capture: Capture) -> None:
     reader, span, address = Reader(FIRST), object(), object()
     capture.recorder.set_context_reader(reader)
@@ -120,26 +87,6 @@ def test_a_token_that_has_the_address_of_a_dropped_one_takes_back_nothing_of_it(
     capture.end(capture.begin("in the span"))
     capture.end(outer)
     assert by_name(capture.finish())["in the span"].context == ref(SECOND)
-
-
-def test_a_task_that_never_detaches_while_its_ranges_overlap_keeps_few_spans(capture: Capture) -> None:
-    class Span:
-        pass
-
-    def live() -> list[weakref.ref[Span]]:
-        spans, before = [], 0
-        for _ in range(2000):
-            span = Span()
-            spans.append(weakref.ref(span))
-            capture.recorder.span_attached(span, object())
-            now = capture.begin()
-            capture.end(before)  # each range ends inside the next one
-            before = now
-        return spans
-
-    task = contextvars.copy_context()
-    spans = task.run(live)
-    assert sum(each() is not None for each in spans) <= 200
 
 
 def test_a_span_is_not_kept_alive_by_the_ranges_that_were_in_it(capture: Capture) -> None:
@@ -158,15 +105,6 @@ def test_a_span_is_not_kept_alive_by_the_ranges_that_were_in_it(capture: Capture
 def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) -> None:
     outer = attach_within_a_range(capture)
     assert by_name(capture.finish())["inner"].parent == outer
-
-
-def test_the_reader_runs_in_the_recording_thread(capture: Capture, workers: list[Worker]) -> None:
-    reader = Reader(FIRST)
-    capture.recorder.set_context_reader(reader)
-    workers[0].call(lambda: capture.end(capture.begin()))
-    assert set(reader.threads) == {workers[0].thread.ident}
-    [row] = capture.finish()
-    assert row.context == ref(FIRST)
 
 
 def test_threads_have_contexts_of_their_own(capture: Capture, workers: list[Worker]) -> None:
@@ -202,42 +140,6 @@ def test_a_reader_that_raises_is_no_context(capture: Capture) -> None:
     capture.end(capture.begin())
     [row] = capture.finish()
     assert row.context == NO_CONTEXT
-
-
-def test_without_a_reader_there_is_no_context(capture: Capture) -> None:
-    capture.recorder.set_context_reader(Reader(FIRST))
-    capture.end(capture.begin("with"))
-    capture.recorder.set_context_reader(None)
-    capture.recorder.context_attached(object())
-    capture.end(capture.begin("without"))
-    rows = by_name(capture.finish())
-    assert (rows["with"].context, rows["without"].context) == (ref(FIRST), NO_CONTEXT)
-
-
-def test_the_context_outlives_a_drain(capture: Capture) -> None:
-    capture.recorder.set_context_reader(Reader(FIRST))
-    outer = capture.begin("outer")
-    capture.drain()
-    capture.end(capture.begin("inner"))
-    capture.drain()
-    capture.end(outer)
-    capture.end(capture.begin("next"))
-    capture.finish()
-    assert [row.context for row in capture.rows()] == [ref(FIRST)] * 3
-
-
-def test_many_contexts(capture: Capture) -> None:
-    reader = Reader()
-    capture.recorder.set_context_reader(reader)
-    count = 20_000 // one_in()
-    for span_id in range(1, count):
-        reader.reading = ContextReading(1, span_id, 1, 0)
-        capture.recorder.context_attached(object())
-        capture.end(capture.begin())
-        if span_id % 1000 == 0:
-            capture.drain()
-    capture.finish()
-    assert [row.context.span_id for row in capture.rows()] == list(range(1, count))
 
 
 # --- asynchronous ranges

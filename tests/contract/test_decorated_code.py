@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture
+from recording_helpers import Capture
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_thread_local_callback
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.support.code_text import called_code, code_text, python_call_name
+from otel_recfn.support.texts import called_code, code_text, python_call_name
 
 
 class Called:
@@ -84,12 +84,6 @@ def test_one_that_is_written_in_c_or_no_function_says_nothing(capture: Capture) 
     assert [row.code for row in capture.finish()] == ["", ""]
 
 
-def test_what_a_begin_says(capture: Capture) -> None:
-    capture.end(capture.recorder.begin("range", USER, SOURCE, code="a.py(3): a.f"))
-    capture.end(capture.begin())
-    assert [row.code for row in capture.finish()] == ["a.py(3): a.f", ""]
-
-
 def test_also_where_a_callback_sees_the_range(runtime: Recorder) -> None:
     add_thread_local_callback(RecordFunctionCallback(lambda range_: None).scopes({RecordScope.USER_SCOPE}))
     capture = Capture(runtime)
@@ -109,9 +103,3 @@ def test_a_function_that_tells_nothing_of_itself_is_decorated_all_the_same(captu
     assert code_text(Secret()) == ""
     capture.recorder.record_function("secret")(Secret())()
     assert [row.code for row in capture.finish()] == [""]
-
-
-def test_wrappers_without_end_are_left() -> None:
-    plain_too = wraps(plain)
-    plain_too.__wrapped__ = plain_too  # type: ignore[attr-defined]
-    assert code_text(plain_too).endswith(".plain")

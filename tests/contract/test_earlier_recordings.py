@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, Worker, difference
+from recording_helpers import SOURCE, USER, Capture, difference
 
 from otel_recfn.model import batch as batch_module
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 
@@ -99,48 +99,3 @@ def test_a_begin_that_is_under_way_when_its_recording_ends(capture: Capture, sta
     assert (told.lost_in_drain, told.dropped) == (0, 0), "it is no loss: it began when nothing was recorded any more"
     assert len(capture.rows()) == 1
     recorder.set_context_reader(None)
-
-
-def test_a_late_begin_of_another_thread(capture: Capture, workers: list[Worker]) -> None:
-    recorder = capture.recorder
-    recorder.set_context_reader(EndsRecording(recorder))
-    late = workers[0].call(begin, recorder, "late")
-    again(recorder)
-    inside = workers[1].call(begin, recorder, "inside")
-    workers[2].call(recorder.end, late)
-    workers[1].call(recorder.end, inside)
-    assert names(capture.finish()) == ["inside"]
-
-
-@pytest.mark.parametrize("point", ["mark", "memory"])
-def test_late_marks_and_memory(recorder: Recorder, point: str) -> None:
-    from otel_recfn.model.events import Extra
-
-    recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)
-    recorder.set_context_reader(EndsRecording(recorder))
-    assert recorder.mark("late") if point == "mark" else recorder.memory(8, "cpu")
-    later = Capture(recorder)
-    assert names(later.finish()) == []
-    assert later.counters() == RecorderCounters()
-
-
-def test_ranges_of_many_recordings_keep_their_ids_and_names(recorder: Recorder) -> None:
-    for number in range(20):
-        capture = Capture(recorder)
-        event_id = capture.begin(f"range {number % 3}")
-        if number % 2:
-            recorder.stop()
-            continue
-        capture.end(event_id)
-        (row,) = capture.finish()
-        assert (row.event_id, row.name, row.parent) == (event_id, f"range {number % 3}", 0)
-
-
-def test_what_is_lost_is_counted_once(capture: Capture) -> None:
-    recorder = capture.recorder
-    for _ in range(5):
-        capture.begin("left open")
-        recorder.stop()
-        again(recorder)
-    capture.finish()
-    assert capture.counters() == RecorderCounters(lost_in_drain=5)

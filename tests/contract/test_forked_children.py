@@ -14,27 +14,6 @@ from otel_recfn.recording.types import RecorderCounters
 from patience import PATIENCE_S
 
 
-@pytest.mark.one_python
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_of_threads_that_wrote_much(capture: Capture, workers: list[Worker]) -> None:
-    def much() -> None:
-        for index in range(8000):
-            capture.end(capture.begin(f"much {index % 10}"))
-
-    much()
-    workers[0].call(much)
-
-    def check() -> None:
-        much()
-        assert [row.name for row in capture.drain()] == [f"much {index % 10}" for index in range(8000)]
-
-    in_child(check)
-    much()
-    capture.finish()
-    assert len(capture.rows()) == 24_000
-    assert capture.counters() == RecorderCounters()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_starts_empty_and_records_its_own(capture: Capture, workers: list[Worker]) -> None:
     outer = capture.begin("parent's")

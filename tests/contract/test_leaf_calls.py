@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -97,54 +96,6 @@ def test_it_ends_with_the_tracer_where_another_thread_stops_it(traced: Traced) -
     assert tree(later, "after") == [Node("after", (LEN,))]
 
 
-def test_it_ends_with_the_tracer_while_others_go_on_recording(traced: Traced, recorder: Recorder) -> None:
-    def work() -> None:
-        for _ in range(TIMES):
-            with recorder.record_function("range"):
-                len("range")
-
-    with_calls = traced.begin()
-    ranges_alone = traced.begin_without_calls()
-    with Waiting():
-        with_calls.stop()
-        work()
-    again = traced.begin()
-    with Waiting():
-        work()
-    again.stop()
-    ranges_alone.stop()
-    for running in (with_calls, again):
-        check_laws(by_end(list(running.sink.events())))
-    assert ranges_alone.names().count("range") == 2 * TIMES
-    assert tree(list(again.sink.events()), "range") == [Node("range", (LEN,))] * TIMES
-
-
-def test_it_ends_with_an_exception(traced: Traced) -> None:
-    def program() -> None:
-        for _ in range(TIMES):
-            with suppress(IndexError):
-                [].pop()
-            len("after")
-
-    pop = Node("<built-in method pop of list object>")
-    [found] = tree(traced.run(program), "program")
-    assert [node for node in found.below if node in (pop, LEN)] == [pop, LEN] * TIMES
-
-
-def test_a_python_call_lies_in_it(traced: Traced) -> None:
-    def key(number: int) -> int:
-        return len("key") + number
-
-    def program() -> None:
-        for _ in range(TIMES):
-            len("before")
-            max(0, 1, key=key)
-            len("after")
-
-    inside = Node("<built-in function max>", (Node("key", (LEN,)), Node("key", (LEN,))))
-    assert tree(traced.run(program), "program") == [Node("program", (LEN, inside, LEN) * TIMES)]
-
-
 def test_a_range_begins_in_one_and_ends_in_another(traced: Traced, recorder: Recorder) -> None:
     def program() -> None:
         for _ in range(TIMES):
@@ -161,23 +112,6 @@ def test_a_range_begins_in_one_and_ends_in_another(traced: Traced, recorder: Rec
     around = [short(by_id[row.parent]) for row in lengths if row.parent in by_id]
     assert [name for name in around if name in ("range", "program")] == ["range", "program"] * TIMES
     assert not [row for row in rows if row.name == "range" and row.flags & EventFlag.PARTIAL]
-
-
-def test_a_python_call_lies_in_the_range_that_began_in_it(traced: Traced, recorder: Recorder) -> None:
-    def inner(_: object) -> int:
-        return len("inner")
-
-    def program() -> None:
-        for _ in range(TIMES):
-            begun = recorder.record_function("range")
-            next(map(inner, iter(begun.__enter__, None)))
-            begun.__exit__(None, None, None)
-
-    rows = traced.run(program)
-    check_laws(by_end(rows))
-    by_id = {row.event_id: row for row in rows}
-    inside = [row for row in rows if short(row) == "inner"]
-    assert [by_id[row.parent].name for row in inside] == ["range"] * TIMES
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

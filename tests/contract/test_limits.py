@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, reset
+from recording_helpers import ASYNC, Capture, Worker, reset
 
 from otel_recfn._native import LIMITS
 from otel_recfn.recording.recorder import Recorder
@@ -71,17 +71,6 @@ def test_exceptions(recorder: Recorder, message: str) -> None:
     [row] = capture.finish()
     text = f"ValueError: {message}" if message else "ValueError"
     assert row.error == kept(text[:1024], LIMITS["MAX_ERROR_BYTES"])
-
-
-@pytest.mark.parametrize("character", ["x", "é", "€"])
-def test_shapes_that_are_too_long_are_left_out(capture: Capture, character: str) -> None:
-    most = LIMITS["MAX_SHAPES_BYTES"] // len(character.encode())
-    for length in (most, most + 1):
-        begun = capture.recorder.begin("range", USER, SOURCE, shapes=character * length, dtypes="[]")
-        capture.end(begun)
-    fits, too_long = capture.finish()
-    assert (fits.shapes, fits.dtypes) == (character * most, "[]")
-    assert (too_long.shapes, too_long.dtypes) == ("", "")
 
 
 @pytest.mark.one_python

@@ -130,17 +130,6 @@ def test_a_meter_provider_that_is_set_later(program: Program, monkeypatch: pytes
     assert program.counts() == {"USER_SCOPE/late": 3}
 
 
-def test_threads_are_put_together(program: Program) -> None:
-    program.instrument()
-    threads = [threading.Thread(target=program.run, args=("in thread", 40)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    program.instrumentor.uninstrument()
-    assert program.counts() == {"USER_SCOPE/in thread": 160}
-
-
 def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:
     program.instrument(buffer_bytes=4096)
 
@@ -158,14 +147,3 @@ def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:
         name: counters[name] for name in ("dropped.buffer_full", "incomplete") if counters[name]
     }
     assert found["recfn.ranges"]["dropped"].value == counters["dropped.buffer_full"] > 0
-
-
-def test_a_range_that_is_open_counts_when_it_ends(program: Program) -> None:
-    program.instrument()
-    open_range = program.recorder.record_function("open")
-    open_range.__enter__()
-    assert program.instrumentor.flush(PATIENCE_S)
-    assert program.counts() == {}
-    open_range.__exit__(None, None, None)
-    assert program.instrumentor.flush(PATIENCE_S)
-    assert program.counts() == {"USER_SCOPE/open": 1}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import Worker
 
-from forked import in_child
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session, draining
@@ -33,8 +28,10 @@ class Told(InMemorySink):
         super().__init__()
         self.told: list[list[Event]] = []
 
-    def write_open(self, batch: Batch) -> None:
-        self.told.append(list(batch.events()))
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        if batch.long_open is not None:
+            self.told.append(list(batch.long_open.events()))
 
     def after_fork_in_child(self) -> Sink | None:
         return Told()
@@ -132,41 +129,15 @@ def test_what_is_open_is_told_at_each_look_and_never_as_a_row(make: Callable[...
     assert looked.session.counters(looked.capture)["recorded"] == 2
 
 
-def test_it_looks_four_times_within_the_time_after_which_a_range_is_told(make: Callable[..., Looked], clock: Clock) -> None:
-    looked = make(1e-9)
-    looked.capture.open_range_s = 60.0  # what is told by now is decided by the ranges' own times
-    drains = []
-    drain, looked.recorder.drain = looked.recorder.drain, lambda **asked: drains.append(asked["open_ranges"]) or drain(**asked)  # type: ignore[method-assign]
-    try:
-        for _ in range(60):
-            looked.look()
-    finally:
-        looked.recorder.drain = drain  # type: ignore[method-assign]
-    assert drains.count(True) == 4
-
-
-def test_a_range_that_is_not_open_for_so_long_is_not_told(make: Callable[..., Looked]) -> None:
-    looked = make(3600.0)
-    looked.begin("young")
-    looked.clock.now_s += 4000  # it is looked, and found that the range is young
-    assert looked.look() == []
-    assert looked.sink.told == []
-
-
-def test_without_the_setting_nothing_is_told(make: Callable[..., Looked]) -> None:
-    looked = make(None)
-    looked.begin("open")
-    assert looked.look() == []
-
-
 def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
     make: Callable[..., Looked], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Raises(Told):
         name = "raises"
 
-        def write_open(self, batch: Batch) -> None:
-            raise ValueError("no")
+        def write(self, batch: Batch) -> None:
+            if batch.long_open is not None:
+                raise ValueError("no")
 
     looked = make()
     plain, raising, beside = InMemorySink(), Raises(), Told()
@@ -198,50 +169,6 @@ def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> No
     assert untold.told == []
 
 
-def test_asynchronous_ranges_and_those_of_tasks_and_threads_are_told(make: Callable[..., Looked]) -> None:
-    looked, worker = make(), Worker()
-    record_function = looked.recorder.record_function
-
-    async def task(name: str) -> None:
-        async with record_function(name):
-            await asyncio.sleep(0)
-            with record_function(f"in {name}"):
-                if name == "b":
-                    names.append(looked.look())
-
-    async def main() -> None:
-        await asyncio.gather(task("a"), task("b"))
-
-    names: list[list[str]] = []
-    elsewhere = worker.call(looked.begin, "elsewhere")
-    crossing = looked.begin("crossing", flags=EventFlag.ASYNC)
-    asyncio.run(main())
-    assert names == [["b", "crossing", "elsewhere", "in b"]]
-    worker.call(looked.recorder.end, elsewhere)
-    worker.call(looked.recorder.end, crossing)
-    worker.stop()
-    assert looked.look() == []
-    assert sorted(event.name for event in looked.sink.events()) == sorted(["a", "in a", "b", "in b", "crossing", "elsewhere"])
-
-
-def test_a_child_process_tells_of_its_own_ranges_alone(make: Callable[..., Looked]) -> None:
-    looked = make()
-    parents = looked.begin("parent's")
-
-    def child() -> None:
-        fresh = looked.capture.sinks[0].sink
-        assert isinstance(fresh, Told)
-        assert fresh is not looked.sink
-        looked.sink = fresh
-        assert looked.look() == []
-        looked.begin("child's")
-        assert looked.look() == ["child's"]
-
-    in_child(child)
-    assert looked.look() == ["parent's"]
-    looked.recorder.end(parents)
-
-
 def test_a_capture_that_ends_has_open_ranges_as_partial_rows_once(make: Callable[..., Looked]) -> None:
     looked = make()
     looked.begin("open")
@@ -249,36 +176,3 @@ def test_a_capture_that_ends_has_open_ranges_as_partial_rows_once(make: Callable
     looked.session.stop(looked.capture, PATIENCE_S)
     (row,) = looked.sink.events()
     assert row.flags & EventFlag.PARTIAL
-
-
-def test_what_is_told_while_threads_record_comes_as_a_row_once(make: Callable[..., Looked]) -> None:
-    looked, done = make(), threading.Event()
-    turns, taken = threading.Semaphore(0), threading.Semaphore(0)
-
-    def work() -> None:
-        while turns.acquire() and not done.is_set():
-            outer = looked.begin("outer")
-            looked.recorder.end(looked.begin("inner"))
-            taken.release()
-            turns.acquire()
-            looked.recorder.end(outer)
-            taken.release()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(30):
-        turns.release(5)
-        looked.look()
-        for _ in range(5):
-            taken.acquire()
-    done.set()
-    turns.release(2 * len(threads))
-    for thread in threads:
-        thread.join()
-    looked.session.stop(looked.capture, PATIENCE_S)
-    rows = [event.event_id for event in looked.sink.events()]
-    told = {event.event_id for told in looked.sink.told for event in told}
-    assert len(rows) == len(set(rows)) == looked.session.counters(looked.capture)["recorded"]
-    assert told
-    assert told <= set(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 from recording_helpers import reset, run_threads, workers_of
 
 from forked import in_child
@@ -27,11 +26,11 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session, draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sinks.spans import open_traces, step_traces
+from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import step
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -84,7 +83,7 @@ class Program:
         return list(self.exporter.get_finished_spans())
 
     def hangs(self) -> list[list[ReadableSpan]]:
-        roots = [span.context.trace_id for span in self.spans() if span.name == open_traces.NAME]
+        roots = [span.context.trace_id for span in self.spans() if span.name == folding.OPEN_FOR_LONG]
         return [[span for span in self.spans() if span.context.trace_id == trace_id] for trace_id in roots]
 
     def end(self) -> list[ReadableSpan]:
@@ -162,14 +161,6 @@ def test_a_range_that_hangs_later_is_told_with_what_it_lies_in(program: Program)
     assert sorted(span.name for span in program.end()) == ["inner", "outer", "request"]
 
 
-def test_a_hang_where_no_span_is_current_is_linked_to_our_root(program: Program) -> None:
-    with program.record_function("outer"):
-        assert program.look() == [["open for long", "outer"]]
-    [[root, _]] = program.hangs()
-    spans = {span.name: span for span in program.end()}
-    assert [link.context.span_id for link in root.links] == [spans["outer"].parent.span_id]
-
-
 def test_a_hang_in_a_step_shows_the_step(program: Program) -> None:
     with program.step("train", 7), program.record_function("forward"):
         assert program.look() == [["open for long", "train", "forward"]]
@@ -188,50 +179,6 @@ def test_what_is_not_sampled_or_suppressed_is_not_told(make: Callable[..., Progr
     with suppress_instrumentation(), program.record_function("suppressed"):
         assert program.look() == []
     assert program.end() == []
-
-
-def test_the_sampler_is_asked_once_and_sees_the_link(make: Callable[..., Program]) -> None:
-    class Refuses(Sampler):
-        asked: list[Any] = []  # noqa: RUF012
-
-        def should_sample(self, parent_context: Any, trace_id: int, name: str, *more: Any, **keywords: Any) -> SamplingResult:
-            if name == open_traces.NAME:
-                self.asked.append(more)
-                return ALWAYS_OFF.should_sample(parent_context, trace_id, name)
-            return ALWAYS_ON.should_sample(parent_context, trace_id, name)
-
-        def get_description(self) -> str:
-            return "refuses"
-
-    program = make(sampler=Refuses())
-    with program.tracer.start_as_current_span("request") as request, program.record_function("outer"):
-        assert program.look() == program.look() == []
-    [(_, attributes, links)] = Refuses.asked
-    assert attributes == {"recfn.root": True}
-    assert [link.context.span_id for link in links] == [request.get_span_context().span_id]
-    program.end()
-
-
-def test_without_roots_no_hang_is_told(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_traces, "FIRST_ROOTS", 0)
-    program = make(roots_per_second=0.0)
-    with program.tracer.start_as_current_span("request"), program.record_function("outer"):
-        assert program.look() == []
-    program.end()
-
-
-def test_what_the_limit_of_roots_puts_off_is_told_later(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_traces, "FIRST_ROOTS", 0)
-    program = make(roots_per_second=1.0)
-    with program.tracer.start_as_current_span("first"):
-        first = program.recorder.begin("outer", 7, 1)
-        with program.tracer.start_as_current_span("second"):
-            second = program.recorder.begin("inner", 7, 1)
-            assert program.look() == [["open for long", "outer"]]
-            wait_until(lambda: program.look() == [["open for long", "outer"], ["open for long", "inner"]])
-            program.recorder.end(second)
-        program.recorder.end(first)
-    program.end()
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -265,7 +212,7 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 100)], ids=["every range", "folded"])
 def test_deep_hangs_are_bounded(make: Callable[..., Program], volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_traces, "MOST_SPANS", 20)
+    monkeypatch.setattr(folding, "MOST_OPEN", 20)
     program = make(volume=volume)
     with program.tracer.start_as_current_span("request"):
         ranges = [program.recorder.begin(f"deep {number}", 7, 1) for number in range(100)]
@@ -290,30 +237,6 @@ def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(make: Callable
     outer.__exit__(None, None, None)
 
 
-def test_tasks_and_asynchronous_ranges(program: Program) -> None:
-    async def task(name: str) -> None:
-        async with program.record_function(name):
-            await asyncio.sleep(0)
-            async with program.record_function(f"in {name}"):
-                if name == "b":
-                    program.look()
-
-    async def request() -> None:
-        with program.tracer.start_as_current_span("request"):
-            async with program.record_function("handler"):
-                await asyncio.gather(task("a"), task("b"))
-
-    asyncio.run(request())
-    [spans] = program.hangs()
-    paths = {span.context.span_id: span for span in spans}
-    assert {span.name: paths[span.parent.span_id].name for span in spans[1:]} == {
-        "handler": "open for long",
-        "b": "handler",
-        "in b": "b",
-    }
-    assert sorted(span.name for span in program.end()) == ["a", "b", "handler", "in a", "in b", "request"]
-
-
 def test_a_child_process_tells_of_its_own_hang(program: Program) -> None:
     with program.record_function("parent's"):
         program.look()
@@ -327,23 +250,6 @@ def test_a_child_process_tells_of_its_own_hang(program: Program) -> None:
 
         in_child(child)
     program.end()
-
-
-def test_in_the_background_a_hang_is_told_without_a_flush(recorder: Recorder) -> None:
-    provider, exporter, session = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter(), Session(recorder)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    sink = SpansSink(provider, 1.0)
-    capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05)
-    session.start(capture)
-    try:
-        event_id = recorder.begin("outer", 7, 1)
-        wait_until(lambda: [span.name for span in exporter.get_finished_spans()] == ["open for long", "outer"])
-        recorder.end(event_id)
-    finally:
-        session.at_exit()
-    assert [span.name for span in exporter.get_finished_spans()].count("outer") == 2
-    assert sink.counters()["recorded"] == 1
-    provider.shutdown()
 
 
 class Moves:

@@ -11,8 +11,8 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from calling_program import Node, Traced, by_end, short, tree
-from recording_helpers import check_laws, workers_of
+from calling_program import Traced, by_end, short, tree
+from recording_helpers import check_laws
 
 from otel_recfn.model.events import EventFlag
 from patience import PATIENCE_S
@@ -82,24 +82,6 @@ def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     check_laws(by_end(rows))
 
 
-def test_calls_that_were_open_when_one_came_enclose_nothing_later(traced: Traced, beside: bool) -> None:
-    def program() -> None:
-        if not beside:
-            sys.setprofile(None)
-
-    running = traced.begin()
-    program()
-    assert running.session.flush(running.capture, PATIENCE_S)
-    later()
-    running.stop()
-    rows = list(running.sink.events())
-    assert tree(rows, "program") == [Node("program", () if beside else (Node("<built-in function setprofile>"),))]
-    by_id = {row.event_id: short(row) for row in rows}
-    [row] = [row for row in rows if short(row) == "later"]
-    assert by_id[row.parent] == "test_calls_that_were_open_when_one_came_enclose_nothing_later"
-    check_laws(by_end(rows))
-
-
 def test_one_that_stays_is_told_at_the_end_and_left_in_place(
     traced: Traced, beside: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,24 +95,6 @@ def test_one_that_stays_is_told_at_the_end_and_left_in_place(
         sys.setprofile(None)
     assert len([record for record in caplog.records if TOLD in record.message]) == (not beside)
     assert len(tree(list(running.sink.events()), "leaf")) == 1
-
-
-@pytest.mark.parametrize("comes_and_goes", COMING_AND_GOING)
-def test_in_another_thread(
-    traced: Traced, comes_and_goes: Callable[[], None], beside: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    with workers_of(1) as [worker]:
-        running = traced.begin()
-        worker.call(leaf)
-        worker.call(comes_and_goes)
-        assert running.session.flush(running.capture, PATIENCE_S)
-        worker.call(later)
-        running.stop()
-        assert worker.call(sys.getprofile) is None
-    rows = list(running.sink.events())
-    assert [len(tree(rows, name)) for name in ("leaf", "later")] == [1, 1]
-    assert (TOLD in caplog.text) != beside
-    check_laws(by_end(rows))
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
@@ -215,7 +179,7 @@ def refusing(tool: int, event: str) -> Iterator[None]:
         monitoring.free_tool_id(tool)
 
 
-REFUSED = ("refused", "refused_by_number", "refused_generator", "refused_recursion", "failing", "failing_generator")
+REFUSED = ("refused", "refused_by_number", "refused_generator", "refused_recursion")
 PROGRAMS = [refused, refused_in_c, refused_in_generator, refused_throw, refused_recursion]
 
 
@@ -243,74 +207,3 @@ def test_a_tool_whose_callback_raises_ends_no_call_around(
     assert above == {"leaf": "program", "program": "around", "later": "around"}
     assert not [short(row) for row in rows if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")]
     check_laws(by_end(rows))
-
-
-def failing(levels: int = 0) -> None:
-    if levels:
-        failing(levels - 1)
-    raise KeyError
-
-
-def failing_generator() -> Iterator[int]:
-    yield 1
-    raise KeyError
-
-
-def fails_in_calls() -> None:
-    failing(3)
-
-
-def fails_in_c() -> None:
-    list(map(failing, range(2)))
-
-
-def fails_in_generator() -> None:
-    list(failing_generator())
-
-
-def ends_by_failing(fails: Callable[[], None]) -> None:
-    with suppress(Refused, KeyError):
-        fails()
-
-
-@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
-@pytest.mark.parametrize("tool", [0, 5])
-@pytest.mark.parametrize("fails", [failing, fails_in_calls, fails_in_c, fails_in_generator])
-def test_a_tool_that_refuses_the_end_of_a_call_that_fails_leaves_none_open_beyond_its_caller(
-    traced: Traced, tool: int, fails: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "greenlet", raising=False)  # with greenlets, calls may end in any order
-
-    def program() -> None:
-        for _ in range(3):
-            ends_by_failing(fails)
-        leaf()
-
-    def around() -> None:
-        program()
-        later()
-
-    with refusing(tool, "PY_UNWIND"):
-        rows = traced.run(around)
-    by_id = {row.event_id: row for row in rows}
-    shown = ("leaf", "program", "later", "ends_by_failing")
-    above = [(short(row), short(by_id[row.parent])) for row in rows if short(row) in shown]
-    assert sorted(above) == [
-        *[("ends_by_failing", "program")] * 3,
-        *[("later", "around"), ("leaf", "program"), ("program", "around")],
-    ]
-    assert not [short(row) for row in rows if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")]
-    check_laws(by_end(rows))
-
-
-@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
-def test_a_tool_that_refuses_a_call_in_one_that_was_on_the_stack_already(traced: Traced) -> None:
-    with refusing(0, "PY_START"):
-        running = traced.begin()
-        with pytest.raises(Refused):
-            refused()
-        leaf()
-        running.stop()
-    by_id = {row.event_id: row for row in running.sink.events()}
-    [row] = [row for row in by_id.values() if short(row) == "leaf"]
-    assert short(by_id[row.parent]) == "test_a_tool_that_refuses_a_call_in_one_that_was_on_the_stack_already"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,9 +13,8 @@ import pytest
 from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import check_laws, workers_of
+from recording_helpers import check_laws
 
-from otel_recfn import PythonCalls
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
@@ -74,15 +71,6 @@ def test_what_was_on_the_stack_is_there_from_the_beginning(traced: Traced) -> No
     assert short(by_id[by_id[inside.parent].parent]) == "test_what_was_on_the_stack_is_there_from_the_beginning"
 
 
-def test_at_most_128_calls_that_were_on_the_stack(traced: Traced) -> None:
-    def deeper(levels: int) -> list[Any]:
-        return deeper(levels - 1) if levels else list(traced.run(leaf))
-
-    rows = deeper(200)
-    assert 100 < sum(short(row) == "deeper" for row in rows) <= 128
-    check_laws(by_end(rows))
-
-
 def test_a_call_ends_with_the_exception_that_leaves_it(traced: Traced) -> None:
     def inner() -> None:
         raise ValueError
@@ -98,42 +86,12 @@ def test_a_call_ends_with_the_exception_that_leaves_it(traced: Traced) -> None:
     assert tree(traced.run(program), "program") == [Node("program", (inner_node, leaf_node) * 2)]
 
 
-def test_recursion_to_the_limit(traced: Traced) -> None:
-    def endless() -> None:
-        endless()
-
-    def program() -> None:
-        with pytest.raises(RecursionError):
-            endless()
-
-    def again() -> None:
-        leaf()
-
-    rows = traced.run(lambda: (program(), again()))
-    assert sum(short(row) == "endless" for row in rows) > 300
-    assert tree(rows, "again") == [Node("again", (Node("leaf", (Node("<built-in function len>"),)),))]
-    check_laws(by_end(rows))
-
-
 @pytest.fixture
 def deep_recursion() -> Iterator[int]:
     limit, most = sys.getrecursionlimit(), 5000
     sys.setrecursionlimit(most)
     yield most
     sys.setrecursionlimit(limit)
-
-
-def test_deep_recursion_loses_no_call(traced: Traced, deep_recursion: int) -> None:
-    def deeper(levels: int) -> None:
-        if levels:
-            deeper(levels - 1)
-
-    rows = [row for row in traced.run(lambda: deeper(deep_recursion // 2)) if short(row) == "deeper"]
-    assert len(rows) == deep_recursion // 2 + 1
-    by_begin = sorted(rows, key=lambda row: row.event_id)
-    assert [row.parent for row in by_begin[1:]] == [row.event_id for row in by_begin[:-1]]
-    assert not [row for row in rows if row.flags & EventFlag.PARTIAL]
-    check_laws(by_end(rows))
 
 
 def test_recursion_to_a_high_limit_ends_every_call(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
@@ -219,62 +177,6 @@ def test_greenlets_that_switch_stacks(traced: Traced) -> None:
     check_laws(by_end(rows))
 
 
-def test_a_forked_child_goes_on(traced: Traced) -> None:
-    def program() -> None:
-        child = os.fork()
-        if child == 0:
-            leaf()
-            threading.Thread(target=leaf).start()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        leaf()
-
-    [node] = tree(traced.run(program), "program")
-    assert [each.name for each in node.below if each.name == "leaf"] == ["leaf"]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_sys_exit_in_a_thread(traced: Traced) -> None:
-    def leaving() -> None:
-        leaf()
-        sys.exit(3)
-
-    def program() -> None:
-        thread = threading.Thread(target=leaving)
-        thread.start()
-        thread.join(PATIENCE_S)
-
-    rows = traced.run(program)
-    [leaving_row] = [row for row in rows if short(row) == "leaving"]
-    assert not leaving_row.flags & EventFlag.PARTIAL
-    check_laws(by_end(rows))
-
-
-def test_names_of_code_go_with_it(traced: Traced) -> None:
-    def program() -> None:
-        for number in range(200):
-            namespace: dict[str, Any] = {}
-            exec(f"def made_{number}(): pass", namespace)
-            for _ in range(3):
-                namespace[f"made_{number}"]()
-
-    names = [short(row) for row in traced.run(program)]
-    assert [name for name in names if name.startswith("made_")] == [f"made_{number // 3}" for number in range(600)]
-
-
-def test_c_functions_of_more_types_than_are_held_as_recent(traced: Traced) -> None:
-    kinds = [type(f"Kind{number}", (list,), {}) for number in range(1500)]
-
-    def program() -> None:
-        for kind in (*kinds, *kinds):
-            kind().append(1)
-
-    told = Counter([row.name for row in traced.run(program) if "append" in row.name])
-    assert {name.split(" object")[0].rsplit(" ", 1)[-1]: count for name, count in told.items()} == {
-        f"Kind{number}": 2 for number in range(1500)
-    }
-
-
 def test_nothing_of_ours_is_shown(traced: Traced, recorder: Recorder) -> None:
     def program() -> None:
         with recorder.record_function("range"):
@@ -315,42 +217,6 @@ def test_without_a_place_for_a_tool_the_profile_function_serves(traced: Traced, 
     assert len(tree(rows, "leaf")) == len(tree(traced.run(leaf), "leaf")) == 1
     assert not caplog.text
     assert [sys.monitoring.get_tool(tool) for tool in taken] == [None] * len(taken)
-
-
-@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_place_for_a_tool_that_the_program_frees(traced: Traced, caplog: pytest.LogCaptureFixture, taken: bool) -> None:
-    tools = {tool for tool in (3, 4) if not sys.monitoring.get_tool(tool)}
-    first = traced.begin()
-    used = [tool for tool in tools if sys.monitoring.get_tool(tool)]
-    for tool in used:
-        sys.monitoring.free_tool_id(tool)
-        if taken:
-            sys.monitoring.use_tool_id(tool, "another's")
-    second = traced.begin(PythonCalls(c_calls=False))
-    second.stop(), first.stop()
-    left = [sys.monitoring.get_tool(tool) for tool in used]
-    for tool in used:
-        if not taken:
-            sys.monitoring.use_tool_id(tool, "another's")
-        assert taken or sys.monitoring.get_events(tool) == 0
-        sys.monitoring.set_events(tool, 0)
-        sys.monitoring.free_tool_id(tool)
-    assert left == ["another's" if taken else None] * len(used)
-    assert len(tree(traced.run(leaf), "leaf")) == 1
-    assert len(caplog.records) == 1  # it is told
-
-
-def test_every_thread_is_left_as_it_was(traced: Traced) -> None:
-    with workers_of(1) as [worker]:
-        worker.call(leaf)
-        traced.run(lambda: worker.call(leaf))
-        assert worker.call(sys.getprofile) is None
-
-
-def test_it_goes_on_after_a_pause(traced: Traced) -> None:
-    for _ in range(3):
-        assert len(tree(traced.run(leaf), "leaf")) == 1
 
 
 actions: st.SearchStrategy[Action] = st.recursive(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 
 
@@ -39,24 +37,6 @@ def test_attributes(record_function: type[Any]) -> None:
     assert "load" in repr(record_function("load"))
     assert record_function.__name__ == "record_function"
     assert record_function.__module__ == "otel_recfn"
-
-
-@pytest.mark.parametrize("wrong", [None, 3, b"load", len])
-def test_a_name_that_is_no_str_is_refused_with_the_way_out(record_function: type[Any], wrong: object) -> None:
-    with pytest.raises(TypeError, match=r"record_function\(\""):
-        record_function(wrong)
-
-
-def test_args_that_are_no_str_are_refused(record_function: type[Any]) -> None:
-    with pytest.raises(TypeError, match="args"):
-        record_function("load", 3)
-
-
-def test_a_decorator_without_a_name_is_refused(record_function: type[Any]) -> None:
-    with pytest.raises(TypeError, match="record_function"):
-
-        @record_function
-        def load() -> None: ...
 
 
 def test_one_object_is_a_new_range_each_time(capture: Capture, record_function: type[Any]) -> None:
@@ -94,13 +74,6 @@ def test_left_more_often_than_entered_ends_nothing(capture: Capture, record_func
     assert (row.name, row.flags) == ("outer", 0)
 
 
-def test_names_with_lone_surrogates(capture: Capture, record_function: type[Any]) -> None:
-    with record_function("half \ud83e"):
-        pass
-    [row] = capture.finish()
-    assert row.name == "half \\ud83e"
-
-
 class HostError(Exception):
     pass
 
@@ -133,29 +106,12 @@ def test_an_exception_marks_the_range_and_goes_on(
     assert rows["inner"].parent == rows["outer"].event_id
 
 
-def test_a_generator_that_is_closed_early_has_not_failed(capture: Capture, record_function: type[Any]) -> None:
-    def generator() -> Iterator[int]:
-        with record_function("range"):
-            yield 1
-
-    for _ in generator():
-        break
-    [event] = capture.finish()
-    assert (event.name, event.error, event.flags) == ("range", "", EventFlag.NONE)
-
-
 def test_an_exception_without_a_text_stays_what_it_is(capture: Capture, record_function: type[Any]) -> None:
     with pytest.raises(BrokenError), record_function("range"):
         raise BrokenError
     [row] = capture.finish()
     assert row.flags == ERROR
     assert "BrokenError" in row.error
-
-
-def test_exit_gives_nothing_true(record_function: type[Any]) -> None:
-    range_ = record_function("range")
-    range_.__enter__()
-    assert not range_.__exit__(ValueError, ValueError("x"), None)
 
 
 def test_nothing_is_recorded_and_nothing_breaks_without_a_capture(recorder: Recorder) -> None:

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import pytest
 from opentelemetry import context as otel_context
-from recording_helpers import ASYNC, ERROR, Capture, by_name, check_laws, parents
+from recording_helpers import ASYNC, ERROR, Capture, check_laws, parents
 
 from otel_recfn.recording.recorder import Recorder
 
@@ -98,38 +97,6 @@ def test_a_child_task_and_a_thread_inherit_the_range(capture: Capture, record_fu
     rows = capture.finish()
     assert parents(rows) == {"outer": "", "child": "outer", "thread": "outer"}
     assert len({row.thread.number for row in rows}) == 2
-
-
-def test_the_task_is_as_before_when_the_range_is_left(capture: Capture, record_function: type[Any]) -> None:
-    async def main() -> None:
-        before = otel_context.get_current()
-        async with record_function("outer"):
-            assert len(capture.recorder.ranges_after(None)) == 1
-        assert otel_context.get_current() is before
-        assert capture.recorder.ranges_after(None) == ()
-
-    asyncio.run(main())
-
-
-def test_exceptions_mark_the_range_and_cancellation_does_not(capture: Capture, record_function: type[Any]) -> None:
-    async def wait() -> None:
-        async with record_function("cancelled"):
-            await asyncio.sleep(3600)
-
-    async def main() -> None:
-        with pytest.raises(ValueError, match="x"):
-            async with record_function("raises"):
-                raise ValueError("x")
-        task = asyncio.create_task(wait())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
-    rows = by_name(capture.finish())
-    assert rows["raises"].error == "ValueError: x"
-    assert rows["cancelled"].error == ""
-    assert (rows["raises"].flags, rows["cancelled"].flags) == (ASYNC | ERROR, ASYNC)
 
 
 def test_one_object_may_be_entered_while_it_is_open(capture: Capture, record_function: type[Any]) -> None:

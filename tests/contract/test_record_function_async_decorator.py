@@ -137,19 +137,3 @@ def test_an_async_generator_takes_what_is_sent_and_thrown(capture: Capture, reco
     asyncio.run(main())
     [row] = capture.finish()
     assert (row.flags, row.error) == (ASYNC, "")
-
-
-def test_an_async_generator_that_raises(capture: Capture, record_function: type[Any]) -> None:
-    @record_function("fails")
-    async def fails() -> AsyncGenerator[int, None]:
-        yield 1
-        raise ValueError("inside")
-
-    async def main() -> None:
-        with pytest.raises(ValueError, match="inside"):
-            async for _ in fails():
-                pass
-
-    asyncio.run(main())
-    [row] = capture.finish()
-    assert row.error == "ValueError: inside"

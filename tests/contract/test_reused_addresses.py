@@ -10,7 +10,6 @@ import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -51,33 +50,6 @@ def test_a_type_at_the_address_of_another_with_its_name_there_too(traced: Traced
     assert c_names(traced, program, "append") == [of_type("append", name.format(at // 2)) for at in range(2 * TIMES)]
 
 
-def test_a_type_there_while_cpython_gives_its_versions_anew(traced: Traced) -> None:
-    clear = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # the second warns, in calls, from 3.14 on
-
-    def program() -> None:
-        for number in range(TIMES):
-            clear()
-            kind = type(f"Kind{number:02}", (list,), {})
-            kind().append(1)
-            del kind
-            gc.collect()
-
-    assert c_names(traced, program, "append") == [of_type("append", f"Kind{number:02}") for number in range(TIMES)]
-
-
-def test_a_type_that_is_renamed_twice_between_calls(traced: Traced) -> None:
-    class Kind(list):  # type: ignore[type-arg]
-        pass
-
-    def program() -> None:
-        for number in range(TIMES):
-            Kind.__name__ = "Between"
-            Kind.__name__ = f"Kind{number:02}"
-            Kind().append(1)
-
-    assert c_names(traced, program, "append") == [of_type("append", f"Kind{number:02}") for number in range(TIMES)]
-
-
 def test_a_type_without_a_version(traced: Traced) -> None:
     """One that changes between calls has none; from 3.13 on one that has changed 1000 times gets none any more."""
 
@@ -93,19 +65,6 @@ def test_a_type_without_a_version(traced: Traced) -> None:
 
     names = c_names(traced, program, "append")
     assert names == [of_type("append", "Kind")] * 1100 + [of_type("append", "Renamed")]
-
-
-def test_a_type_of_modules_at_the_address_of_another_type(traced: Traced) -> None:
-    def program() -> None:
-        for number in range(TIMES):
-            kind = type("Kind", (list,), {}) if number % 2 else type("Kind", (ModuleType,), {"__slots__": ()})
-            made = kind() if number % 2 else kind("made")
-            made.__dir__()
-            del kind, made
-            gc.collect()
-
-    expected = ["<built-in function __dir__>", of_type("__dir__", "Kind")] * (TIMES // 2)
-    assert c_names(traced, program, "__dir__") == expected
 
 
 class Definition(ctypes.Structure):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
-from otel_recfn.callbacks import registry
-from otel_recfn.callbacks.callback import CallbackEntry, RecordFunctionCallback
+from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
@@ -20,8 +18,7 @@ from otel_recfn.callbacks.registry import (
     has_callbacks,
 )
 from otel_recfn.model.errors import RecfnError, SamplingProbabilityError, SettingError
-from otel_recfn.model.scope import RecordScope
-from patience import PATIENCE_S
+from otel_recfn.model.events import RecordScope
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -125,29 +122,6 @@ def test_order_is_global_then_thread_local_each_by_handle(notes: Notes) -> None:
     run_range("op")
     assert [note[2] for note in notes] == ["first", "second", "local"] * 2
     assert [note[0] for note in notes] == ["start"] * 3 + ["end"] * 3
-
-
-def test_order_is_by_handle_also_where_the_earlier_handle_arrives_later(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread may be held up between taking its handle and adding its callback."""
-    main, new_entry = threading.current_thread(), registry._new_entry
-    taken, go_on = threading.Event(), threading.Event()
-
-    def held_up(callback: RecordFunctionCallback) -> CallbackEntry:
-        entry = new_entry(callback)
-        if threading.current_thread() is not main:
-            taken.set()
-            assert go_on.wait(PATIENCE_S)
-        return entry
-
-    monkeypatch.setattr(registry, "_new_entry", held_up)
-    earlier = threading.Thread(target=add_global_callback, args=(notes.callback("earlier"),))
-    earlier.start()
-    assert taken.wait(PATIENCE_S)
-    add_global_callback(notes.callback("later"))
-    go_on.set()
-    earlier.join(PATIENCE_S)
-    run_range("op")
-    assert [label for what, _, label in notes if what == "start"] == ["earlier", "later"]
 
 
 def test_an_added_callback_is_a_copy(notes: Notes) -> None:

@@ -10,7 +10,7 @@ from runtime_helpers import FUNCTION, USER, observe
 from otel_recfn.callbacks import operations as helpers
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_global_callback
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

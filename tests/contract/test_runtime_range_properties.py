@@ -13,7 +13,7 @@ from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.record_function import FIRST_HANDLE, OperatorName, RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback
 from otel_recfn.model.errors import InputsError
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

@@ -21,7 +21,7 @@ from otel_recfn.callbacks.registry import (
     remove_callback,
 )
 from otel_recfn.callbacks.state import set_record_function_seed_for_testing
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from thoroughness import examples
 

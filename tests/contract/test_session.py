@@ -12,8 +12,7 @@ import pytest
 from otel_recfn._native import LIMITS
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session
@@ -150,40 +149,6 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     caplog.clear()
     Running(session, Selected()).stop()
     assert not caplog.records
-
-
-def test_captures_come_and_go_while_threads_record(recorder: Recorder, session: Session) -> None:
-    lasting, done = Running(session, Selected()), threading.Event()
-    turns, taken = threading.Semaphore(0), threading.Semaphore(0)
-
-    def work() -> None:
-        while turns.acquire() and not done.is_set():
-            outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
-            ranges(recorder, "inner", scope=FUNCTION)
-            recorder.end(outer)
-            taken.release()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    seen = []
-    for _ in range(30):
-        turns.release(20)
-        passing = Running(session, Selected(scopes=1 << FUNCTION))
-        session.flush(passing.capture, PATIENCE_S)
-        seen.append(passing.stop())
-        for _ in range(20):
-            taken.acquire()
-    done.set()
-    turns.release(len(threads))
-    for thread in threads:
-        thread.join()
-    everything = {event.event_id: event for event in lasting.stop().sink.events()}
-    assert {event.name for event in everything.values()} == {"outer", "inner"}
-    for each in seen:
-        for event in each.sink.events():
-            assert (event.name, event.parent) == ("inner", 0)
-    assert all(everything[event.parent].name == "outer" for event in everything.values() if event.name == "inner")
 
 
 class Stops(InMemorySink):

@@ -9,8 +9,7 @@ import pytest
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, profile
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
@@ -131,24 +126,6 @@ def test_a_handler_that_interrupts_the_program_profiles(recorder: Recorder) -> N
     assert [event.name for event in prof.events()] == ["outer", "in the handler"]
 
 
-def test_a_profile_that_a_handler_could_not_stop_is_stopped_later(recorder: Recorder, in_next_drain: Interrupt) -> None:
-    prof, refused = profile(), list[CallRefused]()
-    prof.start()
-
-    def stop() -> None:
-        with pytest.raises(CallRefused) as raised:
-            prof.stop()
-        refused.append(raised.value)
-
-    in_next_drain(stop)
-    prof.events()
-    with recorder.record_function("range"):
-        pass
-    prof.stop()
-    assert len(refused) == 1
-    assert [event.name for event in prof.events()] == ["range"]
-
-
 def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
     recorder: Recorder, in_next_drain: Interrupt, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,123 +140,3 @@ def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
         assert not recorder.recording
     finally:
         instrumentor.uninstrument()
-
-
-def test_an_instrumentor_that_a_handler_could_not_start_starts_later(recorder: Recorder, in_next_drain: Interrupt) -> None:
-    instrumentor, refused = OtelRecordFunctionInstrumentor(), list[CallRefused]()
-
-    def instrument() -> None:
-        with pytest.raises(CallRefused) as raised:
-            instrumentor.instrument()
-        refused.append(raised.value)
-
-    in_next_drain(instrument)
-    with profile():
-        pass
-    assert len(refused) == 1
-    assert not recorder.recording
-    instrumentor.instrument()
-    assert recorder.recording
-    instrumentor.uninstrument()
-
-
-class Interrupts(SpanProcessor):
-    """Has a signal handler run in the main thread while the sender's thread flushes, for which ``flush()`` waits there."""
-
-    def __init__(self) -> None:
-        self.handled, self.waited = threading.Event(), False
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        end = time.monotonic() + PATIENCE_S
-        while not self.handled.is_set() and time.monotonic() < end:  # one that comes right before a lock waits with it
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-            self.waited = self.handled.wait(0.05)
-        return True
-
-
-def profiled() -> None:
-    with profile():
-        pass
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda instrumentor: instrumentor.uninstrument(), "stop"),
-        (lambda instrumentor: instrumentor.flush(PATIENCE_S), "flush"),
-        (lambda _: profiled(), "start"),
-    ],
-    ids=["uninstrument", "flush", "profile"],
-)
-def test_a_handler_is_refused_what_it_calls_while_a_flush_waits_for_an_exporter(
-    recorder: Recorder, call: Callable[[OtelRecordFunctionInstrumentor], object], name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    instrumentor, processor, provider = OtelRecordFunctionInstrumentor(), Interrupts(), TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    told: list[str] = []
-
-    def handle(*_: object) -> None:
-        if processor.handled.is_set():
-            return
-        try:
-            told.append(f"returned {call(instrumentor)}")
-        except CallRefused as refused:
-            told.append(str(refused))
-        processor.handled.set()
-
-    before = signal.signal(signal.SIGUSR1, handle)
-    try:
-        instrumentor.instrument(tracer_provider=provider)
-        with provider.get_tracer("program").start_as_current_span("request"), recorder.record_function("range"):
-            pass
-        assert instrumentor.flush(PATIENCE_S)
-        assert processor.waited
-        assert recorder.recording
-    finally:
-        instrumentor.uninstrument()
-        signal.signal(signal.SIGUSR1, before)
-    assert told == {"stop": ["returned None"], "flush": ["returned False"]}.get(name, told)
-    assert f"{name}() was called in the middle of flush() in the same thread" in "".join([*told, *caplog.messages])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_the_child_that_a_handler_forks_makes_calls_of_its_own(
-    recorder: Recorder, session: Session, in_next_drain: Interrupt
-) -> None:
-    running = started(session)
-
-    def check() -> None:
-        with recorder.record_function("child's"):
-            pass
-        assert session.flush(running.capture, PATIENCE_S)
-        assert running.capture.rows == 1
-
-    in_next_drain(lambda: in_child(check))
-    assert session.flush(running.capture, PATIENCE_S)
-    running.stop()
-
-
-class Flushes(logging.Handler):
-    """Flushes with each record, as one that wants nothing to be lost before a crash."""
-
-    def __init__(self, flush: Callable[[], bool]) -> None:
-        super().__init__()
-        self._flush, self.records = flush, list[logging.LogRecord]()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-        self._flush()
-
-
-def test_a_logging_handler_that_flushes_is_told_once(recorder: Recorder, session: Session, in_next_drain: Interrupt) -> None:
-    running = started(session)
-    handler = Flushes(lambda: session.flush(running.capture, PATIENCE_S))
-    log = logging.getLogger("otel_recfn")
-    in_next_drain(lambda: log.warning("as of a wall clock that jumped"))
-    log.addHandler(handler)
-    try:
-        assert session.flush(running.capture, PATIENCE_S)
-    finally:
-        log.removeHandler(handler)
-    assert len(handler.records) == 2
-    running.stop()

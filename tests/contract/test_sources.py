@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.protocol import Wanted

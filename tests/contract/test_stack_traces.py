@@ -15,7 +15,6 @@ from test_limits import LONG_TEXTS, TEXTS, kept
 
 from otel_recfn._native import LIMITS
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.support.failures import failure
 from thoroughness import examples
 
 
@@ -79,17 +78,6 @@ def test_every_range_says_where(capture: Capture, way: str) -> None:
     assert lines[-1] == row.error == "ValueError: no"
 
 
-def test_a_range_that_ends_well_says_nothing(capture: Capture) -> None:
-    with capture.recorder.record_function("well"):
-        pass
-    with pytest.raises(ValueError, match="no"), capture.recorder.record_function("fails"):
-        fail()
-    with capture.recorder.record_function("well, too"):
-        pass
-    well, fails, well_too = capture.finish()
-    assert (well.stacktrace, bool(fails.stacktrace), well_too.stacktrace) == ("", True, "")
-
-
 def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> None:
     with pytest.raises(ValueError, match="no"), capture.recorder.record_function("outer"):  # noqa: SIM117 - two ranges
         with capture.recorder.record_function("inner"):
@@ -127,34 +115,3 @@ def test_nothing_that_the_frames_held_lives_longer(capture: Capture) -> None:
 
     assert hold()() is None
     assert [row.name for row in capture.finish()] == ["holds"]
-
-
-def test_failures_cost_no_ranges_however_different_they_are(capture: Capture, workers: list[Worker]) -> None:
-    count = 3000
-
-    def fail_often() -> None:
-        for number in range(count):
-            capture.recorder.end(capture.begin(), "ValueError: no", stacktrace=f"{number} " + "x" * 8000)
-
-    workers[0].call(fail_often)
-    rows = capture.finish()
-    assert capture.counters().dropped == 0
-    assert len(rows) == count
-    assert rows[0].stacktrace.startswith("0 x")
-    assert 0 < sum(bool(row.stacktrace) for row in rows) < count
-    assert {row.error for row in rows} == {"ValueError: no"}
-
-
-def test_python_and_native_texts_agree(capture: Capture) -> None:
-    error: BaseException | None = None
-    try:
-        with capture.recorder.record_function("fails"):
-            fail("é\ud800" * 5000)
-    except ValueError as raised:
-        error = raised
-    [row] = capture.finish()
-    text, stacktrace = failure(error)
-    assert (row.error, row.stacktrace) == (
-        kept(text, LIMITS["MAX_ERROR_BYTES"]),
-        kept(stacktrace, LIMITS["MAX_STACKTRACE_BYTES"]),
-    )

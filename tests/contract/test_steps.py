@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -23,8 +22,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.steps import step
-from otel_recfn.support.code_text import called_code
-from patience import PATIENCE_S
+from otel_recfn.support.texts import called_code
 from running_capture import Running
 
 
@@ -77,13 +75,6 @@ def test_steps_without_a_number_are_counted_by_name(alone: Running) -> None:
             pass
     rows = alone.stop().sink.events()
     assert [(row.name, row.step_number) for row in rows] == [(first, 0), (first, 1), (second, 0), (first, 2)]
-
-
-def test_nothing_happens_where_nobody_records() -> None:
-    before = trace.get_current_span()
-    with step("unseen", 1) as marked:
-        assert trace.get_current_span() is before
-    assert (marked.name, marked.number) == ("unseen", 1)
 
 
 def test_all_that_runs_in_a_step_lies_below_one_span(program: Program) -> None:
@@ -176,20 +167,6 @@ def test_steps_of_tasks_that_take_turns(program: Program) -> None:
     assert all(row.flags & EventFlag.ASYNC for row in rows)
 
 
-def test_a_thread_that_the_program_gives_the_context(program: Program) -> None:
-    with program.step("train", 0):
-        span = trace.get_current_span()
-
-        def work() -> None:
-            with trace.use_span(span), program.record_function("outer"), program.record_function("inner"):
-                pass
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(PATIENCE_S)
-    assert program.paths() == ["train:0", "train:0/outer", "train:0/outer/inner"]
-
-
 def test_as_a_decorator(program: Program) -> None:
     @program.step("train", 5)
     def train(loss: float) -> float:
@@ -278,32 +255,6 @@ def test_what_the_program_gave_the_provider_may_raise(make_program: Callable[...
     with program.step("train", 0), program.record_function("mm"):
         pass
     assert program.paths() == ["train:0", "train:0/mm"]
-
-
-def test_a_span_that_is_opened_beside_the_range_of_a_step_has_what_lies_in_it(program: Program) -> None:
-    """A signal handler, say, opens ranges while the step's own begins."""
-    started: list[Any] = []
-
-    class Handler(SpanProcessor):
-        def on_start(self, span: Any, parent_context: Any = None) -> None:
-            if span.name == "train" and not started:
-                started.append(span)
-                with program.record_function("handler"), program.record_function("in handler"):
-                    pass
-
-    program.provider.add_span_processor(Handler())
-    with program.step("train", 0), program.record_function("mm"):
-        pass
-    assert {"train:0", "train:0/mm"} <= set(program.paths())
-
-
-def test_what_lies_in_a_step_whose_range_is_not_recorded(recorder: Recorder, program: Program) -> None:
-    recorder.set_thread_enabled(False)
-    with program.step("train", 0):
-        recorder.set_thread_enabled(True)
-        with program.record_function("outer"), program.record_function("inner"):
-            pass
-    assert program.paths() == ["train:0", "train:0/outer", "train:0/outer/inner"]
 
 
 def decode() -> None:

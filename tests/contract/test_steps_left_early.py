@@ -125,37 +125,6 @@ def test_a_generator_that_is_closed(program: Program, make: Any, leave: Callable
     assert program.paths() == expected
 
 
-def test_a_generator_that_ends_in_another_context(program: Program) -> None:
-    with program.tracer.start_as_current_span("request") as request:
-        generator = stream(program)
-        next(generator)
-        assert contextvars.copy_context().run(list, generator) == [2]
-        assert trace.get_current_span() is request
-        go_on(program)
-    assert program.paths() == WITH_THE_STEP
-
-
-def test_a_generator_that_is_broken_out_of(program: Program) -> None:
-    with program.tracer.start_as_current_span("request") as request:
-        for _ in stream(program):
-            break
-        assert trace.get_current_span() is request
-        go_on(program)
-    assert program.paths() == WITH_THE_STEP
-
-
-def test_a_generator_that_the_collector_of_garbage_finds_in_another_context(program: Program) -> None:
-    with program.tracer.start_as_current_span("request") as request:
-        held: list[Any] = [stream(program)]
-        held.append(held)  # only the collector sees that nobody has it any more
-        next(held[0])
-        del held
-        contextvars.Context().run(gc.collect)
-        assert trace.get_current_span() is request
-        go_on(program)
-    assert program.paths() == WITH_THE_STEP
-
-
 @pytest.mark.parametrize("make", [async_stream, async_stream_with_a_plain_step])
 def test_an_async_generator_that_another_task_closes(program: Program, make: Any) -> None:
     async def main() -> None:
@@ -183,46 +152,6 @@ def test_an_async_generator_that_is_broken_out_of(program: Program, make: Any) -
             others = asyncio.all_tasks() - {asyncio.current_task()}
             assert others
             await asyncio.gather(*others)
-            assert trace.get_current_span() is request
-            go_on(program)
-
-    asyncio.run(main())
-    assert program.paths() == WITH_THE_STEP
-
-
-def test_an_async_generator_that_the_end_of_the_loop_closes(program: Program) -> None:
-    held = []
-
-    async def main() -> None:
-        with program.tracer.start_as_current_span("request"):
-            held.append(async_stream(program))
-            await held[0].__anext__()
-
-    asyncio.run(main())
-    assert trace.get_current_span() is trace.INVALID_SPAN
-    assert program.paths() == ["request", "request/decode:1", "request/decode:1/token"]
-
-
-def test_a_stream_that_another_task_iterates_and_a_third_one_closes(program: Program) -> None:
-    """As web servers do it with a response that is a stream."""
-
-    async def main() -> None:
-        with program.tracer.start_as_current_span("request") as request:
-            generator = async_stream(program)
-            assert await asyncio.create_task(generator.__anext__()) == 1
-            assert trace.get_current_span() is request
-            await asyncio.create_task(generator.aclose())
-            go_on(program)
-
-    asyncio.run(main())
-    assert program.paths() == WITH_THE_STEP
-
-
-def test_a_generator_whose_each_item_comes_from_another_thread(program: Program) -> None:
-    async def main() -> None:
-        with program.tracer.start_as_current_span("request") as request:
-            generator = stream(program)
-            assert [await asyncio.to_thread(next, generator) for _ in range(2)] == [1, 2]
             assert trace.get_current_span() is request
             go_on(program)
 
@@ -272,19 +201,6 @@ def test_streams_that_are_closed_in_the_order_in_which_they_began(program: Progr
     assert set(IN_THE_REQUEST) < set(paths)
 
 
-def test_the_outer_of_two_steps_is_closed_elsewhere_first(program: Program) -> None:
-    with program.tracer.start_as_current_span("request") as request:
-        outer = stream_with_a_step_around(program)
-        next(outer)
-        with program.step("inner", 2):
-            in_another_context(outer)
-            with program.record_function("mm"):
-                pass
-        assert trace.get_current_span() is request
-        go_on(program)
-    assert {"request/decode:1/inner:2/mm", *IN_THE_REQUEST} < set(program.paths())
-
-
 def test_what_goes_on_after_the_step_that_it_was_started_in(program: Program) -> None:
     async def late(ended: asyncio.Event) -> None:
         await ended.wait()
@@ -302,17 +218,6 @@ def test_what_goes_on_after_the_step_that_it_was_started_in(program: Program) ->
 
     asyncio.run(main())
     assert program.paths() == ["request", "request/decode:1", "request/late"]
-
-
-def test_what_was_given_the_context_goes_on_below_the_step(program: Program) -> None:
-    """As OpenTelemetry's instrumentation of threads hands contexts on."""
-    with program.tracer.start_as_current_span("request"), program.step("decode", 1):
-        given = otel_context.get_current()
-    token = otel_context.attach(given)
-    with program.record_function("late"):
-        pass
-    otel_context.detach(token)
-    assert "request/decode:1/late" in program.paths()
 
 
 def test_what_the_program_attaches_in_a_step_is_current(program: Program) -> None:
@@ -342,28 +247,3 @@ def test_a_step_that_is_not_sampled_is_current_too(make_program: Callable[..., P
     in_another_context(generator)
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert program.paths() == []
-
-
-def test_nothing_of_a_step_is_current_when_its_capture_has_ended(program: Program) -> None:
-    with program.tracer.start_as_current_span("request") as request:
-        generator = stream_with_a_step_around(program)
-        next(generator)
-        program.stop()
-        in_another_context(generator)
-        assert trace.get_current_span() is request
-
-
-def test_one_object_in_streams_that_are_left(program: Program) -> None:
-    shared = program.step("decode", 1)
-
-    def shared_stream() -> Iterator[int]:
-        with shared:
-            yield 1
-
-    with program.tracer.start_as_current_span("request") as request:
-        for leave in LEFT:
-            generator = shared_stream()
-            next(generator)
-            leave(generator)
-            assert trace.get_current_span() is request
-    assert program.paths() == ["request", *["request/decode:1"] * len(LEFT)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, check_laws, run_threads
+from recording_helpers import Capture, check_laws, run_threads
 
 from otel_recfn.model.events import ORDINAL_BITS
 from otel_recfn.recording.recorder import Recorder
@@ -83,34 +83,6 @@ def test_ranges_travel_between_threads_while_another_drains(recorder: Recorder) 
     assert capture.counters().dropped == begun.count(0)
 
 
-def test_starts_and_stops_while_threads_record(recorder: Recorder) -> None:
-    done = threading.Event()
-    captures = [Capture(recorder, buffer_bytes=1 << 12)]  # small, because the threads never pause
-
-    def work() -> None:
-        while not done.is_set():
-            outer = recorder.begin("outer", USER, SOURCE)
-            inner = recorder.begin("inner", USER, SOURCE)
-            recorder.end(inner)
-            recorder.end(outer)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        captures[-1].drain()
-        captures[-1].finish()
-        captures.append(Capture(recorder, buffer_bytes=1 << 12))
-    done.set()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    captures[-1].finish()
-    rows = [row for capture in captures for row in capture.rows()]
-    check_laws(rows)
-    names = {row.event_id: row.name for row in rows} | {0: ""}
-    assert {(row.name, names[row.parent]) for row in rows} <= {("inner", "outer"), ("inner", ""), ("outer", "")}
-
-
 def test_a_thread_that_ended_is_drained(capture: Capture) -> None:
     def work() -> None:
         capture.end(capture.begin("in thread"))
@@ -160,13 +132,3 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
     assert len(capture.rows()) == 2000
     assert capture.counters() == RecorderCounters()
     assert len(capture.recorder.drain().tracks) < 100
-
-
-def test_threads_one_after_another_lose_nothing(capture: Capture) -> None:
-    def work() -> None:
-        capture.end(capture.begin())
-
-    for _ in range(700):  # more than the address space for buffers holds at once
-        run_threads([work])
-    assert len(capture.finish()) == 700
-    assert capture.counters() == RecorderCounters()

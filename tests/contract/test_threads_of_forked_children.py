@@ -11,11 +11,10 @@ import pytest
 
 from forked import in_child
 from otel_recfn.batches.selection import Selected
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
-from patience import PATIENCE_S, wait_until
+from patience import wait_until
 from running_capture import Running
 
 pytestmark = [pytest.mark.one_python, pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")]
@@ -75,22 +74,4 @@ def test_what_one_records_is_drained(recorder: Recorder, session: Session, gener
         assert not drains()
 
     in_child(lambda: check(generations))
-    running.stop()
-
-
-def test_one_that_flushes_and_ends_at_once(recorder: Recorder, session: Session) -> None:
-    """Before there is a thread, and while it is about to start."""
-    running = Running(session, Selected())
-
-    def check() -> None:
-        record(recorder)
-        assert session.flush(running.capture, PATIENCE_S)
-        assert running.capture.rows == 1
-        record(recorder)
-        running.stop()
-        assert running.capture.rows == 2
-        time.sleep(LONGER_THAN_IT_TAKES)
-        assert not drains()
-
-    in_child(check)
     running.stop()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import traceback
-
-import pytest
 from recording_helpers import Capture, Reader, Worker, by_name
 
 from otel_recfn.model.batch import SpanContextRef
 from otel_recfn.model.events import ContextFlag
-from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.trace_states import MAX_TRACE_STATES
-from otel_recfn.recording.types import ContextReading
+from otel_recfn.recording.types import MAX_TRACE_STATES, ContextReading
 
 SAMPLED = int(ContextFlag.SAMPLED)
 
@@ -38,15 +32,6 @@ def test_it_stands_in_the_context_of_every_row(capture: Capture) -> None:
     assert rows["outer"].context == rows["inner"].context == first
     assert rows["next"].context == second
     assert [capture.batches[0].contexts[each.context] for each in capture.opened()] == [first, second]
-
-
-def test_spans_with_the_same_ids_may_have_different_ones(capture: Capture) -> None:
-    reader = Reader()
-    wanted = []
-    for text in ("vendor=one", "vendor=two", "vendor=one"):
-        wanted.append(attach(capture, reader, 1, text))
-        capture.end(capture.begin())
-    assert [row.context for row in capture.finish()] == wanted
 
 
 def test_a_range_that_is_current_in_another_thread_hands_it_on(capture: Capture, workers: list[Worker]) -> None:
@@ -78,28 +63,3 @@ def test_one_that_is_in_use_outlives_very_many_others(capture: Capture) -> None:
     capture.end(outer)
     capture.finish()
     assert {row.context for row in capture.rows()} == {context}
-
-
-def test_of_very_many_the_oldest_are_forgotten(recorder: Recorder) -> None:
-    bits = [recorder.keep_trace_state(f"vendor=many-{number}") for number in range(MAX_TRACE_STATES + 10)]
-    assert recorder.split_flags(bits[0] | SAMPLED) == (SAMPLED, "")
-    assert recorder.split_flags(bits[-1] | SAMPLED) == (SAMPLED, f"vendor=many-{MAX_TRACE_STATES + 9}")
-    assert recorder.keep_trace_state("") == 0
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_goes_on_with_it(capture: Capture) -> None:
-    context = attach(capture, Reader(), 1, "vendor=one")
-    capture.end(capture.begin("of the parent"))
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            capture.end(capture.begin("of the child"))
-            assert [(row.name, row.context) for row in capture.finish()] == [("of the child", context)]
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -130,10 +130,3 @@ def test_a_thread_that_is_blocked_at_the_start_goes_on_in_its_stack(traced: Trac
     assert later.parent == calls[3].event_id
     assert waits.end_ns <= later.start_ns
     assert not waits.flags & EventFlag.PARTIAL
-
-
-def test_a_blocked_thread_that_recorded_before_has_its_stack_once(traced: Traced, blocked: Blocked) -> None:
-    for _ in range(2):
-        check_stack(calls_in(traced.run(marked), "blocked"))
-    blocked.go_on()
-    assert calls_in(traced.run(marked), "blocked") == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.recording.watched import Watched, Watcher, unwatch, watch
+from otel_recfn.recording.watched import Watched, unwatch, watch
 
 pytestmark = pytest.mark.usefixtures("nobody_watches")
 
@@ -23,23 +23,13 @@ def test_it_follows_the_recorder(recorder: Recorder) -> None:
 
 
 def test_it_is_on_as_long_as_anybody_watches(recorder: Recorder) -> None:
-    somebody, other = Watcher(), Watcher()
-    watching = watch(somebody)
+    watch("somebody")
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     recorder.stop()
     assert Watched.now
-    of_other = watch(other)
-    unwatch(watching)
-    unwatch(watching)
+    watch("other")
+    unwatch("somebody")
+    unwatch("somebody")
     assert Watched.now
-    unwatch(of_other)
-    unwatch(None)
-    assert not Watched.now
-
-
-def test_whoever_is_forgotten_watches_no_more() -> None:
-    somebody = Watcher()
-    watch(somebody)
-    assert Watched.now
-    del somebody
+    unwatch("other")
     assert not Watched.now

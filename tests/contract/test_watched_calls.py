@@ -77,11 +77,6 @@ def test_a_call_is_told_once(watched: Watched, kind: type, call: str) -> None:
         assert watched.told == [("enter", one), ("leave", 1, None)]
 
 
-def test_arguments_and_result_are_what_they_are(watched: Watched) -> None:
-    one = Base()
-    assert one(1, 2, three=3) == (one, (1, 2), {"three": 3})
-
-
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), GeneratorExit(), StopIteration(3)])
 def test_an_exception(watched: Watched, error: BaseException) -> None:
     with pytest.raises(type(error)) as raised:
@@ -108,36 +103,6 @@ def test_what_is_not_wanted_is_not_left(watched: Watched) -> None:
     assert watched.told == []
 
 
-def test_what_enter_raises_goes_to_the_caller() -> None:
-    def enter(_: object) -> None:
-        raise TimeoutError
-
-    native.watch_calls((Base.__call__,), enter, lambda *_: None, None)
-    try:
-        with pytest.raises(TimeoutError):
-            Base()(1)
-    finally:
-        native.unwatch_calls()
-    assert Base()(1)
-
-
-@pytest.mark.parametrize("given", [1, ValueError("no")])
-def test_what_leave_raises_goes_to_the_caller_and_it_is_told_again(given: Any) -> None:
-    told: list[tuple[Any, ...]] = []
-
-    def leave(*arguments: Any) -> None:
-        told.append(arguments)
-        raise TimeoutError(len(told))
-
-    native.watch_calls((Base.__call__,), lambda _: 5, leave, None)
-    try:
-        with pytest.raises(TimeoutError, match="1"):
-            Base()(given)
-    finally:
-        native.unwatch_calls()
-    assert told == [(5, given if isinstance(given, ValueError) else None), (5,)]
-
-
 def test_an_observer_of_frames_sees_nothing_of_it_and_all_of_the_call(watched: Watched) -> None:
     seen = []
 
@@ -153,31 +118,6 @@ def test_an_observer_of_frames_sees_nothing_of_it_and_all_of_the_call(watched: W
         Base()(ValueError())
     assert seen == [None, "dynamo", None, None, None]
     assert watched.observer == "dynamo"
-
-
-def test_no_more_in_the_middle_of_a_call(watched: Watched) -> None:
-    one = Base()
-    one(lambda _: native.unwatch_calls())
-    one(1)
-    assert watched.told == [("enter", one), ("leave", 1, None)]
-    native.unwatch_calls()
-
-
-def test_the_function_is_what_it_was(watched: Watched) -> None:
-    before = Base.__call__, Base.__call__.__code__, dict(vars(Base.__call__)), dict(vars(Base))
-    native.unwatch_calls()
-    assert (Base.__call__, Base.__call__.__code__, dict(vars(Base.__call__)), dict(vars(Base))) == before
-    Base()(1)
-    assert watched.told == []
-
-
-def test_bad_input(watched: Watched) -> None:
-    with pytest.raises(RuntimeError, match=r"unwatch_calls\(\) first"):
-        native.watch_calls((Base.__call__,), print, print, None)
-    native.unwatch_calls()
-    for functions in ((), (len,), (Base.__call__,) * 3):
-        with pytest.raises(TypeError, match="one or two Python functions"):
-            native.watch_calls(functions, print, print, None)
 
 
 def test_nothing_is_kept(watched: Watched) -> None:

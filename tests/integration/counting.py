@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.observing import RecordFunctionCallback
 from patience import PATIENCE_S
 

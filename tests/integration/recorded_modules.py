@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_recfn.model.batch import Event
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted

@@ -11,8 +11,7 @@ from kineto import shapes_of
 from same_in_each_thread import assert_same_in_each_thread
 
 from otel_recfn.model.batch import Event
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 
 AROUND_A_NODE = "autograd::engine::evaluate_function: "
 IN_TORCH = (EventSource.TORCH, EventSource.RECORD_FUNCTION)

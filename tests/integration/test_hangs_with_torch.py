@@ -25,8 +25,11 @@ class Told(InMemorySink):
         super().__init__()
         self.wanted, self.told, self.ranges = name, threading.Event(), list[Event]()
 
-    def write_open(self, batch: Batch) -> None:
-        self.ranges = list(batch.events())
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        if batch.long_open is None:
+            return
+        self.ranges = list(batch.long_open.events())
         if self.wanted in [event.name for event in self.ranges]:
             self.told.set()
 

@@ -21,8 +21,7 @@ from otlp_server import OtlpServer
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.counters import FATES
-from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
 from otel_recfn.version import __version__

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from otel_recfn.callbacks import torch_callbacks
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.launches import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges

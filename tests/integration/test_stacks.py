@@ -13,8 +13,7 @@ from observed import observed  # noqa: E402
 
 from otel_recfn import record_function  # noqa: E402
 from otel_recfn.model.batch import Event  # noqa: E402
-from otel_recfn.model.events import Extra  # noqa: E402
-from otel_recfn.model.scope import RecordScope  # noqa: E402
+from otel_recfn.model.events import Extra, RecordScope  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 

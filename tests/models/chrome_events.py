@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
-from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.sources import SOURCES, UNNAMED_STEP, is_call
+from otel_recfn.model.events import OVERLAPPING, SOURCES, UNNAMED_STEP, EventFlag, EventKind, EventSource, RecordScope, is_call
 from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
-from otel_recfn.support.json_text import json_of_utf8, json_string
+from otel_recfn.support.texts import json_of_utf8, json_value
 
 MODULE_PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
 MOST_DIGITS = 9
@@ -59,7 +57,7 @@ def _filled(memory: bytearray, text: str) -> int:
 def _event(event: Event, python_id: int, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
-    name = f'"cat":"{_category(event)}","name":{json_string(_name(event))}'
+    name = f'"cat":"{_category(event)}","name":{json_value(_name(event))}'
     args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event, python_id)]) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
@@ -102,17 +100,16 @@ def _is_async(event: Event) -> bool:
 
 def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
-    if event.thread.is_thread:
-        yield "Thread id", event.thread_id
+    yield "Thread id", event.thread_id
     optional = (
         ("Input Dims", json_of_utf8(event.shapes), ""),
         ("Input type", json_of_utf8(event.dtypes), ""),
         ("Concrete Inputs", json_of_utf8(event.concrete_inputs), ""),
-        ("Call stack", json_string(event.stack), '""'),
-        ("Module", json_string(event.module), '""'),
-        ("Error", json_string(event.error), '""'),
-        ("Device", json_string(event.device), '""'),
-        ("Call site", json_string(event.call_site), '""'),
+        ("Call stack", json_value(event.stack), '""'),
+        ("Module", json_value(event.module), '""'),
+        ("Error", json_value(event.error), '""'),
+        ("Device", json_value(event.device), '""'),
+        ("Call site", json_value(event.call_site), '""'),
         ("Event id", event.event_id, None),
         ("External id", event.handle, event.event_id if event.handle else 0),
         ("Sequence number", event.sequence_nr, -1),
@@ -128,8 +125,7 @@ def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
     yield from [(key, value) for key, value, absent in optional if value != absent]
     if event.kind == EventKind.RANGE and _is_async(event):
         yield "Async", "true"
-        if event.end_thread.is_thread:
-            yield "End thread id", event.end_thread_id
+        yield "End thread id", event.end_thread_id
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
 

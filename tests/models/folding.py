@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from models.finished import DIGITS, FINISHED_TYPES, FinishedUnits
 from otel_recfn.batches.stage import MOST_WAITING
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag, RecordScope
 
 OTHER = 0
 """The number of the name for what no path was left for."""

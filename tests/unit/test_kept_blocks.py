@@ -66,7 +66,7 @@ bool threads_use_blocks_of_their_own(bool& passed) {
   for (unsigned seed = 0; seed < 4; ++seed) {
     threads.emplace_back([&, seed] { if (!used_by_one(seed)) good = false; --running; });
   }
-  for (bool wanted = true; running > 0; wanted = !wanted) recfn::keep_blocks(wanted), std::this_thread::yield();
+  for (bool wanted = true; running > 0; wanted = !wanted) recfn::spare_blocks.keep(wanted), std::this_thread::yield();
   for (std::thread& each : threads) each.join();
   return passed = good;
 }
@@ -76,7 +76,7 @@ int main() {
   std::string what;
   for (size_t number, bytes; std::cin >> what >> number >> bytes;) {
     const size_t before = live;
-    if (what == "keep") recfn::keep_blocks(number != 0);
+    if (what == "keep") recfn::spare_blocks.keep(number != 0);
     if (what == "take") held[number] = Bytes(bytes);
     if (what == "give") Bytes().swap(held[number]);
     bool passed = true;
@@ -111,8 +111,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("c++") or pytest.skip("there is no compiler")
     folder = tmp_path_factory.mktemp("blocks")
     (folder / "blocks.cpp").write_text("#include <algorithm>\n#include <atomic>\n" + PROGRAM, encoding="utf-8")
-    sources = [folder / "blocks.cpp", NATIVE / "memory/kept_blocks.cpp"]
-    subprocess.run([compiler, "-std=c++17", "-O1", "-pthread", f"-I{NATIVE}", *sources, "-o", folder / "blocks"], check=True)
+    flags = ["-std=c++17", "-O1", "-pthread", f"-I{NATIVE}"]
+    subprocess.run([compiler, *flags, folder / "blocks.cpp", "-o", folder / "blocks"], check=True)
     return folder / "blocks"
 
 
@@ -150,35 +150,6 @@ def test_what_was_given_back_is_used_again(program: Path, size: int) -> None:
             blocks.ask("give", 1)
     finally:
         blocks.end()
-
-
-block_sizes = st.integers(15, 22).flatmap(lambda digits: st.integers(1 + (1 << digits), 2 << digits))
-
-
-large_sizes = st.integers(MIB + 1, 16 * MIB)
-
-
-@given(earlier=st.lists(large_sizes, min_size=24, max_size=40), now=st.lists(block_sizes, min_size=1, max_size=5))
-def test_what_is_asked_for_again_and_again_is_kept_whatever_was_kept_before(
-    program: Path, earlier: list[int], now: list[int]
-) -> None:
-    blocks = Blocks(program)
-    try:
-        blocks.ask("keep", True)
-        _use_together(blocks, earlier)
-        for _ in range(2):
-            new = _use_together(blocks, now)
-        assert new < ROOM // 4
-    finally:
-        blocks.end()
-
-
-def _use_together(blocks: Blocks, sizes: list[int]) -> int:
-    """Take them, and then give them back. Returns how many bytes of them were new."""
-    new = sum([blocks.ask("take", number, size)[1] for number, size in enumerate(sizes)])
-    for number in range(len(sizes)):
-        blocks.ask("give", number)
-    return new
 
 
 def test_threads_use_blocks_of_their_own_and_leave_none_behind(program: Path) -> None:

@@ -58,5 +58,5 @@ class LinkFinder:
 
 
 def thread_ids(tracks: Sequence[Track]) -> NDArray[np.uint64]:
-    """The logical ids of threads, by which backward ranges name them; 0 for what is no thread."""
-    return np.array([track.thread_id if track.is_thread else 0 for track in tracks], np.uint64)
+    """The logical ids of threads, by which backward ranges name them."""
+    return np.array([track.thread_id for track in tracks], np.uint64)

@@ -20,10 +20,8 @@ from otel_recfn.batches.announced import announced
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.traced_calls import traced_calls
 from otel_recfn.model.batch import Batch, Opened
-from otel_recfn.model.events import EventKind, EventSource, Extra
+from otel_recfn.model.events import ALL_SCOPES_MASK, NUM_SCOPES, SOURCES_WITHOUT_SCOPES, EventKind, EventSource, Extra
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
-from otel_recfn.model.scope import ALL_SCOPES_MASK, NUM_SCOPES
-from otel_recfn.model.sources import SOURCES_WITHOUT_SCOPES
 
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP})
 """PyTorch's and Python's, and the steps that the program marks: what every capture asks for."""

@@ -6,8 +6,7 @@ import numpy as np
 
 from otel_recfn.batches.ancestry import Mask
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind, EventSource
-from otel_recfn.model.sources import SOURCES, is_call
+from otel_recfn.model.events import SOURCES, EventKind, EventSource, is_call
 
 OTHERS = tuple(source for source, traits in SOURCES.items() if traits.call_prefix)
 """Sources of which some rows are calls, by their names."""

@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
 from otel_recfn.model.errors import SamplingProbabilityError
-from otel_recfn.model.scope import RecordScope, scopes_mask
+from otel_recfn.model.events import RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
 """Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""

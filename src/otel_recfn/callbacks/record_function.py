@@ -24,13 +24,11 @@ from otel_recfn.callbacks.input_texts import input_texts, input_words
 from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, not_told
 from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
-from otel_recfn.model.arguments import INT64, UINT32, UINT64, whole_number
-from otel_recfn.model.errors import InputsError
-from otel_recfn.model.events import EventFlag, EventSource, Extra
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges.async_range import RangeHandle, record_range
+from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_number
+from otel_recfn.model.events import EventFlag, EventSource, Extra, RecordScope
+from otel_recfn.recording.ranges import RangeHandle, record_range
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""

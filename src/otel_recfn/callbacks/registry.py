@@ -32,12 +32,12 @@ from otel_recfn.callbacks.callback import (
 from otel_recfn.callbacks.range_in_torch import Others, RangesInTorch
 from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.ranges.async_range import RangeObserver
+from otel_recfn.model.events import RecordScope
+from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.recording.watched import Watcher, Watching, unwatch, watch
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.recording.watched import unwatch, watch
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 _logger = logging.getLogger("otel_recfn")
 
@@ -46,8 +46,6 @@ INVALID_CALLBACK_HANDLE = 0
 
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _lock = ForkSafeLock()
-_watcher = Watcher()
-_watching: Watching | None = None
 _version = 0
 """Changes with the global callbacks. Whoever caches reads it before them, so that a change in between is noticed."""
 _global_entries: Entries = ()
@@ -362,15 +360,14 @@ def observe_ranges_with(observer: RangeObserver) -> None:
 
 def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
-    global _watching
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
         observed = wanted or Others.told is not None
         recorder.set_range_observer(_observer if observed else None, _version)
         if wanted:
-            _watching = watch(_watcher)
+            watch(__name__)
         else:
-            unwatch(_watching)
+            unwatch(__name__)
 
 
 def tell_others(told: RangesInTorch | None) -> None:

@@ -32,7 +32,7 @@ from otel_recfn.callbacks.callback import Entries
 from otel_recfn.callbacks.thread_locals import current_debug_info, is_record_function_enabled, set_current_debug_info
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.ranges.decorators import in_steps
+from otel_recfn.recording.ranges import in_steps
 from otel_recfn.recording.recorder import recorder
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from otel_recfn.callbacks.callback import Entries, ScopeSampler
 from otel_recfn.model.errors import DebugInfoError
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.recording.recorder import recorder

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple, TypeAlias
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import CallbackEntry, Entries, RecordFunctionCallback
 from otel_recfn.model.errors import InputsError, RangeOver, RecfnError
-from otel_recfn.model.scope import RecordScope, scopes_mask
+from otel_recfn.model.events import RecordScope, scopes_mask
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 
 log = logging.getLogger("otel_recfn")
 

@@ -29,8 +29,7 @@ from otel_recfn.legacy.extra_args import SIZES, Inputs, extra_args
 from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, RecordScope
 
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""

@@ -27,12 +27,12 @@ from otel_recfn.legacy.cuda import CudaTimes, begin_timing_memory, collect_memor
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.from_batch import event_lists
 from otel_recfn.legacy.thread_events import ThreadEventLists, no_collections
-from otel_recfn.model.scope import ALL_SCOPES_MASK
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.stored import EventStoreSink
+from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.store.averages import key_averages
 from otel_recfn.store.event_store import EventStore
 

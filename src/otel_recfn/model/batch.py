@@ -21,8 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
-from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, TEXT_COLUMNS, Column
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef, Track
+from otel_recfn.model.columns import (
+    ANNOUNCED_COLUMNS,
+    COLUMN_TYPES,
+    COLUMNS,
+    NO_CONTEXT,
+    TEXT_COLUMNS,
+    Column,
+    SpanContextRef,
+    Track,
+)
 
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
 
@@ -146,6 +154,9 @@ class Batch(ColumnArrays):
     tracks: Sequence[Track]
     contexts: Sequence[SpanContextRef] = (NO_CONTEXT,)
     opened: Sequence[Opened] = field(default=())
+    long_open: Batch | None = None
+    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row when it ends.
+    There every quarter of that time, and once without any when there are no more; else None."""
     closed: int = -1
     """How many rows are not copies of open ranges; the default, -1, means all rows and is replaced by their number."""
     clock_jump_ns: int = 0
@@ -169,7 +180,7 @@ class Batch(ColumnArrays):
             columns: what to have in place of columns or tables, already of the new length.
         """
         taken = {name: getattr(self, name)[rows] for name in COLUMN_TYPES if name not in columns}
-        return replace(self, **{"opened": (), **taken, **columns}, closed=-1)
+        return replace(self, **{"opened": (), "long_open": None, **taken, **columns}, closed=-1)
 
     def events(self) -> Iterator[Event]:
         """The rows, one by one, every index resolved. For reading and for tests; sinks read the columns."""

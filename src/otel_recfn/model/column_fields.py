@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.tables import SpanContextRef, Track
+from otel_recfn.model.columns import SpanContextRef, Track
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope
 
 
 @dataclass(frozen=True, eq=False)

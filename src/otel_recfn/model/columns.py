@@ -8,12 +8,40 @@ when the program runs: the attributes of Batch and Event for type checkers (``co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.tables import SpanContextRef, Track
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope
+
+
+class Track(NamedTuple):
+    """A thread that recorded something."""
+
+    number: int
+    """The recorder's own number, from 1, never reused: the upper bits of the thread's event ids."""
+    thread_id: int
+    """RecordFunction's logical thread id (PyTorch's where PyTorch is observed, else the recorder's number)."""
+    native_id: int
+    """The operating system's thread id (``threading.get_native_id()``)."""
+    ident: int
+    """``threading.get_ident()`` of the thread; 0 where it has none."""
+    name: str
+    """Python's name of the thread; empty where it has none."""
+
+
+class SpanContextRef(NamedTuple):
+    """The OpenTelemetry span that was current; all zero where none was."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+    """ContextFlag bits."""
+    trace_state: str = ""
+    """As in the W3C header ``tracestate``; empty where there is none."""
+
+
+NO_CONTEXT = SpanContextRef(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

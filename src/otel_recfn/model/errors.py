@@ -1,8 +1,13 @@
-"""Errors of the public API. Each message states the fact, then the way out."""
+"""Errors of the public API: each states the fact, then the way out. And the check of numbers that columns are to hold."""
 
 from __future__ import annotations
 
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
+
+INT64 = -(1 << 63), (1 << 63) - 1
+UINT32 = 0, (1 << 32) - 1
+UINT64 = 0, (1 << 64) - 1
 
 
 class RecfnError(Exception):
@@ -71,3 +76,19 @@ class TraceError(RecfnError, TypeError):
 
 class UnknownHandleError(RecfnError, ValueError):
     """A number that no ``record_function_enter`` has returned."""
+
+
+def whole_number(value: SupportsIndex, name: str, bounds: tuple[int, int]) -> int:
+    """``value`` as an int.
+
+    Raises:
+        SettingError: no whole number, or not within the bounds, which are allowed themselves.
+    """
+    low, high = bounds
+    try:
+        number = index(value)
+    except TypeError:
+        number = low - 1
+    if not low <= number <= high:
+        raise SettingError(f"{name}={value!r} is not allowed; allowed: a whole number from {low} to {high}")
+    return number

@@ -1,4 +1,4 @@
-"""Kinds, flags and sources of an event, and the layout of its id.
+"""What events are: kinds, flags, sources and scopes, and the layout of their ids.
 
 Event id, 64 bits (it stays below 2**63, so that it fits an OTLP int attribute):
 
@@ -13,7 +13,11 @@ not RecordFunction's logical thread id. Zero means "no event".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+
+from otel_recfn.model.errors import SettingError
 
 ORDINAL_BITS = 40
 ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
@@ -66,21 +70,13 @@ class Extra(IntFlag):
 
 
 class EventSource(IntEnum):
-    """Who said begin and end; ``sources.py`` says what differs between them."""
+    """Who said begin and end; ``SOURCES`` says what differs between them."""
 
     TORCH = 0
     RECORD_FUNCTION = 1
     MODULE = 2
     STEP = 3
     PYTHON_CALL = 4
-
-
-class TrackKind(IntEnum):
-    """What events happen on, one after the other."""
-
-    THREAD = 0
-    STREAM = 1
-    """A queue of a device, which no thread runs: a CUDA stream, for instance."""
 
 
 class ContextFlag(IntFlag):
@@ -97,3 +93,82 @@ class ContextFlag(IntFlag):
 def make_event_id(thread_number: int, ordinal: int) -> int:
     """The id of a thread's ``ordinal``-th begin."""
     return (thread_number << ORDINAL_BITS) | ordinal
+
+
+class RecordScope(IntEnum):
+    """What kind of range a RecordFunction announces. The values are PyTorch's (source: ``at::RecordScope``)."""
+
+    FUNCTION = 0
+    BACKWARD_FUNCTION = 1
+    TORCHSCRIPT_FUNCTION = 2
+    KERNEL_FUNCTION_DTYPE = 3
+    CUSTOM_CLASS = 4
+    BUILD_FEATURE = 5
+    LITE_INTERPRETER = 6
+    USER_SCOPE = 7
+    STATIC_RUNTIME_OP = 8
+    STATIC_RUNTIME_MODEL = 9
+
+
+NUM_SCOPES = len(RecordScope)
+ALL_SCOPES_MASK = (1 << NUM_SCOPES) - 1
+
+
+def scopes_mask(scopes: Iterable[RecordScope] | None) -> int:
+    """A bit per scope, bit n for value n. None and the empty set mean every scope.
+
+    Raises:
+        SettingError: not an iterable of RecordScope.
+    """
+    try:
+        mask = sum({1 << RecordScope(scope) for scope in scopes or ()})
+    except (TypeError, ValueError):
+        allowed = ", ".join(member.name for member in RecordScope)
+        raise SettingError(f"scopes={scopes!r} is not allowed; allowed: None or a set of RecordScope: {allowed}") from None
+    return mask or ALL_SCOPES_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTraits:
+    """Of the rows of a source."""
+
+    by_scope: bool = True
+    """Scopes select them. Else a capture asks for all of them or for none, and their scope is just said."""
+    call_prefix: str | None = None
+    """What names of calls of Python code begin with, before what is called; None: the source announces no such calls."""
+    trace_name: str = ""
+    """What a trace of our own is called that begins with one of them; empty: after its thread. ``{}`` stands for the name after
+    ``call_prefix``."""
+    begins_traces: bool = False
+    """Each of its ranges at top level, but an optimizer's step, begins a trace, which is called after it."""
+
+
+SOURCES: dict[int, SourceTraits] = {
+    EventSource.TORCH: SourceTraits(),
+    EventSource.RECORD_FUNCTION: SourceTraits(),
+    EventSource.MODULE: SourceTraits(
+        by_scope=False, call_prefix="nn.Module: ", trace_name="module call: {}", begins_traces=True
+    ),
+    EventSource.STEP: SourceTraits(by_scope=False, trace_name="{}", begins_traces=True),
+    EventSource.PYTHON_CALL: SourceTraits(by_scope=False, call_prefix=""),
+}
+
+OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"
+"""How the names of ranges begin in which optimizers work (``zero_grad``, too), and in which they step."""
+
+UNNAMED_STEP = "step"
+"""What a step is called that the program gave no name."""
+
+SOURCES_WITHOUT_SCOPES = frozenset(source for source, traits in SOURCES.items() if not traits.by_scope)
+
+
+def is_call(source: int, name: str) -> bool:
+    """Whether a range of that source and name is a call of Python code."""
+    prefix = SOURCES[source].call_prefix
+    return prefix is not None and name.startswith(prefix)
+
+
+def trace_name(source: int, name: str) -> str:
+    """What a trace of our own is called that begins with a range of that source and name; empty: after its thread."""
+    traits = SOURCES[source]
+    return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))

@@ -17,11 +17,10 @@ from itertools import count
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.sources import SOURCES
+from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.pytorch import details
 from otel_recfn.sources.calls import NameOfFrame
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix

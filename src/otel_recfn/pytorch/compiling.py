@@ -18,7 +18,7 @@ from typing import Any
 
 from otel_recfn.pytorch.details import PYTHON
 from otel_recfn.pytorch.late_import import when_imported
-from otel_recfn.ranges import tracing
+from otel_recfn.recording import watched
 
 log = logging.getLogger("otel_recfn")
 
@@ -32,7 +32,7 @@ def trace_as_torchs(record_function: type) -> None:
     """Trace the type, and objects of it, as PyTorch's ``record_function``."""
     _when_compiling(_write_type, record_function)
     trace_objects_as_torchs(record_function)
-    trace_instead(tracing.is_traced, tracing.yes)
+    trace_instead(watched.is_traced, watched.yes)
 
 
 def trace_objects_as_torchs(range_type: type) -> None:

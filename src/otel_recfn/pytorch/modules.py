@@ -25,16 +25,14 @@ from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from otel_recfn import _native
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.code_text import code_text
-from otel_recfn.support.failures import failure
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import code_text, failure
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from otel_recfn.model.errors import ObserverUnavailable, RecfnError
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 

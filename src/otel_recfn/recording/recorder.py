@@ -4,7 +4,7 @@
     begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
 
 A recorder never raises into the thread that records. What doesn't fit the thread's buffer is dropped and counted: a dropped
-begin drops its end, so that what remains still nests. Before that, its name is shortened.
+begin drops its end, so that what remains still nests.
 
 Raises:
     RecorderUnavailable: on import, where there is no native part (``support/native_part.py``).
@@ -24,13 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from otel_recfn import _native
 from otel_recfn.model.events import Extra
-from otel_recfn.ranges.async_range import aenter, aexit
-from otel_recfn.ranges.decorators import decorate
-from otel_recfn.ranges.signatures import arguments
-from otel_recfn.recording.trace_states import FLAGS, TraceStates
-from otel_recfn.recording.types import ContextReading, RecorderCounters
-from otel_recfn.recording.watched import Watching, unwatch, watch
-from otel_recfn.support.failures import failure
+from otel_recfn.recording.ranges import aenter, aexit, decorate
+from otel_recfn.recording.signatures import arguments
+from otel_recfn.recording.types import FLAGS, ContextReading, RecorderCounters, TraceStates
+from otel_recfn.recording.watched import unwatch, watch
+from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track
@@ -105,12 +103,6 @@ class Recorder:
 
     Never reused, and new in a forked child.
     """
-    new_track = staticmethod(_native.new_track)
-    """A thread number that no thread has, for ranges that none begins: those of a GPU's stream, say.
-
-    ``make_event_id`` of it and of numbers from 1 gives event ids that no other range of the process has. Never reused; a
-    forked child needs another one.
-    """
     set_default_node_id = staticmethod(_native.set_default_node_id)
     """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
     default_node_id = staticmethod(_native.default_node_id)
@@ -150,14 +142,13 @@ class Recorder:
     """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
 
     core_api_address = staticmethod(_native.core_api_address)
-    """Where the torch observer finds the recorder's C interface (``native/core/core_api.hpp``)."""
+    """Where the torch observer finds the recorder's C interface (``native/core/thread_buffer.hpp``)."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._woken = threading.Event()
         """For waits of greenlets."""
         self._epoch = 0
-        self._watching: Watching | None = None
         self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
         states = TraceStates()
@@ -185,13 +176,13 @@ class Recorder:
         """
         from otel_recfn.model import batch  # noqa: F401
 
-        self._watching = watch(self)
+        watch(self)
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
         """Record no more begins. Ends of recorded ranges are still accepted until the final drain."""
         _native.stop()
-        unwatch(self._watching)
+        unwatch(self)
 
     @property
     def recording(self) -> bool:

@@ -1,17 +1,17 @@
-"""Whether anybody observes or traces in this process, as one attribute that generated wrappers read before each call."""
+"""What code asks before it tells us anything: whether anybody observes or traces, and whether ``torch.compile`` traces it.
+
+The native part isn't imported for it: ``otel-recfn doctor`` works without.
+"""
 
 from __future__ import annotations
 
-import weakref
-from typing import Any, TypeAlias
+from collections.abc import Hashable
 
-Watching: TypeAlias = "weakref.ref[Any]"
-_watchers: set[Watching] = set()
-"""A recorder may be forgotten without having been stopped."""
+_watchers: set[Hashable] = set()
 
 
 class Watched:
-    """Read ``now``: a class attribute costs a call of a wrapper a few nanoseconds."""
+    """Read ``now``: a class attribute costs a call of a generated wrapper a few nanoseconds."""
 
     now = False
     """True where somebody may want to know of a range. Who that is, and in which thread, is asked after that."""
@@ -23,26 +23,28 @@ class Unwatched:
     now = False
 
 
-class Watcher:
-    """Who observes, where no other object stands for it."""
-
-
-def watch(watcher: object) -> Watching:
-    """``watcher`` observes from now on, for as long as it exists. Returns what ``unwatch`` is to be given."""
-    watching = weakref.ref(watcher, unwatch)
-    _watchers.add(watching)
+def watch(watcher: Hashable) -> None:
+    """``watcher`` observes from now on, until ``unwatch``."""
+    _watchers.add(watcher)
     _settle()
-    return watching
 
 
-def unwatch(watching: Watching | None) -> None:
-    """It does no more; nothing where it has not been told of."""
-    if watching is not None:
-        _watchers.discard(watching)
-        _settle()
+def unwatch(watcher: Hashable) -> None:
+    """It does no more; nothing where it did not."""
+    _watchers.discard(watcher)
+    _settle()
 
 
 def _settle() -> None:
-    # Without a lock, since a collection of garbage may come here anywhere: whoever writes looks again whether it is still so.
-    while Watched.now is not bool(_watchers):
+    while Watched.now is not bool(_watchers):  # without a lock: whoever writes looks again whether it is still so
         Watched.now = bool(_watchers)
+
+
+def is_traced() -> bool:
+    """Whether ``torch.compile`` traces the caller: never in code that runs, as it traces ``yes`` in place of this."""
+    return False
+
+
+def yes() -> bool:
+    """The answer of a function that is only asked so by compiled code."""
+    return True

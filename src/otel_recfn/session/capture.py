@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
@@ -24,9 +25,8 @@ from otel_recfn.model.counters import balanced
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
-from otel_recfn.support.calls import calling_out
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.safe_text import safe_exception, safe_text
+from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 
@@ -152,8 +152,8 @@ class Capture:
         self._told_open = False
         """What sinks were told last is that ranges are open for long."""
         self.sinks = [GuardedSink(sink) for sink in sinks]
-        self._queue: deque[tuple[Batch, Batch | None]] = deque()
-        """What the capture sees of a batch, and the ranges that are open for long; None where nobody is to be told."""
+        self._queue: deque[Batch] = deque()
+        """What the capture sees of each batch."""
         self.is_delivering = False
         """One of its sinks is being written to."""
         self._flushing: set[int] = set()
@@ -174,7 +174,7 @@ class Capture:
     @property
     def wants_unsampled(self) -> bool:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
-        return any(one.sink.wants_unsampled() for one in self._at_work)
+        return any(one.sink.wants_unsampled for one in self._at_work)
 
     @property
     def _at_work(self) -> list[GuardedSink]:
@@ -198,7 +198,10 @@ class Capture:
                 return  # it says only when it was drained, and a sink that starts captures as it is written to makes many
             open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
             closed = seen if seen.closed == len(seen) else seen.take(slice(seen.closed), opened=seen.opened)
-            self._queue.append((closed, open_long))
+            if open_long is not None and (len(open_long) or self._told_open):
+                closed = replace(closed, long_open=open_long)
+                self._told_open = len(open_long) > 0
+            self._queue.append(closed)
         except Exception as error:
             self.rows += batch.closed
             if raised_by_signal_handler(error):
@@ -216,20 +219,12 @@ class Capture:
             left = len(self._queue)
             while self._queue and left:
                 left -= 1
-                seen, open_long = self._queue.popleft()
+                seen = self._queue.popleft()
                 for one in self._at_work:
                     one.write(seen)
                 self.rows += len(seen)
-                if open_long is not None and (len(open_long) or self._told_open):
-                    self._tell_open(open_long)
         finally:
             self.is_delivering = False
-
-    def _tell_open(self, open_long: Batch) -> None:
-        for one in self._at_work:
-            with one.guarded():
-                one.sink.write_open(open_long)
-        self._told_open = len(open_long) > 0
 
     def flush(self, timeout_s: float) -> bool:
         """Flush the sinks within ``timeout_s`` seconds in all, from any thread, also while another one writes.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import EventSource, Extra, scopes_mask
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
-from otel_recfn.model.scope import scopes_mask
 from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
 
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.model.scope import RecordScope
 from otel_recfn.support.safe_text import safe_text
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Kind(Generic[T]):
 
     Attributes:
         allowed: these, in words.
-        check: gives the value as it is kept; raises TypeError or ValueError where it isn't allowed.
+        check: gives the value as it is kept; raises KeyError, TypeError or ValueError where it isn't allowed.
         allowed_as_text: what an environment variable may say.
         parse: gives what ``check`` takes; raises KeyError or ValueError where the text means nothing.
     """
@@ -58,7 +58,7 @@ class Kind(Generic[T]):
         """
         try:
             return self.check(value)
-        except (TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):
             raise _refusal(name, value, self.allowed) from None
 
     def parsed(self, variable: str, text: str) -> T:
@@ -85,19 +85,24 @@ def _object_with(method: str, value: Any) -> Any:
 
 
 def _sinks(value: Any) -> tuple[Sink, ...]:
-    methods = ("write", "flush", "close", "counters", "after_fork_in_child", "wants_unsampled", "write_open")
     given = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not given:
+        return ()
+    from otel_recfn.sinks.protocol import Sink  # which imports numpy
+
     for sink in given:
-        complete = all(callable(getattr(sink, name, None)) for name in methods)
-        if isinstance(sink, type) or not complete or not isinstance(getattr(sink, "name", None), str):
+        was_written_for_earlier_versions = hasattr(sink, "write_open") or callable(getattr(sink, "wants_unsampled", None))
+        if not isinstance(sink, Sink) or was_written_for_earlier_versions or not isinstance(getattr(sink, "name", None), str):
             raise TypeError
     return given
 
 
 def _scopes(value: Any) -> frozenset[RecordScope] | None:
+    if isinstance(value, str):
+        value = _parse_scopes(value)
     if value is None:
         return None
-    if isinstance(value, str) or not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
+    if not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
         raise TypeError
     return frozenset([RecordScope(scope) for scope in value]) or None
 
@@ -234,9 +239,13 @@ ACTIVITIES: Kind[Any] = Kind("None or [ProfilerActivity.CPU]; what a GPU does is
 SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
 READY: Kind[Any] = Kind("None or a function of the profile", _callable)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
-SINKS: Kind[tuple[Sink, ...]] = Kind("a list of sinks (objects of classes derived from otel_recfn.sinks.protocol.Sink)", _sinks)
+SINKS: Kind[tuple[Sink, ...]] = Kind(
+    "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name; what was write_open() is "
+    "batch.long_open in write(), and wants_unsampled is true or false",
+    _sinks,
+)
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
-    f"None or a set of RecordScope: {_SCOPE_NAMES}",
+    f"None, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}",
     _scopes,
     f"all, or names separated by commas: {_SCOPE_NAMES}",
     _parse_scopes,

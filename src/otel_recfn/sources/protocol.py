@@ -9,7 +9,7 @@ thread; where nothing is recorded, they cost little. A new source is a module, a
 ``session/sources.py``.
 
 A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it
-makes anew itself: ``support/fork_safe_lock.py`` and ``support/forks.py`` tell how.
+makes anew itself: ``support/forks.py`` tells how.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, Extra
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
-from otel_recfn.model.scope import ALL_SCOPES_MASK
 from otel_recfn.sources.range_spans import ShownRanges
 
 

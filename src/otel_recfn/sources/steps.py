@@ -27,15 +27,13 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_recfn.model.arguments import whole_number
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.sources import UNNAMED_STEP
-from otel_recfn.ranges.decorators import is_of_kind, maker, wrap
+from otel_recfn.model.errors import whole_number
+from otel_recfn.model.events import UNNAMED_STEP, EventFlag, EventSource, RecordScope
+from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.seen_spans import remember_current
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.sources.range_spans import SpansOfRanges

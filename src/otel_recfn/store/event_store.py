@@ -6,7 +6,7 @@ from collections import deque
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 
 class EventStore:

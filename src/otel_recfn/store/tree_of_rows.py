@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch
+from otel_recfn.model.columns import Track
 from otel_recfn.model.errors import SettingError
-from otel_recfn.model.events import EventKind, EventSource
-from otel_recfn.model.sources import SOURCES
-from otel_recfn.model.tables import Track
+from otel_recfn.model.events import SOURCES, EventKind, EventSource
 from otel_recfn.store.call_paths import Amounts, Paths, PathSums, Places, call_paths, sums_of_ranges
 from otel_recfn.store.call_tree import CallTree
 
@@ -125,4 +124,4 @@ def _module_names(batch: Batch, rows: Places, is_call: NDArray[np.bool_]) -> tup
 
 
 def _thread_name(track: Track) -> str:
-    return f"{track.name or 'thread'} {track.thread_id}" if track.is_thread else track.name
+    return f"{track.name or 'thread'} {track.thread_id}"

@@ -13,9 +13,9 @@ from otel_recfn.callbacks.operations import record_outputs
 from otel_recfn.callbacks.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 from otel_recfn.tracing.trace import Tracer
 
 OURS = "otel_recfn."

@@ -15,7 +15,7 @@ from typing import Any
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import TraceError
 from otel_recfn.recording.watched import unwatch, watch
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
 from otel_recfn.tracing.graph import CONSTANT, Graph, Node, Source, Value, is_tensor, type_text
 
@@ -58,13 +58,13 @@ def tracing_into(tracer: Tracer) -> Iterator[None]:
     """This thread records into the tracer; then into whatever it did before."""
     state = thread_locals.current()
     outer, state.tracer = state.tracer, tracer
-    watching = watch(tracer)
+    watch(tracer)
     try:
         yield
     finally:
         state.tracer = outer
         tracer.close()
-        unwatch(watching)
+        unwatch(tracer)
 
 
 class TracerWarning(UserWarning):

@@ -25,8 +25,7 @@ from keyword import iskeyword
 from types import FunctionType, MethodType
 from typing import Any
 
-from otel_recfn.model.arguments import INT64, whole_number
-from otel_recfn.model.errors import OperatorMissingError
+from otel_recfn.model.errors import INT64, OperatorMissingError, whole_number
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.watched import Unwatched, Watched

@@ -14,8 +14,7 @@ from otel_recfn.batches import ancestry
 from otel_recfn.batches.ancestry import Ancestry
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 
 pytestmark = pytest.mark.one_python
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batches import context, make_batch
 from otel_recfn.batches.announced import announced, announced_in
-from otel_recfn.model.tables import NO_CONTEXT
+from otel_recfn.model.columns import NO_CONTEXT
 
 
 @given(contexts=st.lists(st.integers(0, 3), max_size=20), wanted=st.frozensets(st.integers(0, 4)))

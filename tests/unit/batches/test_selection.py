@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, make_event_id
-from otel_recfn.model.scope import ALL_SCOPES_MASK, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope, make_event_id
 
 pytestmark = pytest.mark.one_python
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import MAIN_THREAD, STREAM, WORKER_THREAD, make_batch
+from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.self_times import ByName, SelfTimes, nesting, self_times
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
@@ -19,7 +19,7 @@ from otel_recfn.store.averages import key_averages
 pytestmark = pytest.mark.one_python
 
 NAMES = ("a", "b", "c")
-TRACKS = (MAIN_THREAD, WORKER_THREAD, STREAM)
+TRACKS = (MAIN_THREAD, WORKER_THREAD)
 
 row = st.tuples(
     st.sampled_from(TRACKS),

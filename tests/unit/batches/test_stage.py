@@ -26,9 +26,8 @@ from otel_recfn.batches import stage as stage_module
 from otel_recfn.batches.announced import announced
 from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, make_event_id
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
+from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python

@@ -26,8 +26,7 @@ from otel_recfn.legacy import (
 )
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.errors import DebugInfoError
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session

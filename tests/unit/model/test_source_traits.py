@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_recfn.model.events import EventSource
-from otel_recfn.model.sources import SOURCES, SOURCES_WITHOUT_SCOPES, SourceTraits, is_call, trace_name
+from otel_recfn.model.events import SOURCES, SOURCES_WITHOUT_SCOPES, EventSource, SourceTraits, is_call, trace_name
 
 pytestmark = pytest.mark.one_python
 

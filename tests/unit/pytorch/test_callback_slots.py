@@ -8,7 +8,7 @@ from pathlib import Path
 import otel_recfn
 from otel_recfn.callbacks.torch_callbacks import SLOTS
 
-HEADER = Path(otel_recfn.__file__).parent / "native" / "callbacks" / "callback_slots.hpp"
+HEADER = Path(otel_recfn.__file__).parent / "native" / "callbacks" / "python_callbacks.hpp"
 
 
 def test_both_sides_have_as_many_slots() -> None:

@@ -21,10 +21,8 @@ from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.background import BackgroundSink
+from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans.budgets import Volume
-from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -104,17 +102,25 @@ def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
 
 
 @given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
-def test_a_background_sink_balances(errors: list[Any], sizes: list[int]) -> None:
-    raising = Raising(errors)
-    background = BackgroundSink(raising, max_rows=1 << 20)
-    capture = capture_of(background)
+def test_a_sink_with_a_thread_balances(errors: list[Any], sizes: list[int]) -> None:
+    class Writer(Raising):
+        failed = 0
+
+        def write(self, batch: Batch, *, after_gap: bool = False) -> None:
+            super().write(batch)
+
+        def close(self, lost: float = 0) -> None:
+            pass
+
+    raising: Any = Writer(errors)
+    capture = capture_of(ChromeTraceSink(raising, queue_bytes=1 << 30))
     for size in sizes:
         write(capture, make_batch([{}] * size))
     capture.flush(PATIENCE_S)
     capture.close(PATIENCE_S)
     counters = counters_of(capture)
     assert counters["recorded"] == sum(sizes)
-    assert raising.rows + sum(count for name, count in counters.items() if "raising.dropped." in name) == sum(sizes)
+    assert raising.rows + sum(count for name, count in counters.items() if "chrome_trace.dropped." in name) == sum(sizes)
 
 
 class Failing(Sampler, IdGenerator):
@@ -171,54 +177,3 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
     assert bool(spans) == (every == 7)  # each trace asks three times
     known = {span.context.span_id for span in spans}
     assert all(span.parent is None or span.parent.span_id in known for span in spans)
-
-
-def test_what_is_not_decided_for_want_of_memory_is_counted_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_memory(*arguments: Any) -> Any:
-        raise MemoryError
-
-    capture = capture_of(sink := SpansSink(TracerProvider(shutdown_on_exit=False), volume=Volume(10)))
-    with monkeypatch.context() as patch:
-        patch.setattr(Folding, "due", no_memory)
-        for _ in range(2):
-            write(capture, make_batch([{}] * 3))
-    write(capture, make_batch([{}]))
-    capture.close(PATIENCE_S)
-    for counters in (sink.counters(), capture.counters(RecorderCounters())):
-        assert (counters["recorded"], counters["dropped.error"]) == (7, 6)
-    assert counters["waiting"] == 0
-    assert sum("no memory" in record.message for record in caplog.records) == 1
-
-
-class CountsOnce(Raising):
-    """Its counters raise from the second time on."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.asked, self.closed = 0, False
-
-    def counters(self) -> Mapping[str, int]:
-        self.asked += 1
-        if self.asked > 1:
-            raise KeyError("counters")
-        return super().counters()
-
-    def close(self, timeout_s: float) -> None:
-        self.closed = True
-
-
-def test_a_sink_whose_counters_raise_is_not_closed_by_who_asks(caplog: pytest.LogCaptureFixture) -> None:
-    """Who asks may be the thread of a metric reader, while the sink is written to."""
-    sink = CountsOnce()
-    capture = capture_of(sink)
-    found = []
-    for _ in range(3):
-        write(capture, make_batch([{}] * 2))
-        found.append(counters_of(capture)["raising.rows"])
-    assert found == [2, 2, 2]
-    assert (sink.rows, sink.closed) == (6, False)
-    assert [record.getMessage() for record in caplog.records] == [
-        "the counters of the sink 'raising' raised; those that it gave last stand for them: KeyError('counters')"
-    ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import MAIN_THREAD, STREAM, WORKER_THREAD, make_batch
+from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.self_times import nesting, self_times
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import SettingError
@@ -22,7 +22,7 @@ from otel_recfn.store.tree_of_rows import OUTSIDE, By, tree_of_rows
 pytestmark = pytest.mark.one_python
 
 row = st.tuples(
-    st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD, STREAM]),
+    st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD]),
     st.integers(0, 8),  # how many rows above, of those that are there, its parent stands; 0 for none
     st.integers(0, 1 << 40) | st.integers(0, 9),
     st.sampled_from(["a", "b", "nn.Module: Net_0"]),
@@ -93,7 +93,7 @@ def path_of(event: Event, events: dict[int, Event], by: By) -> tuple[str, ...]:
     around = events.get(event.parent)
     if by == "thread" and (around is None or around.thread != event.thread):
         thread = event.thread
-        return (f"{thread.name or 'thread'} {thread.thread_id}" if thread.is_thread else thread.name, event.name)
+        return (f"{thread.name or 'thread'} {thread.thread_id}", event.name)
     outer = path_of(around, events, by) if around is not None else ()
     if by != "module":
         return (*outer, event.name)

@@ -5,12 +5,14 @@
 // in C++, without the GIL, whether it runs; only a callback that runs takes the GIL, once for its start and once for its end.
 // Callbacks of a thread stand in the thread's RecordFunctionTLS, which PyTorch hands on to autograd workers, torch.jit.fork and
 // at::launch.
-#include "callbacks/observed_range.hpp"
-// It includes Python.h, which comes first.
+#include "cpython/python.hpp"
+
+// Python.h comes first.
 #include <pthread.h>
 
-#include "callbacks/thread_callbacks.hpp"
-#include "pytorch/callback_list.hpp"
+#include "callbacks/python_callbacks.hpp"
+#include "callbacks/torch_function.hpp"
+#include "pytorch/callback_lists.hpp"
 
 namespace recfn::stand_ins::at_names {
 
@@ -43,7 +45,7 @@ void set_needs(Pair& pair, bool inputs, bool outputs, bool ids) {
 
 // Python's errors instead of C++ exceptions.
 template <typename Work>
-PyObject* guarded(Work work) {
+PyObject* or_python_error(Work work) {
   try {
     return work();
   } catch (const std::exception& error) {
@@ -86,7 +88,7 @@ PyObject* add(PyObject*, PyObject* args) {
   callback->should_run = Reference::unless_none(should_run);
   if (!slots().put(callback)) Py_RETURN_FALSE;
   callback_list_changes().note();
-  return guarded([&] {
+  return or_python_error([&] {
     auto pair = at::RecordFunctionCallback(kStarts[callback->slot], run_end);
     pair.samplingProb(sampling_prob).scopes(scope_set(callback->scopes));
     set_needs(pair, inputs != 0, outputs != 0, ids != 0);
@@ -100,7 +102,7 @@ PyObject* remove(PyObject*, PyObject* handle) {
   const auto callback = slots().find(PyLong_AsUnsignedLongLong(handle));
   if (callback == nullptr) Py_RETURN_NONE;
   callback_list_changes().note();
-  return guarded([&callback] {
+  return or_python_error([&callback] {
     if (callback->global) at::removeCallback(callback->torch_handle);
     slots().release(callback->slot);
     Py_RETURN_NONE;
@@ -121,7 +123,7 @@ PyObject* switch_global(PyObject*, PyObject* args) {
   const auto callback = slots().find(handle);
   if (callback == nullptr) Py_RETURN_NONE;
   callback_list_changes().note();
-  return guarded([&] {
+  return or_python_error([&] {
     (enabled != 0 ? at::reenableCallback : at::disableCallback)(callback->torch_handle);
     Py_RETURN_NONE;
   });
@@ -131,7 +133,7 @@ PyObject* switch_global(PyObject*, PyObject* args) {
 PyObject* set_thread(PyObject*, PyObject* args) {
   PyObject* handles;
   if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &handles)) return nullptr;
-  return guarded([&] {
+  return or_python_error([&] {
     std::vector<std::shared_ptr<PythonCallback>> callbacks;
     for (Py_ssize_t position = 0; position < PyTuple_GET_SIZE(handles); ++position) {
       auto callback = slots().find(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(handles, position)));
@@ -146,7 +148,7 @@ PyObject* is_enabled(PyObject*, PyObject*) { return PyBool_FromLong(at::isRecord
 
 PyObject* seed(PyObject*, PyObject* value) {
   const unsigned long number = PyLong_AsUnsignedLongMask(value);
-  return guarded([number] {
+  return or_python_error([number] {
     at::set_record_function_seed_for_testing(static_cast<uint32_t>(number));
     Py_RETURN_NONE;
   });
@@ -169,7 +171,7 @@ PyObject* set_inside(PyObject*, PyObject* value) { return PyBool_FromLong(std::e
 
 // Called before the interpreter finalizes. Operators go on, in PyTorch's own threads for example, but reach Python no more.
 PyObject* close(PyObject*, PyObject*) {
-  return guarded([] {
+  return or_python_error([] {
     slots().each([](const PythonCallback& callback) {
       if (callback.global) at::disableCallback(callback.torch_handle);
     });

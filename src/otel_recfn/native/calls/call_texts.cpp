@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 #include "python/text.hpp"
 
 namespace recfn {

@@ -3,7 +3,7 @@
 #pragma once
 #include "calls/c_function.hpp"
 #include "core/known_calls.hpp"
-#include "core/range_begin.hpp"
+#include "core/record.hpp"
 
 #include <string>
 #include <vector>

@@ -8,8 +8,7 @@
 #include "calls/enter_leave.hpp"
 #include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 #include "python/python_stack.hpp"
 
 namespace recfn {

@@ -19,7 +19,7 @@
 #include "calls/first_sight.hpp"
 #include "calls/recent_functions.hpp"
 #include "calls/thread_calls.hpp"
-#include "core/leaf_calls.hpp"
+#include "core/known_calls.hpp"
 #include "python/context_reader.hpp"
 
 namespace recfn {
@@ -145,7 +145,7 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   return __builtin_expect(calls != nullptr && calls->met_in == tracer->ready, 1) ? calls : nullptr;
 }
 
-// Puts the C call that is on no stack (leaf_calls.hpp) on both, before anything else is done with them.
+// Puts the C call that is on no stack (begin_leaf) on both, before anything else is done with them.
 inline void stack_leaf_of(ThreadCalls& calls) {
   if (calls.buffer == nullptr || calls.buffer->leaf.load(std::memory_order_relaxed) == 0) return;
   push(calls, {stack_leaf(*calls.buffer) | ThreadCalls::kOfC, nullptr}, calls.met_in);
@@ -166,7 +166,7 @@ inline void stack_leaf_of(ThreadCalls& calls) {
   return begin_leaf(globals, *calls.buffer, *call, context_version_of(globals, thread));
 }
 
-// Begins a Python call the short way (known_calls.hpp). Whether it did.
+// Begins a Python call the short way (begin_known_call). Whether it did.
 [[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call, const void* frame,
                                                const PyThreadState* thread) {
   if (__builtin_expect(call == nullptr || !takes_next(calls), 0)) return false;

@@ -7,7 +7,7 @@
 
 #include "calls/code_names.hpp"
 #include "core/registry.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 #include "python/text.hpp"
 
 namespace recfn {

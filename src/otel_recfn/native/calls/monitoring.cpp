@@ -2,7 +2,7 @@
 #include <frameobject.h>
 
 #include "calls/enter_leave.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 namespace {

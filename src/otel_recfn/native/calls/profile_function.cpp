@@ -3,7 +3,7 @@
 
 #include "calls/enter_leave.hpp"
 #include "calls/profiled_threads.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "cpython/guarded.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "calls/call_stack.hpp"
-#include "core/fast_tls.hpp"
+#include "core/globals.hpp"
 #include "core/thread_buffer.hpp"
 
 namespace recfn {

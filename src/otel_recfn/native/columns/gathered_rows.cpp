@@ -8,9 +8,7 @@
 
 #include "columns/column.hpp"
 #include "columns/column_view.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 namespace {

@@ -73,4 +73,57 @@ struct KnownCall {
   return true;
 }
 
+// The shortest way of a call in which no other call begins: it is on no stack, but noted in one place (`ThreadBuffer::leaf`).
+//
+//   begin_leaf ─► records begin, leaf = its ordinal ─► end_leaf      records end
+//                               └─► stack_leaf          another call begins in it: from here on it is like others
+//
+// Operators and ranges that begin in it ask the stack what they lie in. That says the same without it: the drain, which reads the
+// records, finds what is open innermost, and the thread's last look holds for the call around it as for itself.
+
+// Whether the call has begun. The innermost range has to be one that Python may run in, so that what begins in the call asks for
+// the context as it would in the call.
+[[gnu::always_inline]] inline bool begin_leaf(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
+                                              uint64_t context_version) {
+  const bool known = lies_in_innermost(globals, buffer, context_version) && buffer.stack[buffer.depth - 1].runs_python();
+  if (__builtin_expect(!known || !call.is_in(buffer.names[call.first_slot()]), 0)) return false;
+  const uint32_t open = buffer.open_recorded + 1;
+  const uint64_t at = buffer.head;
+  if (__builtin_expect(at + kBeginWords + uint64_t{kEndWords} * open > buffer.limit, 0)) return false;
+  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.open_recorded = open;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  buffer.leaf.store(ordinal, std::memory_order_relaxed);
+  buffer.write_soon_from(at);
+  buffer.put_and_publish({call.head, cycle_counter()});
+  return true;
+}
+
+// Whether one was open, and has ended. What was left open in it lies on the stack, where it stays.
+[[gnu::always_inline]] inline bool end_leaf(ThreadBuffer& buffer) {
+  const uint64_t ordinal = buffer.leaf.load(std::memory_order_relaxed);
+  if (__builtin_expect(ordinal == 0, 0)) return false;
+  buffer.leaf.store(0, std::memory_order_relaxed);
+  --buffer.open_recorded;
+  buffer.put_and_publish({end_header(0, ordinal), cycle_counter()});
+  return true;
+}
+
+// Puts it on the stack, below what began in it. Returns its event id; 0 where none was open, or where it had to be ended instead,
+// because the stack is full.
+[[gnu::noinline]] inline uint64_t stack_leaf(ThreadBuffer& buffer) {
+  const uint64_t ordinal = buffer.leaf.load(std::memory_order_relaxed);
+  if (ordinal == 0) return 0;
+  if (buffer.depth == kMaxDepth) return end_leaf(buffer), 0;
+  const auto began_since = [ordinal](const OpenEntry& entry) { return entry.ordinal() == 0 || entry.ordinal() > ordinal; };
+  uint32_t place = buffer.depth++;
+  for (; place > buffer.floor && began_since(buffer.stack[place - 1]); --place) buffer.stack[place] = buffer.stack[place - 1];
+  buffer.look_depth += place <= buffer.look_depth;  // then the thread has looked since: it began below that
+  const uint64_t event_id = make_event_id(buffer.number, ordinal);
+  const uint64_t task = place > 0 ? buffer.stack[place - 1].task : buffer.task;  // as what it lies in: no look was between
+  buffer.stack[place] = {event_id, ordinal | OpenEntry::kPythonBit, task};
+  buffer.leaf.store(0, std::memory_order_relaxed);
+  return event_id;
+}
+
 }  // namespace recfn

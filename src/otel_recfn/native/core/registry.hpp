@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -10,10 +11,26 @@
 
 namespace recfn {
 
+// Has the C++ runtime make now what it keeps of exceptions for the calling thread. It would do that at the thread's first throw,
+// and where there is no memory for it then, the loader ends the process.
+inline void prepare_for_exceptions() noexcept {
+  [[maybe_unused]] volatile const int none = std::uncaught_exceptions();
+}
+
+// Begins, marks and memory reports that weren't recorded.
+struct NotRecorded {
+  uint64_t dropped = 0;    // there was no room, or no memory for a buffer
+  uint64_t unsampled = 0;  // nobody wants what lies in the current span
+
+  void add(const ThreadBuffer& buffer) {
+    dropped += buffer.dropped.load(std::memory_order_relaxed);
+    unsampled += buffer.unsampled.load(std::memory_order_relaxed);
+  }
+};
+
 class Registry {
  public:
-  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, and while there is no memory for
-  // one.
+  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, or that there was no memory for.
   ThreadBuffer* current();
 
   // The same, without making one.
@@ -28,7 +45,7 @@ class Registry {
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
 
-  // The event id of that thread's call that is on no stack (leaf_calls.hpp); 0 where there is none, or the thread is gone.
+  // The event id of that thread's call that is on no stack (begin_leaf); 0 where there is none, or the thread is gone.
   uint64_t open_leaf(const ThreadBuffer* buffer);
 
   // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
@@ -42,9 +59,7 @@ class Registry {
   DrainWaker& waker();
 
   void set_buffer_bytes(uint64_t bytes);
-  uint64_t dropped();
-  uint64_t shortened();
-  uint64_t unsampled();
+  NotRecorded not_recorded();
 
   // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's buffer alone.
   void before_fork() { mutex_.lock(); }
@@ -53,13 +68,12 @@ class Registry {
 
  private:
   ThreadBuffer* create();
-  bool keep(ThreadBuffer* buffer);
 
   std::mutex mutex_;
   std::vector<ThreadBuffer*> buffers_;
   std::atomic<uint64_t> next_number_{1};
   uint64_t buffer_bytes_ = 8u << 20;
-  uint64_t retired_dropped_ = 0, retired_shortened_ = 0, retired_unsampled_ = 0;
+  NotRecorded retired_;
 };
 
 Globals& globals();

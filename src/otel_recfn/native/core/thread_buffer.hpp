@@ -1,16 +1,16 @@
 // What a thread that records has: its ring, its stack of open ranges, its name dictionary.
 //
-// Compiled both into the recorder and into the torch observer, which compare the layout (core_api.hpp) before they touch it.
+// Compiled both into the recorder and into the torch observer, which compare the layout (CoreApi) before they touch it.
 #pragma once
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 
-#include "core/drain_waker.hpp"
 #include "core/globals.hpp"
-#include "core/range_begin.hpp"
 #include "core/record.hpp"
-#include "core/task_view.hpp"
 
 namespace recfn {
 
@@ -113,7 +113,7 @@ struct ThreadBuffer {
   uint64_t context_version = 0;
   uint64_t number = 0;
   std::atomic<uint64_t> ordinal{0};  // begins recorded
-  std::atomic<uint64_t> leaf{0};     // the ordinal of an open call that isn't on the stack (leaf_calls.hpp); 0: none
+  std::atomic<uint64_t> leaf{0};     // the ordinal of an open call that isn't on the stack (begin_leaf); 0: none
   uint64_t task = 0;
   ClosedElsewhere closed_elsewhere;  // written by the drain, seldom
   uint32_t profiler = 0;       // the run that this thread was told to work for
@@ -132,7 +132,6 @@ struct ThreadBuffer {
   void* carried = nullptr;          // torch observer: the object in which this thread hands on
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
-  std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance
   std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it
   uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
   SharedByRings* shared = nullptr;
@@ -154,7 +153,7 @@ struct ThreadBuffer {
   // What will be written soon where the ring is at this position now.
   void write_soon_from(uint64_t position) const { write_soon(&words[(position + kWordsAhead) & (capacity - 1)]); }
 
-  void put_text(Text text) {
+  void put_bytes(Text text) {
     for (uint32_t at = 0; at < text.size; at += 8) {
       uint64_t word = 0;
       std::memcpy(&word, text.data + at, text.size - at < 8 ? text.size - at : 8);
@@ -162,11 +161,9 @@ struct ThreadBuffer {
     }
   }
 
-  bool has_room(uint64_t count) {
-    return head + count <= limit || find_room(count);
-  }
+  bool has_room(uint64_t count) { return head + count <= limit || find_room(count); }
 
-  bool find_room(uint64_t count);  // ring_growth.hpp
+  bool find_room(uint64_t count);
 
   // Writes `count` words and publishes them with all that was put before. The members are read once: what is stored into the
   // ring could alias them, as far as the compiler knows.
@@ -187,5 +184,87 @@ inline void set_rest(ThreadBuffer& buffer, Rest reason, bool on) {
   if (!rested) buffer.kept_generation = buffer.generation;
   buffer.generation = rested ? buffer.kept_generation : kNoGeneration;
 }
+
+// A thread's ring begins small and grows when its thread writes faster than the drain reads, so that thousands of quiet threads
+// take little memory, and few busy ones what they need.
+//
+//   position   0 ............ P1 .................... P2 ..........>      (never reused)
+//   ring       small, from 0  | four times as large    | the largest
+//
+// What stands before a position where a larger ring begins stays where it is until the drain has read it, and then goes with its
+// ring. No record lies across such a position, because room is found before a record is begun.
+
+constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;              // of all rings and threads' states
+constexpr uint64_t kMaxGrownBytes = kMaxTotalBytes - (kMaxTotalBytes >> 3);  // what is beyond is left to new threads
+constexpr uint64_t kRingGrowth = 4;
+constexpr uint64_t kSmallestRing = 2048;  // words, where the limit isn't smaller still
+constexpr uint64_t kUsualRing = uint64_t{1} << 20;  // words; where more is allowed it is for drains that come late
+
+// Words of a thread's first ring.
+inline uint64_t first_capacity(uint64_t max_capacity) {
+  max_capacity = std::min(max_capacity, kUsualRing);
+  return std::min(max_capacity, std::max(kSmallestRing, max_capacity / (kRingGrowth * kRingGrowth * kRingGrowth)));
+}
+
+// Zeros, which count as so many bytes; null when there are none, or all threads would have more than `most`.
+inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint64_t counted, uint64_t most) {
+  void* memory = MAP_FAILED;
+  if (total_bytes.fetch_add(counted) + counted <= most) {
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  if (memory != MAP_FAILED) return memory;
+  total_bytes.fetch_sub(counted);
+  return nullptr;
+}
+
+inline uint64_t* map_ring(std::atomic<uint64_t>& total_bytes, uint64_t capacity, uint64_t most) {
+  return static_cast<uint64_t*>(map_memory(total_bytes, capacity * 8, capacity * 8, most));
+}
+
+inline void unmap_ring(std::atomic<uint64_t>& total_bytes, const Ring& ring) {
+  munmap(ring.words, ring.capacity * 8);
+  total_bytes.fetch_sub(ring.capacity * 8);
+}
+
+// Goes on in a larger ring, one in which `count` words fit. False when there is none.
+inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
+  const uint32_t rings = buffer.num_rings.load(std::memory_order_relaxed);
+  uint64_t capacity = buffer.capacity;
+  do {
+    const uint64_t most = buffer.max_capacity.load(std::memory_order_relaxed);
+    if (capacity >= most || rings == kMaxRings) return false;
+    capacity = std::min(capacity * kRingGrowth, most);
+  } while (capacity < count);
+  uint64_t* words = map_ring(buffer.shared->total_bytes, capacity, kMaxGrownBytes);
+  if (words == nullptr) return false;
+  buffer.rings[rings] = {words, capacity, buffer.head};
+  buffer.num_rings.store(rings + 1, std::memory_order_release);
+  buffer.words = words, buffer.capacity = capacity;
+  return true;
+}
+
+// The drain comes by its clock, and is woken when a thread has filled a quarter of what it usually may: once for each position that
+// it has read up to, since it may be on its way.
+[[gnu::noinline]] inline bool ThreadBuffer::find_room(uint64_t count) {
+  const uint64_t read = consumed.load(std::memory_order_acquire);
+  const uint64_t quarter = read + std::min(max_capacity.load(std::memory_order_relaxed), kUsualRing) / 4;
+  if (head + count > quarter && woken_at != read) woken_at = read, shared->waker.wake();
+  const auto end_of_ring = [&] { return std::max(read, rings[num_rings.load(std::memory_order_relaxed) - 1].from) + capacity; };
+  if (head + count > end_of_ring() && !grow_ring(*this, count)) return false;
+  limit = woken_at == read ? end_of_ring() : std::min(end_of_ring(), quarter);
+  return true;
+}
+
+constexpr uint64_t kCoreApiVersion = 14;
+constexpr uint64_t kCoreLayout =
+    kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
+
+// What the recorder hands to the torch observer, a library of its own that is compiled on the user's machine. Both compile
+// begin_end.hpp, so both must see the same structures: `layout` is compared before anything is touched.
+struct CoreApi {
+  uint64_t layout;
+  Globals* globals;
+  ThreadBuffer* (*thread_buffer)();  // the calling thread's; null in a dying thread
+};
 
 }  // namespace recfn

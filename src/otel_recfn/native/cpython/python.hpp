@@ -3,6 +3,218 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <new>
+#include <stdexcept>
+#include <string_view>
+
 #ifdef Py_GIL_DISABLED
 #error "otel-recfn needs a GIL, which guards its state, and this CPython is free-threaded"
 #endif
+
+namespace recfn {
+
+// Memory that runs out, at the functions that Python calls and in what runs inside the program's own calls.
+
+// Does the work; false where there was no memory for it.
+template <typename Work>
+bool had_memory_for(Work work) {
+  try {
+    work();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  } catch (const std::length_error&) {  // more than any memory holds
+    return false;
+  }
+}
+
+// Calls a function that gives an object; memory that is missing is Python's error.
+template <typename Function>
+PyObject* guarded(Function function) {
+  PyObject* result = nullptr;
+  return had_memory_for([&] { result = function(); }) ? result : PyErr_NoMemory();
+}
+
+// Work that needs no Python, without the GIL; and work that does, in threads that may not have it.
+
+// Calls work() without the GIL. False, with the error set, when memory ran out in it.
+template <typename Work>
+bool without_gil(Work work) {
+  bool done = false;
+  Py_BEGIN_ALLOW_THREADS;
+  done = had_memory_for(work);
+  Py_END_ALLOW_THREADS;
+  if (!done) PyErr_NoMemory();
+  return done;
+}
+
+// The same, but keeps the GIL for short work: where other threads compute in Python, it takes 5 ms for each to get it back.
+template <typename Work>
+bool without_gil_if(bool is_long, Work work) {
+  if (is_long) return without_gil(work);
+  const bool done = had_memory_for(work);
+  if (!done) PyErr_NoMemory();
+  return done;
+}
+
+// Python may be used in this scope: the GIL is held, and an exception that the thread was raising is put aside and restored.
+class WithGil {
+ public:
+  WithGil() : gil_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+  ~WithGil() {
+    PyErr_Restore(type_, value_, traceback_);
+    PyGILState_Release(gil_);
+  }
+
+ private:
+  const PyGILState_STATE gil_;
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+};
+
+// Which interpreter a thread runs: taking the GIL in a subinterpreter's thread would wait for ever, or enter the wrong one.
+
+// The state that the calling thread runs now; before CPython 3.12 possibly that of another thread, which holds the GIL.
+inline PyThreadState* running_state() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyThreadState_GetUnchecked();
+#else
+  return _PyThreadState_UncheckedGet();
+#endif
+}
+
+// Whether the calling thread works for a subinterpreter. Needs no GIL.
+inline bool in_subinterpreter() {
+  PyInterpreterState* const main = PyInterpreterState_Main();
+  if (PyInterpreterState_Head() == main) return false;  // the newest stands first: there are no others
+  PyThreadState* const own = PyGILState_GetThisThreadState();
+  if (own != nullptr && PyThreadState_GetInterpreter(own) != main) return true;
+  PyThreadState* const running = running_state();
+  if (running == nullptr || running == own) return false;
+#if PY_VERSION_HEX < 0x030C0000
+  if (running->thread_id != PyThread_get_thread_ident()) return false;
+#endif
+  return PyThreadState_GetInterpreter(running) != main;
+}
+
+// Whether the calling thread may take the GIL: Python knows it, as one of the main interpreter's.
+inline bool python_knows_this_thread() { return PyGILState_GetThisThreadState() != nullptr && !in_subinterpreter(); }
+
+// A reference that is given back when nobody needs it any more.
+
+// Owns a reference, or null, which says that making the object failed.
+struct Made {
+  PyObject* object;
+  explicit Made(PyObject* made) : object(made) {}
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+  ~Made() { Py_XDECREF(object); }
+};
+
+// A reference that its owner, who holds the GIL, drops.
+class Reference {
+ public:
+  Reference() = default;
+  explicit Reference(PyObject* owned) : object_(owned) {}
+  Reference(Reference&& other) noexcept : object_(other.release()) {}
+  Reference& operator=(Reference&& other) noexcept {
+    PyObject* before = object_;
+    object_ = other.release();
+    Py_XDECREF(before);
+    return *this;
+  }
+  ~Reference() { Py_XDECREF(object_); }
+
+  // A reference of its own; null for None.
+  static Reference unless_none(PyObject* object) { return Reference(object == Py_None ? nullptr : Py_NewRef(object)); }
+
+  PyObject* get() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  PyObject* release() {
+    PyObject* object = object_;
+    object_ = nullptr;
+    return object;
+  }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// A string as UTF-8: without a copy where Python holds it already. Lone surrogates, which have no UTF-8, are escaped.
+class Utf8Text {
+ public:
+  // Without a string, or with an error set, the text has no data.
+  explicit Utf8Text(PyObject* string) {
+    Py_ssize_t size = 0;
+    const char* data = string != nullptr ? PyUnicode_AsUTF8AndSize(string, &size) : nullptr;
+    if (data == nullptr && string != nullptr && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+      PyErr_Clear();
+      escaped_ = Reference(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
+      if (escaped_) data = PyBytes_AS_STRING(escaped_.get()), size = PyBytes_GET_SIZE(escaped_.get());
+    }
+    text_ = {data, static_cast<size_t>(size)};
+  }
+
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string_view text_;
+  Reference escaped_;
+};
+
+// What is being raised, put aside and handed on.
+
+// As one object, with its traceback; null where nothing is. Nothing is raised any more.
+inline PyObject* take_raised() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (type == nullptr) return nullptr;
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_DECREF(type);
+  Py_XDECREF(traceback);
+  return value;
+}
+
+inline int raise_taken(void* taken) {
+  auto* raised = static_cast<PyObject*>(taken);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
+  Py_DECREF(raised);
+  return -1;
+}
+
+// An operator can't pass on what was raised in the program while it ran (KeyboardInterrupt, or by another signal handler): the main
+// thread's next Python instruction does. Takes it.
+inline void raise_in_main_thread(PyObject* raised) {
+  if (Py_AddPendingCall(raise_taken, raised) < 0) Py_DECREF(raised);
+}
+
+// An object of Python's that works without the GIL, for one thread at a time: a second one gets an error and doesn't wait, so that
+// a child that is forked meanwhile doesn't wait for ever.
+
+// Who has it is the only one that uses the object.
+class OneUser {
+ public:
+  // `in_use`: the object's, read and written with the GIL. `type`: what it is called in the error.
+  OneUser(bool& in_use, const char* type) : in_use_(in_use), mine_(!in_use) {
+    if (mine_) {
+      in_use_ = true;
+    } else {
+      PyErr_Format(PyExc_RuntimeError, "another thread uses this %s at this moment; let one thread at a time use it", type);
+    }
+  }
+  OneUser(const OneUser&) = delete;
+  OneUser& operator=(const OneUser&) = delete;
+  ~OneUser() {
+    if (mine_) in_use_ = false;
+  }
+
+  explicit operator bool() const { return mine_; }
+
+ private:
+  bool& in_use_;
+  const bool mine_;
+};
+
+}  // namespace recfn

@@ -1,14 +1,88 @@
 // Memory that is all written by whoever asks for it: it is not filled with zeros before. Large blocks of it are used again.
 #pragma once
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <new>
 #include <utility>
 #include <vector>
 
-#include "memory/kept_blocks.hpp"
-
 namespace recfn {
+
+constexpr size_t kLargeBlock = size_t{1} << 14;
+
+// Large blocks of memory, which batches use one after the other. Where the system gets them back in between, it clears and maps
+// their pages anew for each batch, and that takes longer than writing them. From any thread, and without a lock.
+class SpareBlocks {
+ public:
+  // More than kLargeBlock bytes.
+  void* take(size_t bytes) {
+    const size_t size = size_index(bytes);
+    if (size >= kSizes) return ::operator new(bytes);
+    void* block = taken(size);
+    return block != nullptr ? block : ::operator new(bytes_of(size));
+  }
+
+  // `bytes`: as they were asked for.
+  void give_back(void* block, size_t bytes) noexcept {
+    if (!kept(block, size_index(bytes))) return ::operator delete(block);
+    if (!wanted_.load()) free_all();  // they ceased to be wanted meanwhile
+  }
+
+  // Whether blocks that are given back are kept: 48 MiB at most, after which all are freed and it begins anew, so that sizes that
+  // nobody asks for any more don't stay; and 64 of a size.
+  void keep(bool wanted) noexcept {
+    wanted_.store(wanted);
+    if (!wanted) free_all();
+  }
+
+ private:
+  static constexpr size_t kMostBytes = size_t{48} << 20;
+  static constexpr size_t kSizes = 10;  // each twice the one before
+
+  static constexpr size_t bytes_of(size_t size) { return (2 * kLargeBlock) << size; }
+
+  // kSizes where it is larger than all of them.
+  static size_t size_index(size_t bytes) {
+    size_t size = 0;
+    while (size < kSizes && bytes_of(size) < bytes) ++size;
+    return size;
+  }
+
+  void* taken(size_t size) noexcept {
+    for (std::atomic<void*>& place : blocks_[size]) {
+      void* block = place.load() != nullptr ? place.exchange(nullptr) : nullptr;
+      if (block == nullptr) continue;
+      bytes_.fetch_sub(bytes_of(size));
+      return block;
+    }
+    return nullptr;
+  }
+
+  bool kept(void* block, size_t size) noexcept {
+    if (size >= kSizes || !wanted_.load()) return false;
+    if (bytes_.fetch_add(bytes_of(size)) + bytes_of(size) > kMostBytes) free_all();
+    for (std::atomic<void*>& place : blocks_[size]) {
+      void* none = nullptr;
+      if (bytes_.load() <= kMostBytes && place.compare_exchange_strong(none, block)) return true;
+    }
+    bytes_.fetch_sub(bytes_of(size));
+    return false;
+  }
+
+  void free_all() noexcept {
+    for (size_t size = 0; size < kSizes; ++size) {
+      while (void* block = taken(size)) ::operator delete(block);
+    }
+  }
+
+  std::atomic<bool> wanted_{false};
+  std::atomic<size_t> bytes_{0};
+  std::array<std::array<std::atomic<void*>, 64>, kSizes> blocks_{};
+};
+
+inline SpareBlocks spare_blocks;
 
 template <typename T>
 struct Unfilled : std::allocator<T> {
@@ -19,11 +93,11 @@ struct Unfilled : std::allocator<T> {
 
   T* allocate(size_t items) {
     if (!is_large(items)) return std::allocator<T>::allocate(items);
-    return static_cast<T*>(take_block(items * sizeof(T)));
+    return static_cast<T*>(spare_blocks.take(items * sizeof(T)));
   }
   void deallocate(T* first, size_t items) noexcept {
     if (!is_large(items)) return std::allocator<T>::deallocate(first, items);
-    give_back_block(first, items * sizeof(T));
+    spare_blocks.give_back(first, items * sizeof(T));
   }
 
   template <typename Item>

@@ -56,11 +56,6 @@ enum Extra : uint32_t {
   kMemoryExtra = 8,
 };
 
-enum TrackKind : uint64_t {
-  kThreadTrack = 0,
-  kStreamTrack = 1,
-};
-
 enum RecordScope : uint32_t {
   kFunctionScope = 0,
   kBackwardFunctionScope = 1,

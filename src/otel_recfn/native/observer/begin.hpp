@@ -2,18 +2,97 @@
 #pragma once
 #include <ATen/record_function.h>
 
+#include <cstdio>
 #include <cstring>
 #include <string>
 
-#include "core/utf8.hpp"
-#include "observer/flops.hpp"
-#include "observer/input_shapes.hpp"
-#include "observer/input_words.hpp"
-#include "observer/observer_thread.hpp"
-#include "observer/operator_stack.hpp"
-#include "pytorch/range_details.hpp"
+#if __has_include(<torch/csrc/jit/runtime/interpreter.h>)
+#include <torch/csrc/jit/runtime/interpreter.h>
+#endif
+
+#include "core/record.hpp"
+#include "observer/inputs.hpp"
+#include "observer/launch.hpp"
+#include "pytorch/features.hpp"
+
+namespace recfn::stand_ins::jit_names {
+
+Absent currentCallstack();
+
+}  // namespace recfn::stand_ins::jit_names
+
+namespace torch::jit {
+using namespace recfn::stand_ins::jit_names;
+}
 
 namespace recfn {
+
+// The call stack that led to an operator: TorchScript's where its interpreter runs, else Python's.
+
+using TorchscriptFrames = decltype(torch::jit::currentCallstack());
+
+inline constexpr auto place_of = [](const auto& frame) -> decltype(frame.range.file_line_col()) {
+  return frame.range.file_line_col();
+};
+
+// A frame's `filename` is the name of its function.
+inline constexpr auto function_of = [](const auto& frame) -> decltype(frame.filename.c_str()) { return frame.filename.c_str(); };
+
+constexpr bool kHasTorchscriptStack = compiles<TorchscriptFrames&>([](auto& frames) -> decltype(
+    std::string(std::get<0>(*place_of(*frames.begin()))), size_t{std::get<1>(*place_of(*frames.begin()))},
+    function_of(*frames.begin()), void()) {});
+
+// As python_stack.hpp writes it: "file(line): function" a line, innermost first, whole lines only. Returns the bytes written.
+template <typename Frames>
+uint32_t write_frames(const Frames& frames, char* text, uint32_t size) {
+  uint32_t used = 0;
+  for (const auto& frame : frames) {  // innermost first
+    const auto place = place_of(frame);
+    if (!place) continue;
+    const std::string& file = std::get<0>(*place);
+    const size_t line = std::get<1>(*place);
+    const int wanted = std::snprintf(text + used, size - used, "%s(%zu): %s\n", file.c_str(), line, function_of(frame));
+    if (wanted <= 0 || static_cast<uint32_t>(wanted) >= size - used) break;
+    used += static_cast<uint32_t>(wanted);
+  }
+  return used > 0 ? used - 1 : 0;  // without the last line's end
+}
+
+template <bool kFound = kHasTorchscriptStack>
+uint32_t torchscript_stack(char* text, uint32_t size) {
+  if constexpr (kFound) {
+    return write_frames(torch::jit::currentCallstack(), text, size);
+  } else {
+    return 0;
+  }
+}
+
+// How many frames the interpreter has in the calling thread; as if there were none where PyTorch doesn't tell.
+template <typename Frames>
+uint64_t count_frames(const Frames& frames) {
+  return frames.size();
+}
+
+template <bool kFound = kHasTorchscriptStack>
+uint64_t count_torchscript_frames() {
+  try {
+    if constexpr (kFound) return count_frames(torch::jit::currentCallstack());
+  } catch (...) {  // no memory
+  }
+  return 0;
+}
+
+// No text where that throws. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.
+inline uint32_t operator_stack(const Globals& globals, char* text, uint32_t size) {
+  try {
+    const uint32_t used = torchscript_stack(text, size);
+    const auto read_python = globals.read_stack.load(std::memory_order_relaxed);
+    return used != 0 || read_python == nullptr ? used : read_python(text, size);
+  } catch (...) {
+    return 0;
+  }
+}
+
 namespace {
 
 C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
@@ -67,10 +146,10 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   if (kInputs && (wanted & kFlopsExtra) != 0) {
     rare.flops = flops_or_0(fn);
     told = words_or_none(fn);
-    if (told.size() <= kMaxShapesBytes) rare.words_text = {told.data(), static_cast<uint32_t>(told.size())};
+    if (told.size() <= kMaxShapesBytes) rare.texts[kWordsText] = {told.data(), static_cast<uint32_t>(told.size())};
   }
   const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
-  if ((wanted & kStackExtra) != 0 && !backward) rare.stack = {stack, operator_stack(*shared, stack, sizeof stack)};
+  if ((wanted & kStackExtra) != 0 && !backward) rare.texts[kCallStack] = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();
   rare.shape_words = words.size();
   Begin range = begin_of(fn);

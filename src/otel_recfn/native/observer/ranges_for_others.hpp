@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "pytorch/features.hpp"
-#include "pytorch/range_details.hpp"
 
 namespace recfn::stand_ins::at_names {
 

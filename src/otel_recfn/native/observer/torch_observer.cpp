@@ -18,14 +18,11 @@
 #include <string>
 
 #include "observer/begin.hpp"
-#include "observer/gpu_times.hpp"
+#include "observer/memory.hpp"
 #include "observer/launch.hpp"
-#include "observer/memory_slot.hpp"
-#include "observer/observer_thread.hpp"
-#include "observer/profiler_marker.hpp"
 #include "observer/ranges_for_others.hpp"
-#include "pytorch/callback_list.hpp"
-#include "pytorch/range_details.hpp"
+#include "pytorch/callback_lists.hpp"
+#include "pytorch/features.hpp"
 
 #define RECFN_EXPORT extern "C" __attribute__((visibility("default")))
 

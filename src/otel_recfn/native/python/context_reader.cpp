@@ -1,9 +1,7 @@
 #include "python/context_reader.hpp"
 
 #include "core/registry.hpp"
-#include "cpython/gil.hpp"
-#include "cpython/interpreters.hpp"
-#include "cpython/raised.hpp"
+#include "cpython/python.hpp"
 #include "python/launches.hpp"
 #include "python/task_entries.hpp"
 #include "python/watched_calls.hpp"

@@ -6,9 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "cpython/gil.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/interpreters.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 

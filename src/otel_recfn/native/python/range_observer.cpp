@@ -1,12 +1,12 @@
 #include "python/range_observer.hpp"
 
-#include "core/fast_tls.hpp"
+#include "core/globals.hpp"
 #include "core/registry.hpp"
 
 namespace recfn {
 namespace {
 
-PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see ranges/async_range.py
+PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/ranges.py
 uint64_t observer_version = 0;
 
 // Of the calling thread; they count while `version` is the observer's.

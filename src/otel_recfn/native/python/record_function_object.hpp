@@ -10,7 +10,7 @@
 
 namespace recfn {
 
-// The rarely used parts are written in Python (ranges/, support/failures.py); recording/recorder.py sets them once.
+// The rarely used parts are written in Python (recording/ranges.py, support/texts.py); recording/recorder.py sets them once.
 struct RecordFunctionHelpers {
   PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *arguments = nullptr;
 };
@@ -33,7 +33,7 @@ struct RecordFunctionObject {
   PyObject* name;
   PyObject* args;
   PyObject* code;                 // a str: what it decorates; null where nothing
-  PyObject* entered_async;        // ranges/async_range.py keeps here what __aexit__ needs
+  PyObject* entered_async;        // recording/ranges.py keeps here what __aexit__ needs
   uint32_t entered;               // how often it is entered and not left
   RangeEntry newest;                   // of these
   std::vector<RangeEntry>* earlier;    // the others: the object is entered again while open, or shared by threads
@@ -43,7 +43,7 @@ inline RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<
 
 extern RecordFunctionHelpers record_function_helpers;
 
-// The arguments of a vectorcall that is not the usual one, as a tuple; ranges/signatures.py says what they may be.
+// The arguments of a vectorcall that is not the usual one, as a tuple; recording/signatures.py says what they may be.
 [[gnu::noinline]] PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords);
 
 // The methods, and what the bound ones call.

@@ -5,8 +5,7 @@
 #include <iterator>
 
 #include "core/registry.hpp"
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 #include "python/python_stack.hpp"
 #include "python/range_observer.hpp"
 #include "python/text.hpp"
@@ -33,15 +32,15 @@ RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   char stack[kMaxStackBytes];
   const Utf8 code(range.code, kMaxNameBytes);
   RarePrelude rare;
-  rare.stack = {stack, python_stack(stack, sizeof stack)};
-  rare.code = code.text();
+  rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
+  rare.texts[kCalledCode] = code.text();
   return begin_named(range.name, &rare);
 }
 
 [[gnu::noinline]] RangeEntry begin_with_code(const RecordFunctionObject& range) {
   const Utf8 code(range.code, kMaxNameBytes);
   RarePrelude rare;
-  rare.code = code.text();
+  rare.texts[kCalledCode] = code.text();
   return begin_named(range.name, &rare);
 }
 

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "cpython/made.hpp"
+#include "cpython/python.hpp"
 #include "python/record_function_object.hpp"
 
 namespace recfn {

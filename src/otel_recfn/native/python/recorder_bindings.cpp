@@ -3,8 +3,8 @@
 
 #include <mutex>
 
-#include "core/core_api.hpp"
-#include "cpython/gil.hpp"
+#include "core/thread_buffer.hpp"
+#include "cpython/python.hpp"
 #include "drain/drain.hpp"
 #include "drain/node_ids.hpp"
 #include "python/python_stack.hpp"
@@ -84,8 +84,6 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
 
 PyObject* thread_enabled(PyObject*, PyObject*) { return PyBool_FromLong(is_thread_enabled(registry().existing())); }
 
-PyObject* new_track(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(registry().new_number()); }
-
 PyObject* current_thread_id(PyObject*, PyObject*) {
   if (const auto logical_id = globals().logical_thread_id.load()) return PyLong_FromUnsignedLongLong(logical_id());
   return PyLong_FromUnsignedLongLong(registry().thread_number());
@@ -135,7 +133,6 @@ PyMethodDef recorder_functions[] = {
     {"profiler", profiler_of_thread, METH_NOARGS, "profiler() -> the run that this thread works for, or 0"},
     {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
     {"thread_enabled", thread_enabled, METH_NOARGS, "thread_enabled() -> what set_thread_enabled, or PyTorch, says"},
-    {"new_track", new_track, METH_NOARGS, "new_track() -> a thread number that no thread has"},
     {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},
     {"set_default_node_id", set_default_node_id, METH_VARARGS, "set_default_node_id(node_id): of this process"},
     {"default_node_id", default_node_id, METH_NOARGS, "default_node_id() -> of this process, or -1"},

@@ -1,7 +1,5 @@
 #include "python/task_contexts.hpp"
 
-#include "cpython/guarded.hpp"
-#include "cpython/made.hpp"
 #include "cpython/python.hpp"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/range_parent.hpp"
-#include "cpython/guarded.hpp"
+#include "cpython/python.hpp"
 #include "python/launches.hpp"
 #include "python/task_chain.hpp"
 #include "python/task_contexts.hpp"

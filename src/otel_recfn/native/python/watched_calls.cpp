@@ -1,7 +1,6 @@
 #include "python/watched_calls.hpp"
 
-#include "cpython/made.hpp"
-#include "cpython/raised.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 namespace {

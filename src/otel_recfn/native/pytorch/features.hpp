@@ -6,8 +6,11 @@
 //
 // What each detail is for, and what is lost without it: pytorch/details.py.
 #pragma once
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <string>
 #include <type_traits>
@@ -42,6 +45,55 @@ std::string told(const Feature (&... lists)[Counts]) {
   };
   (std::for_each(std::begin(lists), std::end(lists), tell), ...);
   return text;
+}
+
+// The details of a range that a RecordFunction tells, each looked up by itself: `read_or` gives a value where it is missing.
+
+#define RECFN_DETAIL(NAME, ...) inline constexpr auto NAME = [](const auto& range) -> decltype(__VA_ARGS__) { return __VA_ARGS__; }
+
+namespace details {
+
+RECFN_DETAIL(forward_thread_id, uint64_t{range.forwardThreadId()});
+RECFN_DETAIL(debug_handle, int64_t{range.debugHandle()});
+RECFN_DETAIL(is_async, bool{range.isAsync()});
+RECFN_DETAIL(is_nccl_meta, bool{range.isNcclMeta()});
+// PyTorch raises an internal error where anything else is asked.
+RECFN_DETAIL(is_out_variant, range.scope() == decltype(range.scope())::STATIC_RUNTIME_OP && range.isStaticRuntimeOutVariant());
+RECFN_DETAIL(inputs, range.inputs());
+RECFN_DETAIL(kwinputs, range.kwinputs());
+RECFN_DETAIL(outputs, range.outputs());
+RECFN_DETAIL(num_inputs, size_t{range.num_inputs()});
+RECFN_DETAIL(num_outputs, size_t{range.num_outputs()});
+RECFN_DETAIL(needs_inputs, bool{range.needsInputs()});
+RECFN_DETAIL(needs_outputs, bool{range.needsOutputs()});
+RECFN_DETAIL(is_active, bool{range.isActive()});
+RECFN_DETAIL(operator_name, range.operator_name());
+RECFN_DETAIL(operator_schema, range.operator_schema());
+
+}  // namespace details
+
+#undef RECFN_DETAIL
+
+template <typename Read>
+constexpr bool kTold = kCallable<Read, const at::RecordFunction&>;
+
+// Those that the observer and the callbacks both read.
+inline constexpr Feature kRangeFeatures[] = {
+    {"forward_thread_id", kTold<decltype(details::forward_thread_id)>},
+    {"debug_handle", kTold<decltype(details::debug_handle)>},
+    {"async", kTold<decltype(details::is_async)>},
+    {"nccl_meta", kTold<decltype(details::is_nccl_meta)>},
+    {"static_runtime", kTold<decltype(details::is_out_variant)>},
+};
+
+// The detail, or `otherwise` where this PyTorch doesn't tell it.
+template <typename Read, typename Value>
+C10_ALWAYS_INLINE Value read_or(const Read& read, const at::RecordFunction& range, Value otherwise) {
+  if constexpr (kTold<Read>) {
+    return read(range);
+  } else {
+    return otherwise;
+  }
 }
 
 }  // namespace recfn

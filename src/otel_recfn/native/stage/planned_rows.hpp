@@ -1,14 +1,56 @@
 // Which rows of a batch become spans, in which order, and in which unit.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "memory/unfilled.hpp"
-#include "stage/open_units.hpp"
-#include "stage/stage_rows.hpp"
+#include "model/events.hpp"
+#include "stage/unit.hpp"
 
 namespace recfn::stage {
+
+// Outermost ranges that were announced and have not come yet.
+class OpenOutermost {
+ public:
+  // But for the program's steps.
+  void note(const AnnouncedRows& announced) {
+    for (Py_ssize_t at = 0; at < announced.size(); ++at) {
+      const uint64_t event_id = announced.event_id[at];
+      if (announced.source[at] == kStepSource || event_id == 0 || open_.find(event_id) != nullptr) continue;
+      open_.insert({event_id, false});
+    }
+  }
+
+  // Whether it is open. Spans below it were handed on: it has to be a span when it comes.
+  bool owe(uint64_t event_id) {
+    OfId<bool>* const found = open_.find(event_id);
+    if (found == nullptr) return false;
+    owed_ += found->value ? 0 : 1;
+    return found->value = true;
+  }
+
+  bool is_owed(uint64_t event_id) {
+    if (owed_ == 0) return false;
+    const OfId<bool>* const found = open_.find(event_id);
+    return found != nullptr && found->value;
+  }
+
+  // Those that have come.
+  void forget(const BatchRows& rows) {
+    for (Py_ssize_t row = 0; row < rows.size() && open_.size() != 0; ++row) {
+      OfId<bool>* const found = rows.is_outermost(row) ? open_.find(rows.event_id[row]) : nullptr;
+      if (found == nullptr) continue;
+      owed_ -= found->value ? 1 : 0;
+      open_.erase(found);
+    }
+  }
+
+ private:
+  IdTable<OfId<bool>> open_;  // true for those that are owed
+  size_t owed_ = 0;
+};
 
 // What a batch tells of one unit: a row of a table for Python.
 struct UnitInBatch {
@@ -25,7 +67,21 @@ class PlannedRows {
       : rows_(batch.rows), announced_(batch.announced), known_(batch.known), in_order_(batch.in_order), open_units_(open_units),
         of_context_(batch.known.contexts.size(), kNone) {}
 
-  void plan();
+  void plan() {
+    count_begun();
+    const auto size = static_cast<size_t>(rows_.size());
+    row.resize(size), parent.resize(size), unit.resize(size);
+    const UnfilledVector<int64_t> order = in_order_ || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
+    for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
+      const auto at = order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
+      uint32_t of = kNone;
+      const Fate fate = fate_of(at, &of);
+      ++fates[fate];
+      if (fate >= kInSpan) add(at, of);
+    }
+    row.resize(planned_), parent.resize(planned_), unit.resize(planned_);
+    for (OpenUnit* each : open) each->in_batch = kNone;
+  }
 
   UnfilledVector<int64_t> row;
   UnfilledVector<uint64_t> parent;  // the event id of the range that its span is a child of; 0: of the span above
@@ -37,14 +93,80 @@ class PlannedRows {
  private:
   static constexpr uint32_t kNone = OpenUnit::kNone;
 
-  void count_begun();
-  bool cross() const;
-  UnfilledVector<int64_t> order_of_ends() const;
-  Fate fate_of(Py_ssize_t at, uint32_t* unit);
-  void add(Py_ssize_t at, uint32_t unit);
-  uint32_t unit_of_context(uint32_t context);
-  uint32_t unit_of_root(uint64_t root);
-  uint32_t unit_below(const SpanAbove& above, int64_t context, uint64_t root);
+  // Steps have a span of the program's, which isn't below itself.
+  void count_begun() {
+    for (Py_ssize_t at = 0; at < announced_.size(); ++at) {
+      if (announced_.source[at] == kStepSource || known_.contexts[announced_.context[at]].fate != kInSpan) continue;
+      ++units[unit_of_context(announced_.context[at])].begun;
+    }
+  }
+
+  // A drain reads one thread after the other. So a range may stand before one of another thread that lies in it.
+  bool cross() const {
+    bool ordered = true;
+    for (Py_ssize_t at = 1; at < rows_.size() && ordered; ++at) ordered = rows_.end_ns[at] >= rows_.end_ns[at - 1];
+    if (ordered) return false;
+    for (Py_ssize_t at = 0; at < rows_.size(); ++at) {
+      if (rows_.parent[at] != 0 && ((rows_.parent[at] ^ rows_.event_id[at]) >> kOrdinalBits) != 0) return true;
+    }
+    return false;
+  }
+
+  UnfilledVector<int64_t> order_of_ends() const {
+    UnfilledVector<int64_t> order(static_cast<size_t>(rows_.size()));
+    for (size_t at = 0; at < order.size(); ++at) order[at] = static_cast<int64_t>(at);
+    const auto ended_before = [this](int64_t one, int64_t other) { return rows_.end_ns[one] < rows_.end_ns[other]; };
+    std::stable_sort(order.begin(), order.end(), ended_before);
+    return order;
+  }
+
+  Fate fate_of(Py_ssize_t at, uint32_t* of) {
+    const uint32_t context = rows_.context[at];
+    const ContextRow& around = known_.contexts[context];
+    if (rows_.kind[at] != kRangeEvent) return kOtherKind;
+    if (around.fate == kInSpan) {
+      if (rows_.source[at] == kStepSource && around.of_step != 0 && rows_.parent[at] == 0) return kOtherKind;
+      *of = unit_of_context(context);
+    } else if (around.fate == kRootless) {
+      *of = unit_of_root(rows_.root[at]);
+      if (*of == kNone) return kUnsampled;
+    }
+    return static_cast<Fate>(around.fate);
+  }
+
+  void add(Py_ssize_t at, uint32_t of) {
+    const uint64_t around = rows_.parent[at];
+    const bool in_step = known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
+    row[planned_] = at, unit[planned_] = of;
+    parent[planned_++] = in_step ? 0 : around;  // the step's span is the program's
+    UnitInBatch& told = units[of];
+    ++told.rows;
+    told.first_ns = std::min(told.first_ns, rows_.start_ns[at]), told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);
+    told.outermost += around == 0 ? 1 : 0, told.failed += (rows_.flags[at] & kError) != 0 ? 1 : 0;
+  }
+
+  uint32_t unit_of_context(uint32_t context) {
+    uint32_t& known = of_context_[context];
+    if (known == kNone) known = unit_below(known_.contexts[context].above, context, 0);
+    return known;
+  }
+
+  uint32_t unit_of_root(uint64_t root) {
+    if (root == last_root_ && root != 0) return of_last_root_;
+    const SpanAbove* const above = known_.root(root);
+    last_root_ = root;
+    return of_last_root_ = above == nullptr ? kNone : unit_below(*above, -1, root);
+  }
+
+  uint32_t unit_below(const SpanAbove& above, int64_t context, uint64_t root) {
+    OpenUnit& unit = open_units_.below(above);
+    if (unit.in_batch == kNone) {
+      unit.in_batch = static_cast<uint32_t>(units.size());
+      units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0});
+      open.push_back(&unit);
+    }
+    return unit.in_batch;
+  }
 
   const BatchRows& rows_;
   const AnnouncedRows& announced_;

@@ -5,16 +5,18 @@
 //
 // For one thread at a time, without Python. Where it finds no memory, it isn't to be used any more.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "columns/table_view.hpp"
-#include "stage/linked_spans.hpp"
-#include "stage/open_units.hpp"
-#include "stage/outermost.hpp"
+#include "model/events.hpp"
+#include "model/span_id.hpp"
+#include "model/wrapping.hpp"
+#include "stage/links.hpp"
 #include "stage/planned_rows.hpp"
-#include "stage/stage_rows.hpp"
+#include "stage/unit.hpp"
 #include "stage/unit_told.hpp"
 
 namespace recfn::stage {
@@ -24,22 +26,107 @@ class Stage {
   explicit Stage(const Limits& limits) : units_(limits) {}
 
   // What its rows come to. They wait for the end of their units.
-  PlannedRows add(const ToAdd& batch);
-  // The same, but each is a span of its own.
-  PlannedRows plan(const ToAdd& batch);
-  // Where the rows of what was planned last lead, to spans of ranges by their event ids; none where no row leads anywhere.
-  UnfilledVector<LinkRow> links_of(const PlannedRows& planned, uint64_t key, std::vector<TraceRow>& traces);
+  PlannedRows add(const ToAdd& batch) {
+    PlannedRows rows = planned(batch);
+    fold(batch, rows);
+    outermost_.forget(batch.rows);
+    if (linked_.has_many()) kept();
+    return rows;
+  }
 
-  Decided decide(const TableView<const UnitToDecide>& wanted, uint64_t key);
+  // The same, but each is a span of its own.
+  PlannedRows plan(const ToAdd& batch) {
+    PlannedRows rows = planned(batch);
+    outermost_.forget(batch.rows);
+    for (const UnitInBatch& unit : rows.units) units_.forget(unit.above);
+    return rows;
+  }
+
+  // Where the rows of what was planned last lead, to spans of ranges by their event ids; none where no row leads anywhere.
+  UnfilledVector<LinkRow> links_of(const PlannedRows& planned, uint64_t key, std::vector<TraceRow>& traces) {
+    const std::vector<RowLink> found = linked_.take();
+    UnfilledVector<LinkRow> links;
+    if (found.empty()) return links;
+    const int64_t first_row = next_row_ - static_cast<int64_t>(planned.row.size());
+    links.resize(planned.row.size(), {0, kNoTrace});
+    for (const RowLink& link : found) {
+      links[static_cast<size_t>(link.row - first_row)] = {span_id_of(link.event_id, key), place_of(link.above, traces)};
+    }
+    return links;
+  }
+
+  Decided decide(const TableView<const UnitToDecide>& wanted, uint64_t key) {
+    Decided decided;
+    UnitTeller teller(key, linked_.telling(), decided);
+    for (size_t place = 0; place < wanted.size(); ++place) {
+      const UnitToDecide& one = wanted[place];
+      OpenUnit* const unit = units_.find(one.above);
+      if (unit == nullptr) continue;
+      unit->ranges.decide(one.budget, one.least_ns());
+      teller.tell(unit->ranges, one, static_cast<uint32_t>(place));  // at once: its paths are in the cache yet
+      if (one.goes_on != 0) {
+        unit->ranges.begin_next_part();
+      } else {
+        units_.forget(one.above);
+      }
+    }
+    decided.summaries.append(decided.further);
+    for (KeptRow& kept : decided.kept) kept.link = link_of(kept.row, decided.traces);
+    return decided;
+  }
+
   // The numbers of the rows that may be kept yet, in ascending order.
-  std::vector<int64_t> kept();
+  std::vector<int64_t> kept() {
+    std::vector<int64_t> rows = units_.kept();
+    linked_.keep(rows);
+    return rows;
+  }
+
   // Whether the outermost range is open, in which what was handed on lies: it will be a span when it comes.
   bool owe(uint64_t event_id) { return outermost_.owe(event_id); }
 
  private:
-  PlannedRows planned(const ToAdd& batch);
-  void fold(const ToAdd& batch, const PlannedRows& planned);
-  LinkRow link_of(int64_t row, std::vector<TraceRow>& traces);
+  static uint32_t place_of(const SpanAbove& above, std::vector<TraceRow>& traces) {
+    for (size_t place = traces.size(); place-- > 0;) {  // most links lead into the same trace
+      if (traces[place].low == above.trace_low && traces[place].high == above.trace_high) return static_cast<uint32_t>(place);
+    }
+    traces.push_back({above.trace_high, above.trace_low});
+    return static_cast<uint32_t>(traces.size() - 1);
+  }
+
+  PlannedRows planned(const ToAdd& batch) {
+    outermost_.note(batch.announced);
+    PlannedRows rows(batch, units_);
+    rows.plan();
+    linked_.add(batch, rows, next_row_);
+    next_row_ += static_cast<int64_t>(rows.row.size());
+    return rows;
+  }
+
+  void fold(const ToAdd& batch, const PlannedRows& planned) {
+    const BatchRows& rows = batch.rows;
+    const auto first_row = next_row_ - static_cast<int64_t>(planned.row.size());
+    for (size_t at = 0; at < planned.row.size(); ++at) {
+      const auto row = static_cast<Py_ssize_t>(planned.row[at]);
+      const int64_t start_ns = rows.start_ns[row], duration_ns = wrapped_difference(rows.end_ns[row], start_ns);
+      const uint64_t event_id = rows.event_id[row];
+      uint32_t flags = rows.flags[row];
+      // What was open when recording ended counts as shown: only an end says whether it was.
+      if ((flags & kPartial) != 0 || outermost_.is_owed(event_id)) flags |= kShown;
+      if (rows.sequence_nr[row] >= 0 && !rows.is_of_backward(row)) flags |= kLinkable;
+      const uint32_t name = batch.known.names[static_cast<Py_ssize_t>(rows.name[row])];
+      planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add({event_id, planned.parent[at], start_ns,
+                                                                       std::max<int64_t>(0, duration_ns), name, flags,
+                                                                       first_row + static_cast<int64_t>(at)});
+    }
+  }
+
+  LinkRow link_of(int64_t row, std::vector<TraceRow>& traces) {
+    const RowLink* const link = linked_.find(row);
+    if (link == nullptr) return {0, kNoTrace};
+    const uint64_t telling = linked_.telling().find(link->event_id);
+    return {telling != 0 ? telling : link->above.span_id, place_of(link->above, traces)};
+  }
 
   OpenUnits units_;
   OpenOutermost outermost_;

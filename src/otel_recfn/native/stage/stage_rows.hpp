@@ -1,5 +1,6 @@
 // What a stage reads: the columns of a batch, and what Python knows of its contexts, outermost ranges and threads.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -43,7 +44,11 @@ struct Surroundings {
   ColumnView<uint32_t> names;    // the stage's numbers, by the batch's
 
   // Null where it is none of them.
-  const SpanAbove* root(uint64_t event_id) const;
+  const SpanAbove* root(uint64_t event_id) const {
+    const auto is_before = [](const RootRow& one, uint64_t id) { return one.event_id < id; };
+    const RootRow* const found = std::lower_bound(roots.begin(), roots.end(), event_id, is_before);
+    return found != roots.end() && found->event_id == event_id ? &found->above : nullptr;
+  }
 };
 
 struct BatchRows {
@@ -52,12 +57,18 @@ struct BatchRows {
   ColumnView<uint32_t> name, thread, context, flags;
   ColumnView<uint8_t> kind, scope, source;
 
-  bool take(PyObject* batch);
+  bool take(PyObject* batch) {
+    return event_id.take(batch, "event_id") && parent.take(batch, "parent") && root.take(batch, "root") &&
+           forward_thread_id.take(batch, "forward_thread_id") && start_ns.take(batch, "start_ns") &&
+           end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && name.take(batch, "name") &&
+           thread.take(batch, "thread") && context.take(batch, "context") && flags.take(batch, "flags") &&
+           kind.take(batch, "kind") && scope.take(batch, "scope") && source.take(batch, "source") &&
+           equally_long({event_id.size(), parent.size(), root.size(), forward_thread_id.size(), start_ns.size(), end_ns.size(),
+                         sequence_nr.size(), name.size(), thread.size(), context.size(), flags.size(), kind.size(), scope.size(),
+                         source.size()});
+  }
+
   Py_ssize_t size() const { return event_id.size(); }
-  // Whether all that rows index is there; an IndexError is set where it isn't.
-  bool index(const Surroundings& known) const;
-  // The same of their tracks alone, of which there are so many.
-  bool have_tracks(Py_ssize_t tracks) const;
 
   bool is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeEvent; }
   bool is_of_backward(Py_ssize_t row) const { return scope[row] == kBackwardFunctionScope; }
@@ -78,10 +89,22 @@ struct AnnouncedRows {
   ColumnView<uint64_t> event_id;
   ColumnView<uint32_t> context;
 
-  bool take(PyObject* source, PyObject* event_id, PyObject* context);
+  bool take(PyObject* source_column, PyObject* event_ids, PyObject* contexts) {
+    return source.take(source_column, "source", nullptr) && event_id.take(event_ids, "event_id", nullptr) &&
+           context.take(contexts, "context", nullptr) && equally_long({source.size(), event_id.size(), context.size()});
+  }
+
   Py_ssize_t size() const { return source.size(); }
-  bool index(const Surroundings& known) const;
 };
+
+// Whether all that so many rows index is there; an IndexError is set where it isn't.
+template <typename Knows>
+bool all_known(Py_ssize_t rows, Knows knows) {
+  Py_ssize_t row = 0;
+  while (row < rows && knows(row)) ++row;
+  if (row < rows) PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its context, thread and name have to be known");
+  return row == rows;
+}
 
 // A batch that is added, as Python gives it.
 struct ToAdd {
@@ -89,6 +112,16 @@ struct ToAdd {
   AnnouncedRows announced;
   Surroundings known;
   bool in_order = false;  // the rows stand in the order in which they ended, or are to be taken as they stand
+
+  bool all_is_known() const {
+    const size_t contexts = known.contexts.size();
+    const auto threads = static_cast<size_t>(known.threads.size()), names = static_cast<size_t>(known.names.size());
+    const auto knows = [&](Py_ssize_t row) {
+      return rows.context[row] < contexts && rows.thread[row] < threads && rows.name[row] < names;
+    };
+    return all_known(rows.size(), knows) &&
+           all_known(announced.size(), [&](Py_ssize_t at) { return announced.context[at] < contexts; });
+  }
 };
 
 }  // namespace recfn::stage

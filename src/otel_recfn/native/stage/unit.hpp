@@ -1,15 +1,15 @@
-// One unit: keeps the longest of its ranges, and folds the others into the nearest kept one around them. Python's
-// `batches/stage.py` says how they rank; `tests/models/folding.py` does the same, to be read.
+// The units that are open. Each keeps the longest of its ranges, and folds the others into the nearest kept one around them.
+// `tests/models/folding.py` does the same, to be read.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "stage/comparison.hpp"
 #include "stage/folded_tree.hpp"
-#include "stage/id_table.hpp"
-#include "stage/pool.hpp"
-#include "stage/range.hpp"
+#include "stage/stage_rows.hpp"
 
 namespace recfn::stage {
 
@@ -30,7 +30,6 @@ struct Awaited {
   uint64_t event_id;
   FoldedTree folded;
   uint64_t order;
-  bool stays;  // for its self time, when its unit's next part begins
 };
 
 // What all units are made of, and what they need while they are compared.
@@ -55,7 +54,13 @@ struct Memory {
 
 class Unit {
  public:
-  Unit(Memory& memory, const Limits& limits);
+  Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {
+    if (memory_.spare_held.empty()) return;
+    held_.swap(memory_.spare_held.back());
+    memory_.spare_held.pop_back();
+    memory_.spare_rows -= held_.capacity();
+  }
+
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
@@ -67,37 +72,196 @@ class Unit {
   }
 
   // The numbers of the rows that may be kept yet.
-  void held(std::vector<int64_t>& rows) const;
+  void held(std::vector<int64_t>& rows) const {
+    for (const Range& one : held_) rows.push_back(one.row);
+  }
+
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
   // Before it is told: folds what is too much, or shorter than `least_ns`.
-  void decide(int64_t budget, int64_t least_ns);
+  void decide(int64_t budget, int64_t least_ns) {
+    const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
+    compare({spans, limits_.budget, least_ns}, false);
+  }
+
   // The places of the ranges that are kept, outermost first, and what is told of them.
-  std::vector<uint32_t> outermost_first() const;
+  std::vector<uint32_t> outermost_first() const {
+    std::vector<uint32_t> order(kept_.size());
+    for (uint32_t place = 0; place < order.size(); ++place) order[place] = place;
+    std::sort(order.begin(), order.end(), [this](uint32_t one, uint32_t other) {
+      if (ranks_below(kept_[other].rank, kept_[one].rank)) return true;
+      return !ranks_below(kept_[one].rank, kept_[other].rank) && one < other;
+    });
+    return order;
+  }
+
   const Range& range(uint32_t place) const { return held_[place]; }
   const Kept& kept(uint32_t place) const { return kept_[place]; }
   // What was folded into the span above the unit.
   const FoldedTree& folded() const { return folded_; }
-  // What was told is forgotten; more will come.
-  void begin_next_part();
-  // The same, before it is forgotten itself: other units use what it was made of.
-  void give_back();
+
+  // What was told is forgotten; more will come. Of ranges that are awaited yet only the self times are remembered.
+  void begin_next_part() {
+    forget_told();
+    std::vector<Awaited*>& stay = memory_.ordered;
+    stay.clear();
+    awaited_.each([&](const OfId<Awaited*>& one) {
+      if (one.value->folded.children_ns != 0 && stay.size() < kMaxAwaited) return stay.push_back(one.value);
+      memory_.awaited.give_back(one.value);
+    });
+    awaited_.clear_places();
+    for (Awaited* one : stay) awaited_.insert({one->event_id, one});
+  }
+
+  // Before it is forgotten itself: other units use what it was made of.
+  void give_back() {
+    forget_told();
+    awaited_.each([this](const OfId<Awaited*>& one) { memory_.awaited.give_back(one.value); });
+    const size_t rows = held_.capacity();
+    const bool fits = rows <= Memory::kMostSpareRows && memory_.spare_rows + rows <= Memory::kMostSpareRowsOfAll;
+    if (!fits || memory_.spare_held.size() >= Memory::kMostSpare) return;
+    memory_.spare_held.push_back(std::move(held_));
+    memory_.spare_rows += rows;
+  }
 
  private:
+  // Of a budget that is too small for all, a quarter is left for sums.
+  static int64_t shown(int64_t rows, int64_t budget) {
+    if (rows <= budget) return budget;
+    return budget <= 0 ? 0 : std::max<int64_t>(0, budget - std::max<int64_t>(1, budget / 4));
+  }
+
   Bounds as_it_goes_on() const { return {limits_.budget, limits_.budget, 0}; }
-  void compare(const Bounds& bounds, bool parents_may_come);
-  Awaited* take_awaited();
-  void await_parents();
-  void place_kept();
-  void fold_others(bool parents_may_come);
-  static void take_time(const Memory::Spot& spot, const Range& around, const Range& one);
-  Memory::Spot fold(const Range& one, const Memory::Spot& around, FoldedTree* into_it);
-  FoldedTree& holder(uint32_t above, const Range& one, bool parents_may_come);
-  void keep_held();
-  Awaited& awaited(uint64_t event_id);
-  void order_awaited();
-  void settle();
-  void note_what_stays();
+
+  void compare(const Bounds& bounds, bool parents_may_come) {
+    memory_.comparison.compare(held_, bounds);
+    memory_.spots.assign(memory_.comparison.size(), {});
+    Awaited* taken = take_awaited();
+    await_parents();
+    if (!parents_may_come) settle();
+    place_kept();
+    fold_others(parents_may_come);
+    keep_held();
+    for (Awaited* next; taken != nullptr; taken = next) {
+      next = taken->next;
+      memory_.awaited.give_back(taken);
+    }
+  }
+
+  // What was awaited and has come now: a list.
+  Awaited* take_awaited() {
+    Awaited* taken = nullptr;
+    for (size_t place = kept_.size(); place < held_.size() && awaited_.size() != 0; ++place) {
+      OfId<Awaited*>* const found = memory_.comparison.is_first(held_, place) ? awaited_.find(held_[place].event_id) : nullptr;
+      if (found == nullptr) continue;
+      Awaited* came = found->value;
+      awaited_.erase(found);
+      memory_.spots[place].tree = &came->folded;
+      came->next = taken, taken = came;
+    }
+    return taken;
+  }
+
+  void await_parents() {
+    if (memory_.comparison.not_here() == 0) return;
+    for (size_t place = kept_.size(); place < held_.size(); ++place) {
+      const Range& one = held_[place];
+      if (memory_.comparison.above(place) != Comparison::kNotHere) continue;
+      if (one.parent >> kOrdinalBits != one.event_id >> kOrdinalBits) continue;
+      FoldedTree& around = awaited(one.parent).folded;
+      around.children_ns = wrapped_sum(around.children_ns, one.duration_ns);
+    }
+  }
+
+  // What was folded into those that are kept goes with them.
+  void place_kept() {
+    const Comparison& all = memory_.comparison;
+    for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
+    memory_.kept.clear();
+    memory_.kept.resize(all.kept().size());
+    size_t next = 0;
+    for (const uint32_t place : all.kept()) {
+      Memory::Spot& spot = memory_.spots[place];
+      const uint32_t above = all.above(place);
+      Kept& kept = memory_.kept[next++];
+      kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, all.rank(held_, place),
+              above < Comparison::kNotHere ? held_[above].event_id : 0};
+      spot.tree = &kept.folded;
+    }
+  }
+
+  // What is around a range comes after it. Where a range is kept, what lies in it lies on no path.
+  void fold_others(bool parents_may_come) {
+    const Comparison& all = memory_.comparison;
+    for (size_t place = held_.size(); place-- > 0;) {
+      const Range& one = held_[place];
+      const uint32_t above = all.above(place);
+      Memory::Spot around{};
+      if (above < Comparison::kNotHere) {
+        around = memory_.spots[above];
+        if (place >= kept_.size()) take_time(around, held_[above], one);
+      }
+      if (all.is_kept(place)) continue;
+      if (around.tree == nullptr) around.tree = &holder(above, one, parents_may_come);
+      memory_.spots[place] = fold(one, around, memory_.spots[place].tree);
+    }
+  }
+
+  // What lies in a range, in its thread, is no time of its own. An asynchronous one has none.
+  static void take_time(const Memory::Spot& spot, const Range& around, const Range& one) {
+    if (around.event_id >> kOrdinalBits != one.event_id >> kOrdinalBits) return;
+    if (spot.path == nullptr) {
+      spot.tree->children_ns = wrapped_sum(spot.tree->children_ns, one.duration_ns);
+    } else if ((around.flags & kOverlapping) == 0) {
+      spot.path->self_ns = wrapped_difference(spot.path->self_ns, one.duration_ns);
+    }
+  }
+
+  Memory::Spot fold(const Range& one, const Memory::Spot& around, FoldedTree* into_it) {
+    const int64_t children_ns = into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
+    const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
+    Path* path = memory_.trees.fold(*around.tree, around.path, one, self_ns);
+    if (into_it != nullptr) memory_.trees.merge(*around.tree, path, *into_it);
+    return {around.tree, path};
+  }
+
+  // What a range that lies in none of the others is folded into.
+  FoldedTree& holder(uint32_t above, const Range& one, bool parents_may_come) {
+    return above == Comparison::kNotHere && parents_may_come ? awaited(one.parent).folded : folded_;
+  }
+
+  void keep_held() {
+    size_t next = 0;
+    for (const uint32_t place : memory_.comparison.kept()) held_[next++] = held_[place];
+    held_.resize(next);
+    waiting_ = 0;
+    kept_.swap(memory_.kept);
+  }
+
+  Awaited& awaited(uint64_t event_id) {
+    if (const OfId<Awaited*>* const found = awaited_.find(event_id)) return *found->value;
+    Awaited* made = memory_.awaited.take();
+    *made = {nullptr, event_id, FoldedTree{}, ++orders_};
+    awaited_.insert({event_id, made});
+    return *made;
+  }
+
+  // What belongs to ranges that haven't come lies directly in the unit.
+  void settle() {
+    std::vector<Awaited*>& all = memory_.ordered;
+    all.clear();
+    awaited_.each([&](const OfId<Awaited*>& one) { all.push_back(one.value); });
+    std::sort(all.begin(), all.end(), [](const Awaited* one, const Awaited* other) { return one->order < other->order; });
+    for (Awaited* one : all) memory_.trees.merge(folded_, nullptr, one->folded);
+  }
+
+  void forget_told() {
+    for (Kept& one : kept_) memory_.trees.give_back(one.folded);
+    memory_.trees.give_back(folded_);
+    awaited_.each([this](const OfId<Awaited*>& one) { memory_.trees.give_back(one.value->folded); });
+    held_.clear(), kept_.clear();
+    rows_ = waiting_ = 0;
+  }
 
   Memory& memory_;
   const Limits limits_;
@@ -107,6 +271,62 @@ class Unit {
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
   IdTable<OfId<Awaited*>> awaited_;
+};
+
+struct OpenUnit {
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  uint32_t in_batch = kNone;  // its place among the units of the batch that is planned
+  Unit ranges;
+
+  OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
+};
+
+// By the span above each.
+class OpenUnits {
+ public:
+  explicit OpenUnits(const Limits& limits) : limits_(limits) {}
+
+  // Begun where there is none.
+  OpenUnit& below(const SpanAbove& above) {
+    return units_.try_emplace(above, memory_, limits_).first->second;
+  }
+
+  // Null where none is open.
+  OpenUnit* find(const SpanAbove& above) {
+    const auto found = units_.find(above);
+    return found == units_.end() ? nullptr : &found->second;
+  }
+
+  void forget(const SpanAbove& above) {
+    const auto found = units_.find(above);
+    if (found == units_.end()) return;
+    found->second.ranges.give_back();
+    units_.erase(found);
+    if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
+  }
+
+  // The numbers of the rows that may be kept yet, in ascending order. A unit's mostly stand together, so that those of all are in
+  // order where units are.
+  std::vector<int64_t> kept() const {
+    std::vector<const Unit*> units;
+    for (const auto& [above, unit] : units_) units.push_back(&unit.ranges);
+    std::sort(units.begin(), units.end(), [](const Unit* one, const Unit* other) { return one->first_row() < other->first_row(); });
+    std::vector<int64_t> rows;
+    for (const Unit* unit : units) unit->held(rows);
+    if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
+    return rows;
+  }
+
+ private:
+  struct Hash {
+    // Scrambled, since a root's span id may be a part of its trace id.
+    size_t operator()(const SpanAbove& above) const { return scrambled(above.span_id) ^ above.trace_low; }
+  };
+
+  const Limits limits_;
+  Memory memory_;  // outlives the units
+  std::unordered_map<SpanAbove, OpenUnit, Hash> units_;
 };
 
 }  // namespace recfn::stage

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, Track
-from otel_recfn.model.events import OVERLAPPING, EventFlag, EventKind, EventSource
-from otel_recfn.model.sources import OPTIMIZER, OPTIMIZER_STEP
+from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, OVERLAPPING, EventFlag, EventKind, EventSource
 
 STEP_NAME = "ProfilerStep"
 IDLE_NS = 1_000_000_000
@@ -181,9 +180,8 @@ def _shifted(before: int, values: Values) -> Values:
 
 def _top_level(batch: Batch) -> NDArray[np.int64]:
     """The threads' own ranges that lie in no other one."""
-    threads = [index for index, track in enumerate(batch.tracks) if track.is_thread]
     is_slice = (batch.kind == EventKind.RANGE) & ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
-    return np.flatnonzero(is_slice & (batch.parent == 0) & is_in(batch.thread, threads))
+    return np.flatnonzero(is_slice & (batch.parent == 0))
 
 
 def _named(batch: Batch, beginning: str) -> list[int]:

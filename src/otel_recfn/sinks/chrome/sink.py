@@ -1,41 +1,32 @@
-"""The Chrome trace sink: which file a process writes, and what becomes of a batch that can't be written.
+"""The sink of a Chrome trace: a bounded queue, and a thread that writes, so that nobody else waits for a disk.
 
-An error that may pass (a full disk, no free descriptor) costs the batches that meet it, which are counted; later batches are
-written behind what the file had before. ``trace_file.py`` says what form the file has.
+    write() ──► queue ──► file thread ──► TraceWriter
+
+What doesn't fit the queue is dropped, the newest first, and counted; with the next batch the writer is told of the gap, because
+it missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
+
+    rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import logging
-import os
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+import threading
+from collections.abc import Mapping
+
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import ROW_BYTES
-from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.background import BackgroundSink
-from otel_recfn.sinks.chrome.python_ids import PythonIds
-from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
-from otel_recfn.sinks.files.followed_path import absolute
-from otel_recfn.sinks.files.process_paths import (
-    cannot_write,
-    check_length,
-    mode_of,
-    passes,
-    path_of_process,
-    paths_beside,
-    tell_path,
-)
-from otel_recfn.sinks.protocol import Sink
-from otel_recfn.support.own_file import FileInUseError
+from otel_recfn.sinks.chrome.writer import TraceWriter
+from otel_recfn.sinks.protocol import NO_MEMORY, Sink
+from otel_recfn.sinks.task_queue import Flush, TaskQueue
+from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.safe_text import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
 
-SUFFIXES = (".json.gz", ".json")
 ROWS_OF_A_BATCH = 64
 """The memory that a batch takes beside its rows, in rows."""
 CLOSE_SHARE = 0.5
@@ -43,193 +34,141 @@ CLOSE_SHARE = 0.5
 
 
 class ChromeTraceSink(Sink):
-    """Writes every batch to a Chrome trace file.
-
-    Where the file is in use by another process, this one writes its own: ``trace.pid<pid>.json`` beside ``trace.json``.
+    """A sink in front of a file.
 
     Args:
-        path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
-        create_now: make the file at once, an empty trace; else with the first event.
-        of_process: processes that are ranks or children have files of their own (``process_paths.py``).
-
-    Raises:
-        SettingError: the suffix is another one, or the file cannot be made, or not be replaced while the program runs.
+        writer: of the file; used by the file thread only.
+        queue_bytes: what may wait. A larger batch is taken when nothing else waits.
     """
 
     name = "chrome_trace"
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        create_now: bool = True,
-        of_process: bool = False,
-    ) -> None:
-        suffix = _checked_suffix(Path(path))
-        asked = self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
-        self.path = path_of_process(asked, suffix) if of_process else asked
-        """Where the trace is written."""
-        self._file: ChromeTraceFile | None = None
-        self._dropped_before: Callable[[], int] = int
-        self._closed = False
-        self._is_failing = False
-        self._failed = 0
-        """Rows in batches that couldn't be written."""
-        if create_now:
-            self._file = self._opened_or_refused()
+    def __init__(self, writer: TraceWriter, queue_bytes: int) -> None:
+        self._writer, self._queue_bytes = writer, queue_bytes
+        self._queue: TaskQueue[Batch] = TaskQueue(max(1, queue_bytes // ROW_BYTES), _rows)
+        self._received = self._dropped = self._written = self._unwritten = 0
+        """Rows: that came, that didn't fit, that the writer took or counted, and for which it found no memory."""
+        self._gap = False
+        """Batches were dropped since the writer was told of a gap last."""
+        self._error: Exception | None = None
+        """What the writer raised: the work has ended with it."""
+        self._told_error = self._told_of_memory = False
+        self._thread = OwnThread(self._run, f"otel-recfn {self.name}")
 
-    def tell_dropped(self, dropped: Callable[[], int]) -> None:
-        """The file says when it is closed how many rows never came here."""
-        self._dropped_before = dropped
-
-    def note_gap(self) -> None:
-        """Batches were lost between the last and the next: no arrow leads from there."""
-        if self._file is not None:
-            self._file.forget_links()
+    def start(self) -> None:
+        """Start the thread; else the first batch does."""
+        with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
+            self._thread.start()
 
     def write(self, batch: Batch) -> None:
-        """Append the batch's events and show them. After an error the file has the events that it had before.
+        """Queue a batch, or drop it.
 
         Raises:
-            OSError: one that will not pass, where somebody else replaced the file for instance. The batch is not counted here.
+            Exception: what the writer raised; the session closes a sink that raises.
         """
-        if self._closed or not (len(batch) or (len(batch.opened) and self._file is not None)):
+        if self._error is not None:
+            self._told_error = True
+            raise self._error
+        if not (len(batch) or batch.opened or batch.long_open is not None):
             return
-        if not self._shows(lambda file: file.append(batch)):
-            self._failed += len(batch)
-
-    def write_open(self, ranges: Batch) -> None:
-        """Show ranges that are open for long; those of the last call that aren't among them no more.
-
-        Raises:
-            OSError: as ``write``.
-        """
-        if not self._closed:
-            self._shows(lambda file: file.set_open(ranges))
+        if self._thread.ident is None and self._queue.is_open:
+            self._thread.start()
+        self._received += len(batch)
+        if self._queue.put(batch):
+            self._dropped += len(batch)
+            self._gap = True
 
     def flush(self, timeout_s: float) -> bool:
-        """Nothing to wait for: what was written is in the file."""
-        return True
+        """Let what is queued be written; False when the time wasn't enough."""
+        if self._thread is threading.current_thread():
+            return False
+        flush = self._queue.put_flush(timeout_s) if self._thread.ident is not None else None
+        return flush.wait() if flush is not None else self._error is None and self._left() == 0
 
     def close(self, timeout_s: float) -> None:
-        """End the file, which says what it lacks."""
-        if self._file is not None and not self._closed:
+        """Finish the file, or give up after half of the time and leave the daemon thread to its disk."""
+        was_open = self._queue.is_open
+        self._queue.end()
+        if self._thread.ident is None and was_open:
+            self._writer.close()  # nothing was ever written: there is nothing to wait for
+        self._thread.wait_for_end(CLOSE_SHARE * timeout_s)
+        if self._thread is not threading.current_thread():
+            self._queue.clear()
+            self._tell_error()
+
+    def _run(self) -> None:
+        with suppress_instrumentation():
             try:
-                with contextlib.suppress(OSError):  # it stays as it was shown
-                    self._file.finish(self._dropped_before() + self._failed)
-            finally:
-                self._file.close()
-        self._closed = True
+                while not self._queue.has_ended:
+                    self._do_next()
+            except Exception as error:
+                self._error = error
+                self._queue.end()
+                self._queue.clear()
+            with at_work():
+                self._close_writer()
+
+    def _do_next(self) -> None:
+        try:
+            task = self._queue.next()
+            with at_work():
+                if isinstance(task, Flush):
+                    task.do(lambda _timeout_s: True)
+                elif task is not None:
+                    self._write(task)
+        except NO_MEMORY:
+            if not self._told_of_memory:
+                self._told_of_memory = True
+                log.exception("there was no memory to write a Chrome trace; what it misses is counted as dropped")
+
+    def _write(self, batch: Batch) -> None:
+        gap, self._gap = self._gap, False
+        try:
+            self._writer.write(batch, after_gap=gap)
+        except NO_MEMORY:
+            self._unwritten += len(batch)
+            self._gap = True
+            raise
+        self._written += len(batch)
+
+    def _close_writer(self) -> None:
+        try:
+            self._writer.close(self._dropped + self._unwritten)
+        except Exception as error:
+            self._error = self._error or error
+
+    def _tell_error(self) -> None:
+        """Of the writer, where no write came after it that could have raised it."""
+        error = self._error
+        if error is not None and not self._told_error:
+            self._told_error = True
+            unexpected = safe_exception(error) if not isinstance(error, OSError) else None  # a full disk needs no traceback
+            text = "the sink %r failed, and what it had not taken is lost: %s"
+            log.error(text, self.name, safe_text(repr(error)), exc_info=unexpected)
 
     def counters(self) -> Mapping[str, int]:
-        """How many rows were in batches that couldn't be written."""
-        return {"dropped.error": self._failed}
+        """What couldn't be written, and what never reached the writer."""
+        left, errors = 0 if self._queue.is_open else self._left(), self._writer.failed + self._unwritten
+        return {
+            "dropped.queue_full": self._dropped,
+            "dropped.shutdown": left if self._error is None else 0,
+            "dropped.error": errors if self._error is None else errors + left,
+        }
 
     def after_fork_in_child(self) -> ChromeTraceSink:
-        """A sink with a file of its own beside this one, made with its first event."""
-        if self._file is not None and not self._closed:
-            self._file.close_in_child()
-        self._closed = True
-        child = ChromeTraceSink(self._asked_path, create_now=False)
-        child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
-        return child
+        """One with a file of its own, whose thread starts with its first batch.
 
-    def _shows(self, change: Callable[[ChromeTraceFile], None]) -> bool:
-        """Change the file and show it; False where that failed, but may go well later."""
-        try:
-            if self._file is None:
-                self._file = self._opened(logging.INFO)
-            change(self._file)
-            self._file.show()
-        except BaseException as error:
-            if self._file is not None:
-                self._file.take_back()
-            if not passes(error):
-                raise  # whoever takes this sink out counts what it misses, this batch included
-            if not self._is_failing:
-                log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
-            self._is_failing = True
-            return False
-        self._is_failing = False
-        return True
+        This one is over; another thread may have held its lock.
+        """
+        self._queue = TaskQueue(1, _rows)
+        self._queue.end()
+        return ChromeTraceSink(self._writer.after_fork_in_child(), self._queue_bytes)
 
-    def _opened_or_refused(self) -> ChromeTraceFile:
-        try:
-            check_length(self._asked_path)
-            return self._opened(logging.WARNING)
-        except FileInUseError as error:
-            text = f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
-            raise SettingError(text) from error
-        except OSError as error:
-            raise SettingError(cannot_write("chrome_trace", self._asked_path, error, "a trace")) from error
-
-    def _opened(self, level: int) -> ChromeTraceFile:
-        """An empty trace at the first path that nobody writes. ``level``: of what the log says of it."""
-        for path in itertools.chain((self.path,), paths_beside(self._asked_path, _checked_suffix(self._asked_path))):
-            try:
-                file = self._shown(path)
-            except FileInUseError:  # another process writes it; in another container it may even have the same pid
-                continue
-            tell_path(self._asked_path, self.path, path, level)
-            self.path = path
-            return file
-        raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
-
-    def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path, mode=mode_of(self._asked_path))
-        try:
-            file.show()
-        except BaseException:
-            file.close()
-            raise
-        return file
+    def _left(self) -> int:
+        """Rows that the writer hasn't taken."""
+        return max(0, self._received - self._dropped - self._unwritten - self._written)
 
 
-def in_background(path: str, queue_bytes: int, *, create_now: bool) -> BackgroundSink:
-    """The trace on a thread of its own: a slow disk holds up neither the drain nor other sinks.
-
-    Args:
-        path, create_now: as of ChromeTraceSink.
-        queue_bytes: bound of what waits for the file.
-    """
-    sink = ChromeTraceSink(path, create_now=create_now, of_process=True)
-    most_rows = max(1, queue_bytes // ROW_BYTES)
-    return BackgroundSink(sink, most_rows, start=False, rows_of_a_batch=ROWS_OF_A_BATCH, close_share=CLOSE_SHARE)
-
-
-def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
-    """Write a trace in one go; an existing file is replaced when all is written.
-
-    Raises:
-        SettingError: another suffix, or the file can't be made.
-        OSError: it can't be written to the end; the file is what it was before.
-    """
-    asked = Path(path)
-    _checked_suffix(asked)
-    try:
-        file = ChromeTraceFile(asked)
-    except OSError as error:
-        raise SettingError(cannot_write("chrome_trace", asked, error, "a trace")) from error
-    try:
-        kept = [batch for batch in batches if len(batch)]
-        python_ids = PythonIds(kept)
-        for batch in kept:
-            file.append(batch, python_ids)
-        file.finish()
-    finally:
-        file.close()
-
-
-def _checked_suffix(path: Path) -> str:
-    for suffix in SUFFIXES:
-        if path.name.endswith(suffix) and path.name != suffix:
-            return suffix
-    name = path.stem.lstrip(".") or "trace"
-    raise SettingError(f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz")
-
-
-def _as_of_now(path: Path) -> Path:
-    try:
-        return Path(absolute(path))
-    except OSError as error:
-        raise SettingError(f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path") from error
+def _rows(batch: Batch) -> int:
+    """What a batch takes, in rows."""
+    return ROWS_OF_A_BATCH + len(batch) + len(batch.opened) + (len(batch.long_open) if batch.long_open is not None else 0)

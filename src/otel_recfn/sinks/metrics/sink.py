@@ -46,7 +46,8 @@ class MetricsSink(Sink):
         self._from_zero = False
         self._closed = False
 
-    def wants_unsampled(self) -> bool:
+    @property
+    def wants_unsampled(self) -> bool:  # type: ignore[override]
         """Whether a meter provider has readers for durations: they are told of every range."""
         instruments = self._follow_provider()
         return instruments is not None and instruments.streams() is not None

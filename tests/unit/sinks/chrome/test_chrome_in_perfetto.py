@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventFlag, EventKind, make_event_id
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 
 pytestmark = pytest.mark.one_python
@@ -31,10 +30,10 @@ ODD = 'a "quoted"\nname\\ \x01\x7f é 😀'
 
 
 def write(path: Path, *batches: list[dict[str, Any]]) -> None:
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     for rows in batches:
-        sink.write(make_batch(rows))
-    sink.close(1.0)
+        writer.write(make_batch(rows))
+    writer.close()
 
 
 def row(number: int, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:

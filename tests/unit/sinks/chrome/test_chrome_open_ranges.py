@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from batches import MAIN_THREAD, WORKER_THREAD, make_batch, open_for_long
 from forked import killed_in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.chrome import trace_file
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 from trace_files import events_in, names_in
 
@@ -40,71 +38,56 @@ def durations(path: Path) -> dict[str, float]:
     return {event["name"]: float(event["dur"]) for event in slices}
 
 
-def test_what_is_open_is_there_at_once_and_once_when_it_ends(sink: ChromeTraceSink, path: Path) -> None:
-    sink.write_open(HANG)
+def test_what_is_open_is_there_at_once_and_once_when_it_ends(writer: TraceWriter, path: Path) -> None:
+    writer.write(open_for_long(HANG))
     assert durations(path) == {"outer": 9.0, "inner": 8.9}
     assert all(event["args"]["Partial"] for event in events_in(path, "X"))
     assert [event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"] == ["MainThread"]
-    sink.write(make_batch([row(INNER, "inner", 100, 20_000, parent=OUTER)]))
+    writer.write(make_batch([row(INNER, "inner", 100, 20_000, parent=OUTER)]))
     assert durations(path) == {"outer": 20.0, "inner": 19.9}
-    sink.write_open(still_open(row(OUTER, "outer", 0, 30_000)))
+    writer.write(open_for_long(still_open(row(OUTER, "outer", 0, 30_000))))
     assert durations(path) == {"outer": 30.0, "inner": 19.9}
-    sink.write(make_batch([row(OUTER, "outer", 0, 40_000)]))
-    sink.write_open(still_open())
+    writer.write(make_batch([row(OUTER, "outer", 0, 40_000)]))
+    writer.write(open_for_long(still_open()))
     assert durations(path) == {"outer": 40.0, "inner": 19.9}
     assert not any("Partial" in event["args"] for event in events_in(path, "X"))
 
 
-def test_what_ended_without_a_row_is_gone(sink: ChromeTraceSink, path: Path) -> None:
-    sink.write_open(HANG)
-    sink.write_open(still_open())
+def test_what_ended_without_a_row_is_gone(writer: TraceWriter, path: Path) -> None:
+    writer.write(open_for_long(HANG))
+    writer.write(open_for_long(still_open()))
     assert events_in(path, "X") == []
 
 
 def test_a_kill_leaves_what_was_open(path: Path) -> None:
     def hang() -> None:
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([row(make_event_id(1, 3), "before", 0, 50)]))
-        sink.write_open(HANG)
+        writer = TraceWriter(path)
+        writer.write(make_batch([row(make_event_id(1, 3), "before", 0, 50)]))
+        writer.write(open_for_long(HANG))
 
     killed_in_child(hang)
     assert names_in(path) == ["before", "outer", "inner"]
 
 
-def test_thousands_are_bounded_with_their_parents(sink: ChromeTraceSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_are_bounded_with_their_parents(writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_file, "MOST_OPEN", 100)
     deep = [
         row(make_event_id(1, n), f"deep {n}", n, 9000, parent=make_event_id(1, n - 1) if n > 1 else 0) for n in range(1, 1000)
     ]
-    sink.write_open(still_open(*reversed(deep)))
+    writer.write(open_for_long(still_open(*reversed(deep))))
     assert names_in(path) == [f"deep {n}" for n in range(1, 101)]
 
 
-def test_more_than_a_block_of_gzip(sink: ChromeTraceSink, path: Path) -> None:
-    sink.write_open(still_open(*[row(make_event_id(1, n), f"deep {n}", n, 90_000) for n in range(1, 900)]))
-    assert len(events_in(path)) > 899
-
-
-@pytest.mark.parametrize("when", ["append", "show"])
-def test_a_full_disk_costs_what_met_it(sink: ChromeTraceSink, path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink.write_open(HANG)
-    ended = make_batch([row(INNER, "inner", 100, 20_000, parent=OUTER)])
-    with monkeypatch.context() as patch:
-        name = "pwrite" if when == "append" else "ftruncate"
-        patch.setattr(os, name, lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-        sink.write(ended)
-        sink.write_open(still_open())
-    assert sink.counters() == {"dropped.error": 1}
-    sink.write_open(still_open(row(OUTER, "outer", 0, 30_000)))
-    assert durations(path) == {"outer": 30.0}
-
-
-def test_perfetto_shows_them(sink: ChromeTraceSink, path: Path) -> None:
+def test_perfetto_shows_them(writer: TraceWriter, path: Path) -> None:
     elsewhere = row(make_event_id(2, 1), "elsewhere", 5, 9000, thread=WORKER_THREAD)
     crossing = row(make_event_id(1, 9), "crossing", 50, 9000, flags=EventFlag.ASYNC | EventFlag.PARTIAL, end_thread=MAIN_THREAD)
     ended = row(make_event_id(1, 3), "ended", 200, 300, parent=INNER)
-    sink.write(make_batch([ended]))
-    sink.write_open(still_open(row(INNER, "inner", 100, 9000, parent=OUTER), row(OUTER, "outer", 0, 9000), elsewhere, crossing))
+    writer.write(make_batch([ended]))
+    writer.write(
+        open_for_long(
+            still_open(row(INNER, "inner", 100, 9000, parent=OUTER), row(OUTER, "outer", 0, 9000), elsewhere, crossing)
+        )
+    )
     slices, complaints = ask_perfetto(
         path,
         "select slice.name, slice.dur, parent.name from slice left join slice parent on slice.parent_id = parent.id "
@@ -119,13 +102,3 @@ def test_perfetto_shows_them(sink: ChromeTraceSink, path: Path) -> None:
         ("inner", 8900, "outer"),
         ("ended", 100, "inner"),
     ]
-
-
-def test_holistic_trace_analysis_reads_them(sink: ChromeTraceSink, path: Path) -> None:
-    trace_analysis = pytest.importorskip("hta.trace_analysis")
-    sink.write(make_batch([row(make_event_id(1, 3), "ended", 200, 300, parent=INNER)]))
-    sink.write_open(HANG)
-    sink.close(1.0)
-    analysis = trace_analysis.TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
-    symbols = analysis.t.symbol_table.get_sym_table()
-    assert sorted(symbols[name] for name in analysis.t.get_trace(0)["name"]) == ["ended", "inner", "outer"]

@@ -1,4 +1,4 @@
-"""The Chrome trace sink: what is in the file."""
+"""The Chrome trace writer: what is in the file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import base_ns, events_in, read_trace
 
 pytestmark = pytest.mark.one_python
@@ -24,9 +23,9 @@ pytestmark = pytest.mark.one_python
 BACKWARD = RecordScope.BACKWARD_FUNCTION
 
 
-def test_a_new_sink_leaves_an_empty_trace(sink: ChromeTraceSink, path: Path) -> None:
+def test_a_new_sink_leaves_an_empty_trace(writer: TraceWriter, path: Path) -> None:
     assert {event["ph"] for event in events_in(path)} == {"M"}
-    sink.close(1.0)
+    writer.close()
     trace = read_trace(path)
     assert trace["schemaVersion"] == 1
     assert trace["host_name"] == socket.gethostname()
@@ -37,29 +36,29 @@ def test_a_new_sink_leaves_an_empty_trace(sink: ChromeTraceSink, path: Path) -> 
 def test_the_rank_is_that_of_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    ChromeTraceSink(tmp_path / "trace.json").close(1.0)
+    TraceWriter(tmp_path / "trace.json").close()
     assert read_trace(tmp_path / "trace.json")["distributedInfo"] == {"backend": "", "rank": 3, "world_size": 8}
 
 
-def test_no_nanosecond_is_lost_on_the_way_through_a_double(sink: ChromeTraceSink, path: Path) -> None:
+def test_no_nanosecond_is_lost_on_the_way_through_a_double(writer: TraceWriter, path: Path) -> None:
     start_ns = time.time_ns() // 1000 * 1000 + 789
-    sink.write(make_batch([{"start_ns": start_ns, "end_ns": start_ns + 1_000_000_000_001}]))
+    writer.write(make_batch([{"start_ns": start_ns, "end_ns": start_ns + 1_000_000_000_001}]))
     [event] = events_in(path, "X")
     assert base_ns() + round(float(event["ts"]) * 1000) == start_ns
     assert round(float(event["dur"]) * 1000) == 1_000_000_000_001
 
 
-def test_batches_larger_than_one_encoding_are_complete(sink: ChromeTraceSink, path: Path) -> None:
-    sink.write(make_batch([{"name": f"op {n % 7}"} for n in range(10_000)]))
+def test_batches_larger_than_one_encoding_are_complete(writer: TraceWriter, path: Path) -> None:
+    writer.write(make_batch([{"name": f"op {n % 7}"} for n in range(10_000)]))
     assert sorted(event["args"]["Event id"] for event in events_in(path, "X")) == [
         make_event_id(1, n + 1) for n in range(10_000)
     ]
-    assert sink.counters() == {"dropped.error": 0}
+    assert writer.failed == 0
 
 
 class TestMetadata:
-    def test_process_and_threads_have_names(self, sink: ChromeTraceSink, path: Path) -> None:
-        sink.write(make_batch([{}, {"thread": WORKER_THREAD}]))
+    def test_process_and_threads_have_names(self, writer: TraceWriter, path: Path) -> None:
+        writer.write(make_batch([{}, {"thread": WORKER_THREAD}]))
         names = [(event["name"], event["tid"], event["args"]) for event in events_in(path, "M")]
         assert [name for name, _, _ in names[:3]] == ["process_name", "process_labels", "process_sort_index"]
         assert ("thread_name", 1001, {"name": "MainThread"}) in names
@@ -67,25 +66,25 @@ class TestMetadata:
         assert ("thread_sort_index", 1002, {"sort_index": 2}) in names
         assert {event["pid"] for event in events_in(path, "M")} == {os.getpid()}
 
-    def test_a_name_is_written_once_and_again_when_it_becomes_known(self, sink: ChromeTraceSink, path: Path) -> None:
+    def test_a_name_is_written_once_and_again_when_it_becomes_known(self, writer: TraceWriter, path: Path) -> None:
         for name in ("", "", "loader"):
-            sink.write(make_batch([{"thread": WORKER_THREAD._replace(name=name)}]))
+            writer.write(make_batch([{"thread": WORKER_THREAD._replace(name=name)}]))
         found = [event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"]
         assert found == ["thread 1002", "loader"]
 
-    def test_the_thread_that_only_ended_a_range_has_a_name_too(self, sink: ChromeTraceSink, path: Path) -> None:
-        sink.write(make_batch([{"end_thread": WORKER_THREAD}]))
+    def test_the_thread_that_only_ended_a_range_has_a_name_too(self, writer: TraceWriter, path: Path) -> None:
+        writer.write(make_batch([{"end_thread": WORKER_THREAD}]))
         assert 1002 in {event["tid"] for event in events_in(path, "M") if event["name"] == "thread_name"}
 
 
 class TestArrows:
     def test_from_the_start_of_the_forward_slice_to_the_start_of_the_backward_slice(
-        self, sink: ChromeTraceSink, path: Path
+        self, writer: TraceWriter, path: Path
     ) -> None:
         forward = {"sequence_nr": 4, "start_ns": BASE_NS + 10}
         backward = {"sequence_nr": 4, "forward_thread_id": 1, "scope": BACKWARD, "thread": WORKER_THREAD}
-        sink.write(make_batch([forward]))
-        sink.write(make_batch([{**backward, "start_ns": BASE_NS + 900}]))
+        writer.write(make_batch([forward]))
+        writer.write(make_batch([{**backward, "start_ns": BASE_NS + 900}]))
         [start], [end] = events_in(path, "s"), events_in(path, "f")
         forward_slice, backward_slice = events_in(path, "X")
         for arrow, piece in ((start, forward_slice), (end, backward_slice)):
@@ -93,20 +92,20 @@ class TestArrows:
             assert [arrow[key] for key in ("pid", "tid", "ts")] == [piece[key] for key in ("pid", "tid", "ts")]
         assert end["bp"] == "e"
 
-    def test_numbers_are_unique_across_batches(self, sink: ChromeTraceSink, path: Path) -> None:
+    def test_numbers_are_unique_across_batches(self, writer: TraceWriter, path: Path) -> None:
         for step in range(3):
             rows: list[dict[str, Any]] = [{"sequence_nr": 2 * step + n} for n in range(2)]
             rows += [{"sequence_nr": 2 * step + n, "forward_thread_id": 1, "scope": BACKWARD} for n in range(2)]
-            sink.write(make_batch(rows))
+            writer.write(make_batch(rows))
         assert [event["id"] for event in events_in(path, "s")] == [1, 2, 3, 4, 5, 6]
 
-    def test_none_to_what_is_no_slice(self, sink: ChromeTraceSink, path: Path) -> None:
+    def test_none_to_what_is_no_slice(self, writer: TraceWriter, path: Path) -> None:
         backward = {"sequence_nr": 4, "forward_thread_id": 1, "scope": BACKWARD, "flags": EventFlag.ASYNC}
-        sink.write(make_batch([{"sequence_nr": 4}, backward]))
+        writer.write(make_batch([{"sequence_nr": 4}, backward]))
         assert events_in(path, "f") == []
 
 
-def test_slices_of_a_thread_never_overlap(sink: ChromeTraceSink, path: Path) -> None:
+def test_slices_of_a_thread_never_overlap(writer: TraceWriter, path: Path) -> None:
     """Also with async ranges, with parents that end in a later batch, and with ranges of the same moments as their parents."""
     chance = random.Random(5)
     rows: list[dict[str, Any]] = []
@@ -114,7 +113,7 @@ def test_slices_of_a_thread_never_overlap(sink: ChromeTraceSink, path: Path) -> 
         rows += _random_tree(chance, thread)
     rows.sort(key=lambda row: row["end_ns"])
     for first in range(0, len(rows), 37):
-        sink.write(make_batch(rows[first : first + 37]))
+        writer.write(make_batch(rows[first : first + 37]))
     assert len(events_in(path, "X")) + len(events_in(path, "b")) == len(rows)
     by_thread = defaultdict(list)
     for number, event in enumerate(events_in(path, "X")):
@@ -155,18 +154,18 @@ def _assert_nested(slices: list[tuple[Decimal, Decimal, int]]) -> None:
         open_ends.append(end)
 
 
-def test_a_parent_stands_before_its_children_of_the_same_moment(sink: ChromeTraceSink, path: Path) -> None:
+def test_a_parent_stands_before_its_children_of_the_same_moment(writer: TraceWriter, path: Path) -> None:
     child = {"name": "child", "event_id": make_event_id(1, 2), "parent": make_event_id(1, 1), "start_ns": BASE_NS}
-    sink.write(make_batch([child, {"name": "parent", "event_id": make_event_id(1, 1), "start_ns": BASE_NS}]))
+    writer.write(make_batch([child, {"name": "parent", "event_id": make_event_id(1, 1), "start_ns": BASE_NS}]))
     assert [event["name"] for event in events_in(path, "X")] == ["parent", "child"]
 
 
-def test_holistic_trace_analysis_reads_it(sink: ChromeTraceSink, path: Path) -> None:
+def test_holistic_trace_analysis_reads_it(writer: TraceWriter, path: Path) -> None:
     """Parsing, the steps, the call graph and the links of HolisticTraceAnalysis, where it is installed."""
     trace_analysis = pytest.importorskip("hta.trace_analysis")
     pandas, hta_trace = pytest.importorskip("pandas"), pytest.importorskip("hta.common.trace")
-    sink.write(make_batch(_steps_for_hta(3)))
-    sink.close(1.0)
+    writer.write(make_batch(_steps_for_hta(3)))
+    writer.close()
     analysis = trace_analysis.TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
     symbols = analysis.t.symbol_table.get_sym_table()
     frame = analysis.t.get_trace(0)

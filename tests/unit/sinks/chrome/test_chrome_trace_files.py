@@ -1,10 +1,9 @@
-"""The Chrome trace sink: which file it writes, and what is in it while it is written."""
+"""The Chrome trace writer: which file it writes, and what is in it while it is written."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,18 +11,18 @@ from batches import make_batch
 from forked import in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in, read_trace
 
 
 def test_the_file_has_what_was_written_and_an_existing_one_is_replaced(path: Path) -> None:
     path.write_bytes(b"x" * 100_000)
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     for count in range(1, 6):
-        sink.write(make_batch([{"name": f"op {count}"}] * 50))
+        writer.write(make_batch([{"name": f"op {count}"}] * 50))
         assert [event["name"] for event in events_in(path, "X")] == [f"op {n}" for n in range(1, count + 1) for _ in range(50)]
-    sink.close(1.0)
-    sink.close(1.0)
+    writer.close()
+    writer.close()
     assert len(read_trace(path)["traceEvents"]) >= 250
     assert len(events_in(path, "X")) == 250
     assert os.listdir(path.parent) == [path.name]
@@ -33,81 +32,59 @@ class TestFailure:
     @pytest.mark.parametrize("name", ["trace", "trace.txt", "trace.gz", "trace.json.zip", ".json"])
     def test_another_suffix_is_an_error_that_names_one(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(SettingError, match=r"name it .*\.json\.gz"):
-            ChromeTraceSink(tmp_path / name)
+            TraceWriter(tmp_path / name)
 
     def test_a_missing_directory_is_an_error_at_once(self, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match=r"there is no directory .*; create it"):
-            ChromeTraceSink(tmp_path / "missing" / "trace.json")
+            TraceWriter(tmp_path / "missing" / "trace.json")
 
     @pytest.mark.parametrize("directory", ["closed/below", "/".join(["long" * 50] * 25)], ids=["closed", "long"])
     def test_a_directory_that_cannot_be_looked_at_is_an_error_at_once(self, tmp_path: Path, directory: str) -> None:
         (tmp_path / "closed").mkdir(mode=0)
         with pytest.raises(SettingError, match=r"cannot be written|there is no directory"):  # the latter for root
-            ChromeTraceSink(tmp_path / directory / "trace.json")
+            TraceWriter(tmp_path / directory / "trace.json")
 
     def test_a_path_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "trace.json").mkdir()
         with pytest.raises(SettingError, match="cannot be written"):
-            ChromeTraceSink(tmp_path / "trace.json")
+            TraceWriter(tmp_path / "trace.json")
 
-    def test_a_file_that_someone_else_writes_is_left_to_them(self, sink: ChromeTraceSink, path: Path) -> None:
-        second = ChromeTraceSink(path)
+    def test_a_file_that_someone_else_writes_is_left_to_them(self, writer: TraceWriter, path: Path) -> None:
+        second = TraceWriter(path)
         second.write(make_batch([{"name": "second"}]))
-        sink.write(make_batch([{"name": "first"}]))
-        second.close(1.0)
+        writer.write(make_batch([{"name": "first"}]))
+        second.close()
         assert second.path.name == path.name.replace("trace", f"trace.pid{os.getpid()}")
         assert [event["name"] for event in events_in(path, "X")] == ["first"]
         assert [event["name"] for event in events_in(second.path, "X")] == ["second"]
 
 
-def test_a_file_system_without_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise PermissionError("no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    for _ in range(2):
-        sink = ChromeTraceSink(path)
-        sink.write(make_batch([{}]))
-        sink.close(1.0)
-        assert len(events_in(path, "X")) == 1
-    assert os.listdir(path.parent) == [path.name]
-
-
 def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "trace.json").symlink_to(tmp_path / "elsewhere" / "real.json")
-    sink = ChromeTraceSink(tmp_path / "trace.json")
-    sink.write(make_batch([{}]))
-    sink.close(1.0)
+    writer = TraceWriter(tmp_path / "trace.json")
+    writer.write(make_batch([{}]))
+    writer.close()
     assert (tmp_path / "trace.json").is_symlink()
     assert len(events_in(tmp_path / "elsewhere" / "real.json", "X")) == 1
 
 
 class TestFork:
-    def test_a_child_writes_beside_its_parent(self, sink: ChromeTraceSink, path: Path) -> None:
-        sink.write(make_batch([{"name": "parent"}]))
-        child = in_child(lambda: _write_in_child(sink, make_batch([{"name": "child"}])))
-        sink.write(make_batch([{"name": "parent again"}]))
+    def test_a_child_writes_beside_its_parent(self, writer: TraceWriter, path: Path) -> None:
+        writer.write(make_batch([{"name": "parent"}]))
+        child = in_child(lambda: _write_in_child(writer, make_batch([{"name": "child"}])))
+        writer.write(make_batch([{"name": "parent again"}]))
         beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
         assert [event["name"] for event in events_in(path, "X")] == ["parent", "parent again"]
         assert [(event["name"], event["pid"]) for event in events_in(beside, "X")] == [("child", child)]
 
-    def test_a_child_that_records_nothing_leaves_no_file(self, sink: ChromeTraceSink, path: Path) -> None:
-        in_child(lambda: _write_in_child(sink, make_batch([])))
-        sink.close(1.0)
+    def test_a_child_that_records_nothing_leaves_no_file(self, writer: TraceWriter, path: Path) -> None:
+        in_child(lambda: _write_in_child(writer, make_batch([])))
+        writer.close()
         assert os.listdir(path.parent) == [path.name]
 
 
-def _write_in_child(sink: ChromeTraceSink, batch: Batch) -> None:
-    own = sink.after_fork_in_child()
+def _write_in_child(writer: TraceWriter, batch: Batch) -> None:
+    own = writer.after_fork_in_child()
     own.write(batch)
-    own.close(1.0)
-
-
-def test_writers_of_one_path_in_containers_of_one_pid_each_have_a_file(path: Path) -> None:
-    sinks = [ChromeTraceSink(path) for _ in range(4)]
-    for number, sink in enumerate(sinks):
-        sink.write(make_batch([{"name": f"op {number}"}]))
-        sink.close(1.0)
-    assert len({sink.path for sink in sinks}) == 4
-    assert [[event["name"] for event in events_in(sink.path, "X")] for sink in sinks] == [[f"op {n}"] for n in range(4)]
+    own.close()

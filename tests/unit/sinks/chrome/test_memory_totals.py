@@ -9,7 +9,7 @@ import pytest
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.events import EventKind
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 from trace_files import base_ns, events_in
 
@@ -26,9 +26,9 @@ def counted(path: Path) -> list[tuple[str, int, int]]:
     return sorted([(name, int(time * 1000) + base_ns() - BASE_NS, total) for name, time, total in counters])
 
 
-def test_each_device_has_a_counter_that_goes_on_over_batches(sink: ChromeTraceSink, path: Path) -> None:
-    sink.write(make_batch([change(10, 100), change(30, -100), change(20, 50, thread=WORKER_THREAD)]))
-    sink.write(make_batch([change(40, 7, "cuda:0"), change(50, -50, thread=MAIN_THREAD)]))
+def test_each_device_has_a_counter_that_goes_on_over_batches(writer: TraceWriter, path: Path) -> None:
+    writer.write(make_batch([change(10, 100), change(30, -100), change(20, 50, thread=WORKER_THREAD)]))
+    writer.write(make_batch([change(40, 7, "cuda:0"), change(50, -50, thread=MAIN_THREAD)]))
     assert counted(path) == [
         ("memory cpu", 10, 100),
         ("memory cpu", 20, 150),
@@ -38,22 +38,22 @@ def test_each_device_has_a_counter_that_goes_on_over_batches(sink: ChromeTraceSi
     ]
 
 
-def test_a_batch_that_is_not_written_does_not_count(sink: ChromeTraceSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_not_written_does_not_count(writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    sink.write(make_batch([change(10, 100)]))
+    writer.write(make_batch([change(10, 100)]))
     with monkeypatch.context() as patched:
-        patched.setattr("otel_recfn.sinks.files.growing_file.GrowingFile.show", full)
-        sink.write(make_batch([change(20, 1000)]))
-    sink.write(make_batch([change(30, 1)]))
+        patched.setattr("otel_recfn.sinks.growing_file.GrowingFile.show", full)
+        writer.write(make_batch([change(20, 1000)]))
+    writer.write(make_batch([change(30, 1)]))
     assert [total for _, _, total in counted(path)] == [100, 101]
 
 
-def test_perfetto_has_a_counter_track(sink: ChromeTraceSink, path: Path) -> None:
+def test_perfetto_has_a_counter_track(writer: TraceWriter, path: Path) -> None:
     now_ns = base_ns() + 10**9
     rows = [{**change(0, nbytes), "start_ns": now_ns + at, "end_ns": now_ns + at} for at, nbytes in ((0, 4096), (1000, -96))]
-    sink.write(make_batch(rows))
+    writer.write(make_batch(rows))
     joined = "counter join counter_track on counter.track_id = counter_track.id"
     [found] = ask_perfetto(path, f"select value from {joined} where name like 'memory%' order by ts")
     assert found == [(4096.0,), (4000.0,)]

@@ -9,9 +9,8 @@ import pytest
 
 from batches import make_batch
 from otel_recfn import profile
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.model.events import RecordScope, make_event_id
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in
 
 pytestmark = pytest.mark.one_python
@@ -33,16 +32,16 @@ def numbers_in(path: Path) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(sink: ChromeTraceSink, path: Path, at_once: int) -> None:
+def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(writer: TraceWriter, path: Path, at_once: int) -> None:
     rows = [*node(1, 7), *node(10, 8)]
     for first in range(0, len(rows), at_once):
-        sink.write(make_batch(rows[first : first + at_once]))
+        writer.write(make_batch(rows[first : first + at_once]))
     assert numbers_in(path) == [(7, 3), (8, 3)]
 
 
-def test_other_ranges_around_a_node_have_none(sink: ChromeTraceSink, path: Path) -> None:
+def test_other_ranges_around_a_node_have_none(writer: TraceWriter, path: Path) -> None:
     inner, outer = node(1, 7)
-    sink.write(make_batch([inner, {**outer, "name": "mine"}]))
+    writer.write(make_batch([inner, {**outer, "name": "mine"}]))
     assert [event["args"].get("Sequence number") for event in events_in(path, "X") if event["name"] == "mine"] == [None]
 
 

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
+from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.tables import NO_CONTEXT, SpanContextRef
-from otel_recfn.sinks.chrome import metadata, span_slices
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+from otel_recfn.sinks.chrome import trace_file
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
-from otel_recfn.support.seen_spans import seen_spans
+from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in, read_trace
 
 pytestmark = pytest.mark.one_python
@@ -88,35 +87,6 @@ def test_a_slice_begins_with_its_span_inside_a_range_that_is_still_open() -> Non
     assert told(slices_of(spans, [], [row(2, 30, 40, CHILD), outer], opened={0: [begin(outer)]})) == expected
 
 
-def test_begins_that_are_announced_alone_are_known_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_spans, "_spans", {CHILD[:2]: span("child", 20, 50)})
-    sink, outer = ChromeTraceSink(path), row(1, 10, 60)
-    sink.write(make_batch([], [begin(outer)]))
-    sink.write(make_batch([row(2, 30, 40, CHILD)]))
-    sink.write(make_batch([outer]))
-    sink.close(1.0)
-    [slice_] = [event for event in events_in(path, "X") if event["name"] == "child"]
-    assert slice_["dur"] * 1000 == 30
-
-
-def test_ranges_from_before_the_trace_do_not_cut_the_first_slice() -> None:
-    spans = {REQUEST: span("request", 5, 30)}
-    assert told(slices_of(spans, [row(70, 10, 20, REQUEST)])) == [("request", 1, 5, 30)]
-
-
-def test_the_last_slice_ends_with_its_span_too() -> None:
-    spans = {REQUEST: span("request", 5, 30)}
-    assert told(slices_of(spans, [row(1, 10, 20, REQUEST)])) == [("request", 1, 5, 30)]
-    after = row(2, 25, 60)
-    assert told(slices_of(spans, [row(1, 10, 20, REQUEST)], opened={0: [begin(after)]})) == [("request", 1, 5, 21)]
-
-
-def test_a_child_lies_in_its_parent_and_both_go_on_over_batches() -> None:
-    spans = {REQUEST: span("request", 0), CHILD: span("child", 20, 45, REQUEST)}
-    batches = [[row(1, 10, 15, REQUEST)], [row(2, 30, 40, CHILD)], [row(3, 50, 60, REQUEST)]]
-    assert told(slices_of(spans, *batches)) == [("child", 1, 20, 45), ("request", 1, 0, 61)]
-
-
 def test_a_span_inside_a_range_lies_in_the_range_also_when_that_ends_in_a_later_batch() -> None:
     """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
     spans = {REQUEST: span("request", 0), CHILD: span("child", 25, 45, context(5, 1000))}
@@ -130,28 +100,22 @@ def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin_and_
     assert found == [("request", 1, 0, 70), ("request", 2, 50, 61)]
 
 
-def test_tasks_that_take_turns_have_a_slice_for_each_turn() -> None:
-    spans = {REQUEST: span("one", 0, 95), OTHER: span("other", 5, 99)}
-    rows = [row(number, 10 * number, 10 * number + 5, (REQUEST, OTHER)[number % 2]) for number in range(1, 5)]
-    assert told(slices_of(spans, rows)) == [("other", 1, 5, 16), ("one", 1, 20, 26), ("other", 1, 30, 36), ("one", 1, 40, 95)]
-
-
 def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
-    sink.write(make_batch([row(2, 20, 60, OTHER)]))
-    sink.close(1.0)
+    writer = TraceWriter(path)
+    writer.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
+    writer.write(make_batch([row(2, 20, 60, OTHER)]))
+    writer.close()
     tids = {event["tid"]: event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"}
     slices = {event["args"]["span_id"]: tids[event["tid"]] for event in events_in(path, "X") if "span_id" in event["args"]}
     assert slices == {f"{6:016x}": "MainThread: spans", f"{9:016x}": "MainThread"}
 
 
 def test_the_file_says_which_trace_and_span_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "MOST_TRACE_IDS", 2)
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([row(1, 0, 10, REQUEST)]))
-    sink.write(make_batch([row(2, 20, 30, OTHER), row(3, 40, 50, context(11, 12))]))
-    sink.close(1.0)
+    monkeypatch.setattr(trace_file, "MOST_TRACE_IDS", 2)
+    writer = TraceWriter(path)
+    writer.write(make_batch([row(1, 0, 10, REQUEST)]))
+    writer.write(make_batch([row(2, 20, 30, OTHER), row(3, 40, 50, context(11, 12))]))
+    writer.close()
     first = next(event for event in events_in(path, "X") if "span_id" in event["args"])
     assert (first["name"], first["cat"]) == (f"span {6:016x}", "user_annotation")
     assert first["args"] == {"trace_id": f"{5:032x}", "span_id": f"{6:016x}"}
@@ -159,33 +123,15 @@ def test_the_file_says_which_trace_and_span_they_are(path: Path, monkeypatch: py
 
 
 def test_what_is_not_over_stands_in_the_file_and_is_not_there_twice(path: Path) -> None:
-    sink = ChromeTraceSink(path)
+    writer = TraceWriter(path)
     for number in range(1, 4):
-        sink.write(make_batch([row(number, 10 * number, 10 * number + 5, REQUEST)]))
+        writer.write(make_batch([row(number, 10 * number, 10 * number + 5, REQUEST)]))
         [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
         assert slice_["dur"] * 1000 == 10 * number - 4
-    sink.write_open(make_batch([row(4, 90, 99, REQUEST, flags=EventFlag.PARTIAL)]))
+    writer.write(open_for_long(make_batch([row(4, 90, 99, REQUEST, flags=EventFlag.PARTIAL)])))
     [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
     assert slice_["dur"] * 1000 == 90
-    sink.close(1.0)
-
-
-def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_slices, "MOST_THREADS", 3)
-    tracks = [MAIN_THREAD._replace(number=number) for number in range(1, 6)]
-    state, over = SpanSlices(lambda *_: None).after(make_batch([row(1, 0, 10, REQUEST, thread=track) for track in tracks]))
-    assert [one.track.number for one in over] == [1, 2]
-    assert [one.track.number for one in state.open()] == [3, 4, 5]
-
-
-def test_a_thread_that_was_forgotten_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_slices, "MOST_THREADS", 1)
-    before, elsewhere = [row(1, 0, 10), row(2, 20, 60)], [row(1, 30, 65, thread=WORKER_THREAD)]
-    for own in (40, 66):  # in the second row; where the third one, which may be open still, may have begun already
-        found = slices_of({REQUEST: span("request", own)}, before, elsewhere, [row(4, 70, 80, REQUEST)])
-        assert told(found) == [("request", 1, 70, 81)]
-    new = [row(1, 50, 55, REQUEST, thread=WORKER_THREAD)]
-    assert told(slices_of({REQUEST: span("request", 40)}, before, elsewhere, before, new))[-1][2:] == (40, 56)
+    writer.close()
 
 
 class Thread:
@@ -282,9 +228,9 @@ def assert_nest(intervals: list[Interval]) -> None:
 
 
 def test_times_are_exact(path: Path) -> None:
-    sink = ChromeTraceSink(path)
-    sink.write(make_batch([row(1, 1, 12, REQUEST)]))
-    sink.close(1.0)
+    writer = TraceWriter(path)
+    writer.write(make_batch([row(1, 1, 12, REQUEST)]))
+    writer.close()
     times = {(event["ts"], event["dur"]) for event in events_in(path, "X")}
     start = (BASE_NS + 1 - read_trace(path)["baseTimeNanoseconds"]) / Decimal(1000)
     assert times == {(start, Decimal("0.011")), (start, Decimal("0.012"))}

@@ -9,12 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
-from batches import MAIN_THREAD, STREAM, WORKER_THREAD, context, make_batch
+from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import Stage
-from otel_recfn.model.events import EventFlag, EventSource
-from otel_recfn.model.scope import RecordScope
-from otel_recfn.model.tables import Track
+from otel_recfn.model.columns import Track
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 
 INT64 = st.one_of(st.sampled_from([0, 1, -1, -(1 << 63), (1 << 63) - 1, 127, 128]), st.integers(-(1 << 63), (1 << 63) - 1))
@@ -31,7 +30,7 @@ DTYPES = st.one_of(st.just(""), st.just('["float","\\ud800",""]'), TEXTS)
 CALLS = st.sampled_from(["model.py(12): forward", "(0): ", "a(b(3): c(4): d", "<built-in function add>"])
 STATES = st.sampled_from(["", "vendor=1", "a=1,b@c=2", "key=" + "v" * 200])
 TRACKS = st.one_of(
-    st.sampled_from([MAIN_THREAD, WORKER_THREAD, STREAM]),
+    st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
     st.builds(Track, st.integers(1, 9), UINT64, st.integers(0, 99), UINT64, TEXTS),
 )
 ROWS = st.fixed_dictionaries(

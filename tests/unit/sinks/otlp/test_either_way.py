@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from batches import BASE_NS, context, make_batch
+from batches import BASE_NS, context, make_batch, open_for_long
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.otlp.export import OtlpWayOut
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import Outcome, Verdict
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -81,13 +81,13 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     provider = TracerProvider(shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     through, beside = (
-        SpansSink(provider, None, hook=hooked, volume=volume, way_out=way)
-        for way in (None, OtlpWayOut(keeps, request_bytes=1024, queue_bytes=1 << 20))
+        SpansSink(provider, None, hook=hooked, volume=volume, delivery=way)
+        for way in (None, OtlpDelivery(keeps, request_bytes=1024, queue_bytes=1 << 20))
     )
     counters = []
     for sink in (through, beside):
         sink.write(make_batch(rows(units=3, ranges=60)))
-        sink.write_open(make_batch([{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}]))
+        sink.write(open_for_long(make_batch([{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}])))
         assert sink.flush(PATIENCE_S)
         sink.close(PATIENCE_S)
         counters.append(dict(sink.counters()))

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from batches import MAIN_THREAD, context, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.counters import FATES
-from otel_recfn.model.events import make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S

@@ -14,8 +14,7 @@ from spans_harness import BACKWARD, FORWARD, REQUEST, Harness
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD
 from otel_recfn.model.batch import Track
-from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.model.scope import RecordScope
+from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 from otel_recfn.version import __version__
 
 pytestmark = pytest.mark.one_python

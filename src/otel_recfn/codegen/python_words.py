@@ -1,0 +1,148 @@
+"""Names, types and defaults of schemas in Python's words: for operators of PyTorch, and for any others."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, Return, SchemaType
+from otel_recfn.model.errors import SchemaError
+
+# --- names: reserved words, and what written modules use themselves, get an underscore
+
+RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
+"""What written modules import from ``tracing/wrappers.py``."""
+IMPORTED = frozenset({*RUNTIME, "Annotated", "Any", "Sequence", "annotations", "torch"})
+"""Names that they import."""
+BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
+"""Builtin types that their hints use."""
+MODULES_OWN = frozenset(
+    {"__all__", "__annotations__", "__builtins__", "__cached__", "__class__", "__dict__", "__dir__", "__doc__", "__file__"}
+    | {"__getattr__", "__loader__", "__name__", "__package__", "__path__", "__spec__"}
+)
+"""Names to which Python gives a meaning in every module."""
+OBJECTS = ("_DEFAULT_", "_LIB_", "_OP_")
+"""How names of objects in written modules begin: neither wrappers nor their arguments have such names."""
+
+
+def function_name(name: OperatorName) -> str:
+    """The wrapper's name: that of the operator and of its overload."""
+    full = f"{name.full}_{name.overload}" if name.overload else name.full
+    return f"{full}_" if re.fullmatch(r"wrappers_\d+", full) else _usable(full, IMPORTED | BUILTIN_HINTS | MODULES_OWN)
+
+
+def parameter_name(name: str) -> str:
+    """An argument's name in the wrapper's signature."""
+    return _usable(name, IMPORTED)
+
+
+def _usable(name: str, taken: frozenset[str]) -> str:
+    return f"{name}_" if keyword.iskeyword(name) or name in taken or name == "__debug__" else name
+
+
+# --- types and defaults
+
+PLAIN: Mapping[str, str] = MappingProxyType(
+    {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}
+    | {"int": "int", "str": "str", "Dimname": "str", "DimVector": "Sequence[int]", "GraphModule": "Any"}
+)
+"""The same for all operators. Where ``complex`` stands, Python's type system takes any number."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """How hints and defaults are written."""
+
+    types: Mapping[str, str]
+    """By base type."""
+    defaults: Mapping[str, str]
+    """By the words that schemas have as defaults, beside numbers, texts, lists, True, False and None."""
+
+
+TORCH = Words(
+    types=MappingProxyType(
+        dict(PLAIN)
+        | {
+            "Device": "torch.device | str | int",
+            "Generator": "torch.Generator",
+            "Layout": "torch.layout",
+            "MemoryFormat": "torch.memory_format",
+            "QScheme": "torch.qscheme",
+            "ScalarType": "torch.dtype",
+            "Storage": "torch.UntypedStorage",
+            "Stream": "torch.Stream",
+            "SymBool": "bool | torch.SymBool",
+            "SymInt": "int | torch.SymInt",
+            "Tensor": "torch.Tensor",
+        }
+    ),
+    defaults=MappingProxyType(
+        {word: f"torch.{word}" for word in ("channels_last", "contiguous_format", "double", "float", "int", "long")}
+        | {"preserve_format": "torch.preserve_format", "strided": "torch.strided", "Mean": "1"}  # at::Reduction::Mean
+    ),
+)
+"""Of operators in ``torch.ops``."""
+
+ANY = Words(
+    types=PLAIN,
+    defaults=MappingProxyType({"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"}),
+)
+"""Of any other operators: their tensors, dtypes and devices are whatever their library takes; words are texts."""
+
+
+def hint(type_: SchemaType, words: Words) -> str:
+    """A type as a hint."""
+    if (inner := type_.optional) is not None:
+        found = hint(inner, words)
+        return found if found == "Any" else f"{found} | None"
+    if (element := type_.element) is not None:
+        found = f"Sequence[{hint(element, words)}]"
+        # One number may stand for as many as the list has.
+        return f"{found} | {hint(element, words)}" if type_.size is not None else found
+    return words.types.get(type_.text, "Any")
+
+
+def return_hint(operator: Operator, words: Words) -> str:
+    """What the wrapper returns; a list is one then, where an argument may be any sequence."""
+    returns = [_returned(each, words) for each in operator.returns]
+    return f"tuple[{', '.join(returns)}]" if len(returns) > 1 else "".join(returns) or "None"
+
+
+def _returned(declared: Return, words: Words) -> str:
+    found = re.sub(r"^Sequence\[", "list[", hint(declared.type, words))
+    return f'Annotated[{found}, "{declared.alias}"]' if declared.alias else found
+
+
+def default(argument: Argument, operator: Operator, words: Words) -> str:
+    """A default as a Python expression that can't be changed by calls: lists become tuples.
+
+    Raises:
+        SchemaError: it is none that is known.
+    """
+    text = argument.default or ""
+    if text in words.defaults and argument.type.base not in ("str", "bool"):
+        return words.defaults[text]
+    is_number = argument.type.base in ("float", "Scalar") and text.removeprefix("-") in ("inf", "nan")
+    try:
+        value = float(text) if is_number else ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        told = f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
+        raise SchemaError(operator.location, told) from None
+    size = (argument.type.optional or argument.type).size
+    if size is not None and value is not None and not isinstance(value, list):
+        value = [value] * size  # one number stands for as many as the list has
+    return _literal(tuple(value) if isinstance(value, list) else value)
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, tuple):
+        parts = ", ".join(map(_literal, value))
+        return f"({parts},)" if len(value) == 1 else f"({parts})"
+    return repr(value)

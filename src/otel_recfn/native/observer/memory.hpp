@@ -1,0 +1,285 @@
+// Moments on a GPU, by what PyTorch's own legacy profiler takes them with (torch/csrc/profiler/stubs/base.h): an event on the
+// current stream. Taking one needs no GIL and no memory of an allocator's, so it may be done in a report of memory, where PyTorch's
+// allocator holds its lock.
+#pragma once
+#include <ATen/record_function.h>
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#if __has_include(<torch/csrc/profiler/stubs/base.h>)
+#include <torch/csrc/profiler/stubs/base.h>
+#endif
+#if __has_include(<torch/csrc/profiler/orchestration/observer.h>)
+#include <torch/csrc/profiler/orchestration/observer.h>
+#endif
+#if __has_include(<c10/util/ThreadLocalDebugInfo.h>)
+#include <c10/util/ThreadLocalDebugInfo.h>
+#endif
+
+#include "core/begin_end.hpp"
+#include "observer/launch.hpp"
+#include "pytorch/features.hpp"
+
+namespace recfn::stand_ins::stub_names {
+template <typename = void>
+Absent cudaStubs() { return {}; }
+}  // namespace recfn::stand_ins::stub_names
+
+namespace torch::profiler::impl {
+using namespace recfn::stand_ins::stub_names;
+}
+
+namespace recfn {
+namespace {
+
+struct Moment {
+  c10::DeviceIndex device = -1;
+  std::shared_ptr<void> event;
+};
+
+template <typename Stubs>
+auto take_moment(const Stubs* stubs, Moment& moment, int64_t& cpu_ns)
+    -> decltype(stubs->record(&moment.device, &moment.event, &cpu_ns), stubs->elapsed(&moment.event, &moment.event),
+                stubs->enabled()) {
+  const bool enabled = stubs->enabled();
+  if (enabled) stubs->record(&moment.device, &moment.event, &cpu_ns);
+  return enabled;
+}
+
+struct TriesMoment {
+  template <typename Stubs>
+  auto operator()(Stubs stubs) const
+      -> decltype(take_moment(stubs, std::declval<Moment&>(), std::declval<int64_t&>()), void()) {}
+};
+using StubsPointer = decltype(torch::profiler::impl::cudaStubs());
+constexpr bool kHasGpuTimes = kCallable<TriesMoment, StubsPointer>;
+
+// False where PyTorch has no GPU here. May throw what PyTorch throws.
+template <typename Stubs = StubsPointer>
+bool gpu_moment(Moment& moment, int64_t& cpu_ns) {
+  if constexpr (kHasGpuTimes) return take_moment(static_cast<Stubs>(torch::profiler::impl::cudaStubs()), moment, cpu_ns);
+  return false;
+}
+
+template <typename Stubs = StubsPointer>
+double gpu_elapsed_us(const Moment& begin, const Moment& end) {
+  if constexpr (kHasGpuTimes) return static_cast<Stubs>(torch::profiler::impl::cudaStubs())->elapsed(&begin.event, &end.event);
+  return 0;
+}
+
+// When memory changed, by event id, until somebody takes it.
+struct MemoryTimes {
+  static constexpr size_t kMost = size_t{1} << 20;
+
+  std::atomic<bool> wanted{false};
+  std::mutex mutex;
+  std::unordered_map<uint64_t, Moment> moments;
+};
+
+MemoryTimes& memory_times() {
+  static auto* instance = new MemoryTimes;
+  return *instance;
+}
+
+// The change with that id happens now. What can't be noted has no time.
+void time_memory(uint64_t event_id) noexcept try {
+  MemoryTimes& times = memory_times();
+  if (event_id == 0 || !times.wanted.load(std::memory_order_relaxed)) return;
+  Moment moment;
+  int64_t cpu_ns = 0;
+  if (!gpu_moment(moment, cpu_ns)) return;
+  const std::lock_guard lock(times.mutex);
+  if (times.moments.size() < MemoryTimes::kMost) times.moments.emplace(event_id, std::move(moment));
+} catch (...) {  // no memory, or an error of CUDA, which the program will meet itself
+}
+
+}  // namespace
+}  // namespace recfn
+
+namespace recfn::stand_ins {
+
+namespace c10_names {
+struct ThreadLocalDebugInfo {};
+struct DebugInfoKind {};
+}  // namespace c10_names
+
+namespace profiler_names {
+struct ProfilerStateBase {};
+struct ProfilerConfig {};
+struct ProfilerState {};
+struct ActiveProfilerType {};
+}  // namespace profiler_names
+
+}  // namespace recfn::stand_ins
+
+namespace c10 {
+using namespace recfn::stand_ins::c10_names;
+}
+
+namespace torch::profiler::impl {
+using namespace recfn::stand_ins::profiler_names;
+}
+
+namespace recfn {
+
+// The object that PyTorch reports memory to. It is of the class that PyTorch expects in that place, and says that it is a disabled
+// profiler, so that nothing else is asked of it.
+
+namespace {
+
+// PyTorch's names for what is needed here.
+struct ProfilerNames {
+  using Info = c10::ThreadLocalDebugInfo;
+  using Kind = c10::DebugInfoKind;
+  using Base = torch::profiler::impl::ProfilerStateBase;
+  using Config = torch::profiler::impl::ProfilerConfig;
+  using State = torch::profiler::impl::ProfilerState;
+  using Type = torch::profiler::impl::ActiveProfilerType;
+};
+
+bool wants_memory() {
+  return (shared->recording.load(std::memory_order_acquire) & kRecordingBit) != 0 &&
+         (shared->extras.load(std::memory_order_relaxed) & kMemoryExtra) != 0;
+}
+
+// Has no state, because PyTorch shares it with other threads.
+template <typename Names>
+class MemoryReport final : public Names::Base {
+ public:
+  MemoryReport() : Names::Base(typename Names::Config(Names::State::Disabled)) {}
+
+  bool memoryProfilingEnabled() const override { return wants_memory(); }
+  typename Names::Type profilerType() override { return Names::Type::NONE; }
+
+  // An allocator may hold its lock meanwhile, so nothing here may wait for the GIL.
+  void reportMemoryUsage(void*, int64_t nbytes, size_t, size_t, c10::Device device) override {
+    ThreadBuffer* buffer = wants_memory() ? buffer_of_thread() : nullptr;
+    if (buffer == nullptr) return;
+    const std::string name = device.str();
+    time_memory(put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook));
+  }
+};
+
+// Whether MemoryReport can be compiled: this PyTorch has the three methods that it overrides.
+template <typename Names, typename = void>
+struct CanReport : std::false_type {};
+
+template <typename Names>
+struct CanReport<Names, std::void_t<
+    decltype(typename Names::Config(Names::State::Disabled)), decltype(Names::Type::NONE),
+    decltype(static_cast<bool (Names::Base::*)() const>(&Names::Base::memoryProfilingEnabled)),
+    decltype(static_cast<typename Names::Type (Names::Base::*)()>(&Names::Base::profilerType)),
+    decltype(static_cast<void (Names::Base::*)(void*, int64_t, size_t, size_t, c10::Device)>(&Names::Base::reportMemoryUsage))>>
+    : std::bool_constant<!std::is_abstract_v<MemoryReport<Names>>> {};
+
+// Whether this PyTorch has the debug info in which it looks for the object.
+template <typename Names, typename = void>
+struct HasSlot : std::false_type {};
+
+template <typename Names>
+struct HasSlot<Names, std::void_t<
+    decltype(Names::Info::get(Names::Kind::PROFILER_STATE) == nullptr),
+    decltype(Names::Info::_push(Names::Kind::PROFILER_STATE, std::shared_ptr<typename Names::Base>())),
+    decltype(Names::Info::_pop(Names::Kind::PROFILER_STATE))>> : std::true_type {};
+
+constexpr bool kHasMemoryReports = std::conjunction_v<HasSlot<ProfilerNames>, CanReport<ProfilerNames>>;
+
+}  // namespace
+
+// PyTorch's memory reports as memory rows.
+//
+// PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info. The slot is meant for
+// torch.profiler, which refuses to start where anything is in it. So ours is put there only where the slot is empty, and only
+//
+//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), or
+//   in a thread that keeps it, for which somebody promised to call step_aside before a profiler starts.
+//
+// PyTorch hands the slot's content to the threads that work for this one (backward passes, jit.fork), and removes it there again.
+
+namespace {
+
+thread_local bool keeps_slot = false;   // the thread keeps ours in the slot between operators too
+thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it
+
+// The slot, and the object of ours that is put into it.
+template <typename Names>
+struct Slot {
+  static const auto& ours() {
+    static const auto* instance = new auto(std::make_shared<MemoryReport<Names>>());
+    return *instance;
+  }
+  static auto* found() { return Names::Info::get(Names::Kind::PROFILER_STATE); }
+  static bool has_ours() { return found() == ours().get(); }
+  static void put() { Names::Info::_push(Names::Kind::PROFILER_STATE, ours()); }
+  static void take() { Names::Info::_pop(Names::Kind::PROFILER_STATE); }
+};
+
+// For a PyTorch without the slot: as if another profiler always had it.
+struct NoSlot {
+  static const void* found() { return &keeps_slot; }
+  static bool has_ours() { return false; }
+  static void put() {}
+  static void take() {}
+};
+
+using MemorySlot = std::conditional_t<kHasMemoryReports, Slot<ProfilerNames>, NoSlot>;
+
+// Debug info can be removed in the reverse order only: where others put theirs above ours, ours stays. That is harmless, and the
+// first operator that begins when theirs is gone takes ours over. Nothing may throw here.
+void take_out_of_slot() noexcept {
+  try {
+    left_behind = MemorySlot::has_ours();
+    if (!left_behind) return;
+    MemorySlot::take();
+    left_behind = false;
+  } catch (...) {  // theirs stands above it
+  }
+}
+
+// The context of a range that put ours into its thread's slot, and takes it out at its end.
+struct HoldsSlot : at::ObserverContext {};
+
+bool may_hold_slot(const at::RecordFunction& fn) {
+  constexpr char kOwn[] = "aten::";
+  return fn.scope() == at::RecordScope::FUNCTION && std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
+}
+
+// Called after the range's begin.
+std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
+  const bool empty = MemorySlot::found() == nullptr;
+  if (!empty && !MemorySlot::has_ours()) return nullptr;
+  prepare_point(*shared, buffer);
+  if (!empty && !left_behind) return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
+  auto holds = std::make_unique<HoldsSlot>();
+  if (empty) MemorySlot::put();
+  return holds;
+} catch (...) {  // no memory: the operator's own is not reported
+  return nullptr;
+}
+
+void release_slot() noexcept {
+  if (!keeps_slot) take_out_of_slot();
+}
+
+// From here on the calling thread keeps ours in the slot, or no longer does. After a profiler for which ours was taken out, the
+// next operator puts it back.
+void keep_slot(bool keep) {
+  keeps_slot = keep;
+  if (!keep) {
+    take_out_of_slot();
+  } else if (MemorySlot::found() == nullptr) {
+    MemorySlot::put();
+  }
+}
+
+}  // namespace
+}  // namespace recfn

@@ -1,0 +1,124 @@
+// PyTorch's list of global callbacks around fork(2).
+//
+// Each thread takes the list's lock in its first operator after a change of the list. If the process forks while a thread holds
+// it, the lock is never released in the child: there the first operator of every new thread hangs, and so does whoever changes the
+// list. Only PyTorch could make the lock anew. So after a recent change a fork waits a moment, in which operators that have begun
+// get past the lock; Python's threads begin no others meanwhile, because the forking thread holds the GIL. Then the fork takes the
+// lock once itself, which waits for a thread that still holds it.
+#pragma once
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "pytorch/features.hpp"
+
+namespace recfn::stand_ins::at_names {
+
+inline Absent hasGlobalCallbacks() { return {}; }
+
+}  // namespace recfn::stand_ins::at_names
+
+namespace at {
+using namespace recfn::stand_ins::at_names;
+}
+
+namespace recfn {
+
+constexpr bool kHasCallbackList = std::is_same_v<decltype(at::hasGlobalCallbacks()), bool>;
+
+class CallbackListChanges {
+ public:
+  void note() { last_.store(now()); }
+
+  // As a handler of pthread_atfork: nothing may be thrown.
+  void let_operators_pass() noexcept {
+    using namespace std::chrono;
+    if (now() - last_.load() < nanoseconds(kRecent).count()) std::this_thread::sleep_for(kMoment);
+    try {
+      at::hasGlobalCallbacks();
+    } catch (...) {  // no memory
+    }
+  }
+
+ private:
+  static constexpr std::chrono::seconds kRecent{1};
+  static constexpr std::chrono::milliseconds kMoment{1};
+
+  static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+  std::atomic<int64_t> last_{0};
+};
+
+inline CallbackListChanges& callback_list_changes() {
+  static auto* instance = new CallbackListChanges;
+  return *instance;
+}
+
+}  // namespace recfn
+
+namespace recfn::stand_ins::at_names {
+
+Absent get_record_function_tls_();
+template <typename... Any>
+void set_record_function_tls_(Any...) = delete;
+
+}  // namespace recfn::stand_ins::at_names
+
+namespace at {
+using namespace recfn::stand_ins::at_names;
+}
+
+namespace recfn {
+
+// The calling thread's own callbacks, which PyTorch carries to whatever works for the thread: autograd's workers, jit.fork,
+// at::launch.
+
+using LocalState = std::decay_t<decltype(at::get_record_function_tls_())>;
+
+inline constexpr auto entries_of = [](auto& state) -> decltype((state.sorted_tls_callbacks_)) {
+  return state.sorted_tls_callbacks_;
+};
+
+constexpr bool kHasLocalCallbacks = compiles<LocalState&>([](auto& state) -> decltype(
+    at::set_record_function_tls_(state), entries_of(state).begin()->handle_, entries_of(state).begin()->callback_.start(),
+    entries_of(state).begin()->enabled_ = false,
+    entries_of(state).emplace_back(at::RecordFunctionCallback(nullptr), at::CallbackHandle{}), void()) {});
+
+template <typename State, typename Look>
+bool look_at_local_callbacks_of(const State& state, const Look& look) {
+  return look(entries_of(state));
+}
+
+// Hands the list to `look` and gives its answer; false where there is none.
+template <typename Look>
+bool look_at_local_callbacks(const Look& look) {
+  if constexpr (kHasLocalCallbacks) {
+    return look_at_local_callbacks_of(at::get_record_function_tls_(), look);
+  } else {
+    return false;
+  }
+}
+
+template <typename State, typename Change>
+void change_local_callbacks_of(State state, const Change& change) {
+  auto& entries = entries_of(state);
+  change(entries);
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& one, const auto& other) { return one.handle_ < other.handle_; });
+  at::set_record_function_tls_(state);
+}
+
+// Lets `change` change the list, which stays in the order of the handles.
+template <typename Change>
+void change_local_callbacks(const Change& change) {
+  if constexpr (kHasLocalCallbacks) change_local_callbacks_of(at::get_record_function_tls_(), change);
+}
+
+template <typename Entries, typename Is>
+void remove_from(Entries& entries, const Is& is) {
+  entries.erase(std::remove_if(entries.begin(), entries.end(), is), entries.end());
+}
+
+}  // namespace recfn

@@ -1,0 +1,71 @@
+"""How ``record_function`` is called, and what stands for it, ``step`` and ``profile`` where nothing can be recorded.
+
+``record_function`` is a type in C, which comes here with every call that is not the usual one. The native part
+isn't imported for this.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+from otel_recfn.support.native_part import native_part
+
+F = TypeVar("F")
+
+
+class record_function:
+    """A range that nobody records: ``with``, ``async with``, or a decorator that returns the function itself."""
+
+    def __init__(self, name: str, args: Any = None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"record_function takes a name, a str, not {type(name).__name__}: "
+                'write record_function("load batch"), also as a decorator: @record_function("load batch")'
+            )
+        if args is not None and not isinstance(args, str):
+            raise TypeError(f"record_function takes args as a str or None, not {type(args).__name__}: pass str(args)")
+        self.name, self.args = name, args
+
+    def __enter__(self: F) -> F:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        pass
+
+    async def __aenter__(self: F) -> F:
+        return self
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        pass
+
+    def __call__(self, func: F) -> F:
+        return func
+
+
+def arguments(method: str, positional: tuple[Any, ...], keywords: dict[str, Any] | None) -> tuple[Any, ...]:
+    """What the method was called with, in the order of its parameters.
+
+    Raises:
+        TypeError: it can't be called like that.
+    """
+    function = getattr(record_function, method)
+    result = function(object.__new__(record_function), *positional, **(keywords or {}))  # raises what Python says
+    if inspect.iscoroutine(result):
+        result.close()
+    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    given = dict(zip(names, positional, strict=False)) | (keywords or {})
+    return tuple([given.get(name) for name in names])
+
+
+class step(record_function):
+    """A step that nobody records."""
+
+    def __init__(self, name: str = "step", number: int | None = None) -> None:
+        super().__init__(name)
+        self.number = number
+
+
+def profile(**_: Any) -> None:
+    """Raises RecorderUnavailable."""
+    native_part()

@@ -1,0 +1,229 @@
+"""A file that grows by what is appended, under a name that leads to no other user's file.
+
+    content │ tail       what is appended takes the tail's place; ``show`` writes a new one behind it
+
+A kill in the middle of a write cuts the file there, at the latest where the content ended before: its form has to bear that.
+
+The file is made under a name that can't be foreseen and gets its own name with the first ``show``, so it takes the place of
+what was there before as a whole. It is locked as long as it is written, so that two processes don't write one file.
+
+The system follows the links of a path for whoever may write where they lead: for root, anywhere. Here the file's own name is
+followed where the link belongs to this user or to root. A directory's is followed too where it belongs to the owner of the
+directory that it lies in, who decides there anyway (as Linux does itself in sticky directories, ``protected_symlinks``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from otel_recfn.support.own_file import FileInUseError, OwnFile, unlink
+
+LONGEST_ADDITION = len(".") + len(".0123456789abcdef.next")
+"""What a hidden name has beyond the file's."""
+MAX_LINKS = 40
+
+
+class FileGoneError(OSError):
+    """Its name doesn't lead to the file any more."""
+
+
+class PathRefusedError(OSError):
+    """This path may not be written; ``strerror`` says why, and the way out."""
+
+
+class GrowingFile:
+    """Content that is appended, then shown with a tail.
+
+    Args:
+        path: the file; an existing one is replaced by the first ``show``, and keeps its permissions.
+        mode: permissions of a new file.
+
+    Raises:
+        FileInUseError: someone else has the file open through this class.
+        PathRefusedError: it belongs to somebody else, or is no regular file.
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
+        self.path = followed(path)
+        """Without symbolic links."""
+        self._mode = mode
+        self._name = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.next")
+        """What it is called now."""
+        self.length = self._shown = 0
+        """Of the content, and of what of it was shown."""
+        self._is_whole = False
+        """The file is as it was shown last."""
+        self._file = OwnFile.create(self._name)
+        try:
+            self._file.lock()
+            # On some file systems every file belongs to one user, ours too.
+            self._owners = {os.geteuid(), self._file.owner}
+            if (previous := self._previous()) is not None:
+                previous.close()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Add to the content."""
+        if len(data):
+            self._check()
+            self._cut()
+            self._file.write_at(data, self.length)
+            self.length += len(data)
+
+    def show(self, tail: bytes, beginning: bytes = b"") -> None:
+        """Let the file consist of what was appended so far and of ``tail``.
+
+        Args:
+            tail: behind the content, until more is appended.
+            beginning: takes the place of as many bytes at the beginning of the content.
+        """
+        self._check()
+        self._cut()
+        self._file.write_at(tail, self.length)
+        self._file.write_at(beginning, 0)
+        if self._name != self.path:
+            self._install()
+        self._shown, self._is_whole = self.length, True
+
+    def take_back(self) -> None:
+        """Go on as if nothing had been appended since ``show``; there is no tail until the next one."""
+        self.length = self._shown
+        if not self._is_whole:
+            with contextlib.suppress(OSError):  # then it is cut before the next write
+                self._cut()
+
+    def close(self) -> None:
+        """Close the file as it was shown; without a ``show``, none is left."""
+        if self._name == self.path:
+            self.take_back()
+        elif self._file.is_at(self._name):
+            unlink(self._name)
+        self._file.close()
+
+    def close_in_child(self) -> None:
+        """Close the descriptor that a forked child has inherited; the file belongs to the parent."""
+        self._file.close()
+
+    def _cut(self) -> None:
+        """Cut off what stands behind what was shown: a kill would leave the rest of it behind what is written there."""
+        if self.length == self._shown:
+            self._is_whole = False
+            self._file.truncate(self.length)
+
+    def _check(self) -> None:
+        """That the name leads to the file; each use of the descriptor sees itself whether it still is ours."""
+        if not self._file.is_at(self._name):
+            raise FileGoneError(errno.ESTALE, f"{self.path} was removed or replaced; the rest is not written")
+
+    def _install(self) -> None:
+        """Give the file its name, in place of a file that may be replaced."""
+        previous = self._previous()
+        try:
+            if previous is None:
+                self._file.set_mode(self._mode)
+                _move_to_free_name(self._name, self.path)
+            else:
+                status = previous.status()
+                # Another user may have planted one of several names of a file.
+                self._file.set_mode(status.st_mode & 0o777 if status.st_nlink == 1 else self._mode)
+                os.replace(self._name, self.path)
+            self._name = self.path
+        finally:
+            if previous is not None:
+                previous.close()
+
+    def _previous(self) -> OwnFile | None:
+        """The file that has the name now, locked, if it may be replaced; None where there is none."""
+        try:
+            status = os.lstat(self.path)
+            if stat.S_ISDIR(status.st_mode):
+                raise PathRefusedError(errno.EISDIR, "it is a directory; choose another name")
+            if not stat.S_ISREG(status.st_mode):
+                raise PathRefusedError(errno.EINVAL, "it is not a regular file; remove it or choose another name")
+            if status.st_uid not in self._owners:
+                text = f"it belongs to user {status.st_uid}; have it removed or choose another name"
+                raise PathRefusedError(errno.EPERM, text)
+            found = OwnFile(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            found.lock()
+            if not found.is_at(self.path):
+                raise FileInUseError(errno.EBUSY, "somebody else is replacing it")
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+
+def _move_to_free_name(source: Path, target: Path) -> None:
+    try:
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            OwnFile.create(target).close()
+            os.replace(source, target)
+        else:
+            os.unlink(source)
+    except FileExistsError as error:
+        raise FileInUseError(errno.EBUSY, "somebody else has just made it") from error
+
+
+def followed(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of the file that is meant, without links; the file need not exist.
+
+    Raises:
+        PathRefusedError: a link of another user stands in the way.
+        OSError: a directory is missing, or may not be searched.
+    """
+    done, rest, links = Path("/"), _parts(absolute(path)), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        done /= part
+        try:
+            status = os.lstat(done)
+        except FileNotFoundError:
+            if rest:
+                raise
+            return done
+        if not stat.S_ISLNK(status.st_mode):
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise PathRefusedError(errno.ELOOP, "its symbolic links lead in a circle; correct them")
+        if status.st_uid not in _trusted_owners() and not (rest and status.st_uid == os.lstat(done.parent).st_uid):
+            text = f"{done} is a symbolic link of user {status.st_uid}; give the path that it leads to, or another one"
+            raise PathRefusedError(errno.ELOOP, text)
+        target = os.readlink(done)
+        done = Path("/") if os.path.isabs(target) else done.parent
+        rest += _parts(target)
+    return done
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The absolute path, with its links; FileNotFoundError for a relative path where the working directory was removed."""
+    text = os.fspath(path)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def _trusted_owners() -> set[int]:
+    """This user and root. In a user namespace root may have another number: that of the owner of ``/``."""
+    return {0, os.geteuid(), os.lstat("/").st_uid}
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path, the first one last, so that ``pop`` takes them in order."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]

@@ -1,0 +1,124 @@
+"""Text on its way into a file: as it is, or as members of a gzip file, which programs read one after another as one text.
+
+Perfetto refuses a gzip file that ends within a member, and a process that is killed while it writes has written some pages of
+the file's. So no member lies in two pages:
+
+    page │ member │ member │ member, filled up │ page │ member ...
+
+Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. After it
+``native/module/module.cpp`` tidies up, because streams are also written in the program's own threads.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from otel_recfn import _native
+
+deflate: Any
+try:
+    from isal import isal_zlib as deflate
+except ImportError:  # no wheel for this platform
+    deflate = zlib
+
+Data = bytes | memoryview
+GZIP_BITS = 31
+"""zlib's way to ask for gzip's header."""
+PAGE = 4096
+LEAST_ROOM = 512
+"""Of a page: where a member leaves less, it is filled up."""
+WAITING_BYTES = 1 << 20
+"""So much text is compressed at once."""
+FRAME = struct.Struct("<BBBBIBB")
+IDENTIFIED, DEFLATED, EXTRA, FASTEST, UNKNOWN_SYSTEM = (0x1F, 0x8B), 8, 4, 4, 255
+"""RFC 1952."""
+MEMBERS_FRAME = FRAME.size + 8
+LAST_BLOCK = b"\x03\x00"
+"""RFC 1951: with nothing in it."""
+
+
+class PlainStream:
+    """Turns text into a file's bytes, which it is. ``at`` is where in the file they are to stand."""
+
+    def put(self, text: Data, at: int) -> Data:
+        """Take text; returns the bytes that are to be appended to the file."""
+        return text
+
+    def flush(self, at: int) -> bytes:
+        """Returns the bytes that are still to be appended so that everything that was put is in the file."""
+        return b""
+
+    def forget(self) -> None:
+        """What was put since ``flush`` is not wanted in the file."""
+
+    def alone(self, text: bytes, at: int) -> bytes:
+        """A text that is not put: as many bytes for each of one length."""
+        return text
+
+
+class GzipStream(PlainStream):
+    """The same as gzip members."""
+
+    def __init__(self) -> None:
+        self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._waiting = bytearray()
+        self._shrinks = 8.0
+        """How many bytes of text became one, last."""
+
+    def put(self, text: Data, at: int) -> bytes:
+        self._waiting += text
+        return self.flush(at) if len(self._waiting) >= WAITING_BYTES else b""
+
+    def flush(self, at: int) -> bytes:
+        text, self._waiting = self._waiting, bytearray()
+        made = _members(text, at, self._compressed, lambda room: int(room * self._shrinks * 0.95))
+        _native.zero_upper_vectors()
+        return made
+
+    def forget(self) -> None:
+        self._waiting = bytearray()
+
+    def alone(self, text: bytes, at: int) -> bytes:
+        return _members(text, at, _stored, lambda room: room - len(_stored(b"")))
+
+    def _compressed(self, text: memoryview) -> bytes:
+        block: bytes = self._compressor.compress(text) + self._compressor.flush(zlib.Z_FULL_FLUSH) + LAST_BLOCK
+        self._shrinks = len(text) / len(block)
+        return block
+
+
+def _stored(text: Data) -> bytes:
+    return struct.pack("<BHH", 1, len(text), len(text) ^ 0xFFFF) + text
+
+
+def _members(text: bytes | bytearray, at: int, deflated: Callable[[memoryview], bytes], fitting: Callable[[int], int]) -> bytes:
+    """Members with this text, none in two pages.
+
+    Args:
+        deflated: a text as deflate's blocks, with a last one.
+        fitting: how much text may take so many bytes as that.
+    """
+    made, rest = [], memoryview(text)
+    while len(rest):
+        room = PAGE - at % PAGE
+        size, member = fitting(room - MEMBERS_FRAME), b""
+        while not member:
+            part = rest[: max(1, size)]
+            member = _member(part, deflated(part), room)
+            size = len(part) * 3 // 4
+        made.append(member)
+        at, rest = at + len(member), rest[len(part) :]
+    return b"".join(made)
+
+
+def _member(text: memoryview, blocks: bytes, room: int) -> bytes:
+    """A member that leaves enough room in its page for another one, or none; nothing where it doesn't fit."""
+    left = room - MEMBERS_FRAME - len(blocks)
+    if left < 0 or left == 1:
+        return b""
+    fill = struct.pack("<H", left - 2) + bytes(left - 2) if 0 < left < LEAST_ROOM else b""
+    head = FRAME.pack(*IDENTIFIED, DEFLATED, EXTRA if fill else 0, 0, FASTEST, UNKNOWN_SYSTEM)
+    return b"".join([head, fill, blocks, struct.pack("<II", deflate.crc32(text), len(text))])

@@ -17,8 +17,7 @@ from batches import make_batch
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
-from otel_recfn.sinks.metrics.series import OVERFLOW, SeriesTable
-from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of, least_above
+from otel_recfn.sinks.metrics.sums import FIELDS, OVERFLOW, DurationSums, Of, SeriesTable, least_above
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -100,7 +99,7 @@ def test_sums_keep_what_they_have_when_they_grow() -> None:
     for n in range(20):
         batch = batch_of([(f"op {n}", 0, 1000 + n), ("same", 0, 7)])
         numbers = table.numbers_of(batch)
-        sums = sums.grown(len(table))
+        sums.make_room(len(table.series))
         sums.add(batch, numbers)
     by_name = {one.name: number for number, one in enumerate(table.series) if one is not None}
     assert sums.series[by_name["same"], [Of.COUNT, Of.TOTAL]].tolist() == [20, 140]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from measured import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, reader, values
 
-from otel_recfn.sinks.metrics.pipeline import Report
+from otel_recfn.sinks.metrics.instruments import Report
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 pytestmark = pytest.mark.one_python

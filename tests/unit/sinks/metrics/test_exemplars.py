@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batches import context, make_batch
 from otel_recfn.sinks.metrics.instruments import DURATION
-from otel_recfn.sinks.metrics.sent_spans import SentSpans
-from otel_recfn.sinks.metrics.sink import MetricsSink
+from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from patience import PATIENCE_S
 

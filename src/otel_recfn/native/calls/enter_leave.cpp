@@ -37,7 +37,7 @@ uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, u
   const uint64_t hash = name.hash;
   const std::string site = tracer->call_sites ? call_site(frame) : std::string();
   RarePrelude rare;
-  rare.call_site = text_of(site);
+  rare.texts[kCallSite] = text_of(site);
   const RarePrelude* const prelude = site.empty() ? nullptr : &rare;
   Globals& globals = *tracer->globals;
   if (calls.stands_for_another) return begin_call_for_another(globals, *calls.buffer, text_of(text), began_at, prelude);

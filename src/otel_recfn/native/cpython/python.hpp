@@ -178,6 +178,11 @@ inline PyObject* take_raised() {
   return value;
 }
 
+// Takes it.
+inline void raise_again(PyObject* raised) {
+  PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised));
+}
+
 inline int raise_taken(void* taken) {
   auto* raised = static_cast<PyObject*>(taken);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);

@@ -40,12 +40,10 @@ int add_vector_state(PyObject* module) { return PyModule_AddFunctions(module, ve
 // What each adds is written where it is defined, in the folders. They return 0, or -1 with a Python error set.
 int add_recorder(PyObject* module);
 int add_ranges(PyObject* module);
-int add_drain(PyObject* module);
 int add_context_reader(PyObject* module);
 int add_task_entries(PyObject* module);
 int add_record_function_type(PyObject* module);
 int add_range_observer(PyObject* module);
-int add_python_stack(PyObject* module);
 int add_watched_calls(PyObject* module);
 int add_call_tracer(PyObject* module);
 int add_monitoring(PyObject* module);
@@ -59,8 +57,8 @@ int add_vector_state(PyObject* module);
 namespace {
 
 constexpr int (*kParts[])(PyObject*) = {
-    add_recorder,      add_ranges,      add_drain,         add_context_reader, add_task_entries, add_record_function_type,
-    add_range_observer, add_python_stack, add_watched_calls, add_call_tracer,   add_monitoring,   add_gathering,
+    add_recorder,      add_ranges,      add_context_reader, add_task_entries, add_record_function_type,
+    add_range_observer, add_watched_calls, add_call_tracer,   add_monitoring,   add_gathering,
     add_stage_type,    add_links_type,  add_chrome_encoder, add_otlp_encoder,  add_metrics,      add_vector_state};
 
 // What is recorded belongs to the process, and taking the GIL for a thread knows only the main interpreter.

@@ -8,7 +8,7 @@ from functools import partial
 
 from otel_recfn.cli import examine_export, examine_loaded, examine_recording
 from otel_recfn.cli.check import Check
-from otel_recfn.sinks.otlp.official import secrets_from_environment
+from otel_recfn.sinks.otlp.exporters import secrets_from_environment
 from otel_recfn.support.safe_text import safe_error
 
 EXAMINATIONS: tuple[tuple[str, Callable[[], Check]], ...] = (

@@ -16,8 +16,7 @@ from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback
 from otel_recfn.legacy.config import EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.model.errors import ProfilerError
-from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time, take_memory_times
-from otel_recfn.pytorch.observer import loaded_library
+from otel_recfn.pytorch.observer import GpuMoment, gpu_elapsed_us, gpu_time, loaded_library, take_memory_times
 
 log = logging.getLogger("otel_recfn")
 

@@ -23,7 +23,8 @@ from types import TracebackType
 
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
-from otel_recfn.callbacks.debug_info import (
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
+from otel_recfn.callbacks.thread_locals import (
     DebugInfoKind,
     debug_info_get,
     debug_info_peek,
@@ -31,7 +32,6 @@ from otel_recfn.callbacks.debug_info import (
     debug_info_push,
     on_profiler_state,
 )
-from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.legacy.config import (
     START_PROFILE,
     STOP_PROFILE,

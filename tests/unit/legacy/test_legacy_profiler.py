@@ -9,8 +9,8 @@ from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
-from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.legacy import (
     ActiveProfilerType,
     LegacyEvent,
@@ -22,7 +22,9 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     mark,
     profiler_enabled,
-    run,
+)
+from otel_recfn.legacy import (
+    profiler as legacy_profiler,
 )
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.errors import DebugInfoError
@@ -108,7 +110,7 @@ class TestEvents:
     def test_dropped_events_are_told_and_the_start_stays(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(run, "MAX_EVENTS", 3)
+        monkeypatch.setattr(legacy_profiler, "MAX_EVENTS", 3)
         enable_profiler_legacy(CPU)
         for number in range(5):
             record(f"range {number}")

@@ -8,7 +8,7 @@ import weakref
 from contexts import FIRST, SECOND, ref
 from recording_helpers import Capture, Reader, Worker, by_name, check_laws
 
-from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
+from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import ContextReading
 
@@ -35,13 +35,6 @@ def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) 
     announced = [capture.batches[0].contexts[opened.context] for opened in capture.opened()]
     assert announced == [ref(FIRST), ref(SECOND)]
     check_laws(capture.rows(), capture.opened())
-
-
-def test_suppression_without_a_span_is_a_context(capture: Capture) -> None:
-    capture.recorder.set_context_reader(Reader(ContextReading(0, 0, 2, 0)))
-    capture.end(capture.begin())
-    [row] = capture.finish()
-    assert row.context == SpanContextRef(0, 0, 2)
 
 
 def test_a_span_that_became_current_inside_a_range_is_the_parent_from_then_on(capture: Capture) -> None:

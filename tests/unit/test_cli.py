@@ -136,18 +136,6 @@ def test_what_is_found_in_torch(libraries: Path) -> None:
     assert checks["details"].ok
 
 
-def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "raise OSError('undefined symbol')")
-    monkeypatch.setattr(examine_loaded, "LOAD_CALLBACKS", "raise ImportError('undefined symbol')")
-    monkeypatch.setattr(examine_loaded, "FIND_DETAILS", "import no_such_torch")
-    checks = examine_loaded.loaded()
-    text = f"{libraries}/torch_observer.so cannot be loaded: OSError: undefined symbol"
-    assert checks["observer"] == Check("observer", False, text)
-    assert checks["callbacks"].ok is None  # spans and files do without
-    assert f"{libraries}/torch_callbacks.so cannot be loaded" in checks["callbacks"].text
-    assert checks["details"].ok is False
-
-
 def test_what_takes_its_process_down_is_told_and_the_rest_is_examined(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "import os; os._exit(3)")
     checks = examine_loaded.loaded()
@@ -267,11 +255,6 @@ def test_the_native_way_is_told_of_where_one_otlp_exporter_is_all_that_sees_span
     assert (f"span_exporter='otlp-{over}' is there" in text) == (over is not None)
     assert ("processors see none of ours" in text) == (over is not None)
     assert ("one OTLP exporter is not all that its processors do" in text) == (over is None)
-
-
-def test_the_native_way_is_there_without_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    assert "none is set in this process" in examine_export.native_otlp().text
 
 
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

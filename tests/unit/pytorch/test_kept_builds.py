@@ -13,7 +13,7 @@ import pytest
 from fake_compilers import COPYING, FAILING, runs, use_compiler
 
 from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
-from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 from patience import PATIENCE_S
 
@@ -112,7 +112,7 @@ def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
     """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
     use_compiler(monkeypatch, log, COPYING)
     monkeypatch.setattr(observer_build, "WAIT_SECONDS", 0.2)
-    (private_cache.open_directory() / "building-running").mkdir()
+    (build_cache.open_directory() / "building-running").mkdir()
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert observer_build.build(TORCH_OBSERVER).exists()

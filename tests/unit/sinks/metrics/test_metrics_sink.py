@@ -22,8 +22,7 @@ from forked import fork, in_child
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.instruments import DURATION
-from otel_recfn.sinks.metrics.sent_spans import SentSpans
-from otel_recfn.sinks.metrics.sink import MetricsSink
+from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
 from otel_recfn.sinks.metrics.sums import Of
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from patience import PATIENCE_S

@@ -74,7 +74,7 @@ def careful(examination: Callable[[], Finding]) -> Finding:
     try:
         return examination()
     except Exception as error:
-        from otel_recfn.sinks.otlp.official import secrets_from_environment
+        from otel_recfn.sinks.otlp.exporters import secrets_from_environment
         from otel_recfn.support.safe_text import safe_error
 
         return False, f"could not be examined: {safe_error(error, secrets_from_environment())}"

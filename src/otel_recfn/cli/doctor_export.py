@@ -12,7 +12,7 @@ from importlib import import_module
 from urllib.parse import urlsplit
 
 from otel_recfn.model.errors import RecorderUnavailable
-from otel_recfn.sinks.otlp.official import secrets_from_environment
+from otel_recfn.sinks.otlp.exporters import secrets_from_environment
 from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
 
 Finding = tuple[bool | None, str]
@@ -162,7 +162,7 @@ class _Heard(logging.Handler):
 
 def native_otlp() -> Finding:
     """Whether ``span_exporter`` could take the place of the provider's exporter."""
-    from otel_recfn.sinks.otlp.official import UnreadableExporterError, is_official, protocol_of, transport_of
+    from otel_recfn.sinks.otlp.exporters import UnreadableExporterError, is_official, protocol_of, transport_of
     from otel_recfn.sinks.spans.provider import ProviderResolver
 
     target = ProviderResolver().resolve()

@@ -97,10 +97,14 @@ inline PyMethodDef with_names(const char* name, FunctionWithNames function, cons
 // A string as UTF-8, cut at a character: without a copy where Python holds it already.
 class Utf8 {
  public:
-  Utf8(PyObject* string, uint32_t max_bytes) : whole_(string) {
+  [[gnu::always_inline]] Utf8(PyObject* string, uint32_t max_bytes) : whole_(string) {
+    if (string == nullptr) return;
     const std::string_view text = whole_.text();
-    if (text.data() != nullptr) text_ = {text.data(), cut_at_character(text.data(), text.size(), max_bytes)};
-    if (text.data() == nullptr && string != nullptr) PyErr_Clear();
+    if (__builtin_expect(text.data() != nullptr, 1)) {
+      text_ = {text.data(), cut_at_character(text.data(), text.size(), max_bytes)};
+    } else {
+      PyErr_Clear();
+    }
   }
 
   Text text() const { return text_; }

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
-from otel_recfn.sources.protocol import Wanted, Watcher
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread, is_own_thread
 from otel_recfn.support.texts import python_call_name
@@ -156,7 +156,7 @@ class Monitoring:
 # --- the source
 
 
-class CallSource(Watcher):
+class CallSource(Source):
     """Ranges of Python calls while it is enabled. One thread at a time uses it.
 
     In a forked child calls are recorded from when all else of ours is as it should be in a child: before, recording one might

@@ -245,7 +245,7 @@ class Sender:
 
     def _would_wait_for_itself(self) -> bool:
         """Where a processor or an exporter of the program's calls."""
-        return self._thread is threading.current_thread() or is_exporting()
+        return self._thread.is_current or is_exporting()
 
     def _time_left(self) -> float:
         return max(0.0, self._end_by - time.monotonic())
@@ -275,7 +275,7 @@ class Sender:
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
                 with self._lock:
-                    if self._queue.is_open and not self._queue.has_one_of(Flush):
+                    if self._queue.is_open and not self._queue.has_flush:
                         self._hurries.clear()
             else:
                 self._delivery.send(())

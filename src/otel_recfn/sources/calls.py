@@ -36,7 +36,7 @@ log = logging.getLogger("otel_recfn")
 # --- what calls are called
 
 OWN = str(Path(__file__).parents[1]) + os.sep
-OWN_THAT_CALLS = OWN + "ranges" + os.sep, OWN + "callbacks" + os.sep
+OWN_THAT_CALLS = OWN + os.path.join("recording", "ranges.py"), OWN + "callbacks" + os.sep
 """What of ours calls functions of the program, which are to be seen."""
 
 NameOfFrame: TypeAlias = "Callable[[FrameType], str | None]"

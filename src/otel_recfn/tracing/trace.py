@@ -21,8 +21,6 @@ from otel_recfn.tracing.graph import CONSTANT, Graph, Node, Source, Value, is_te
 
 LIST, TUPLE, DICT, UNPACK = "prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct", "prim::ListUnpack"
 
-DEEPEST = 20
-"""A list that is nested deeper, or within itself, is a constant."""
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types of constants: that two objects of them are the same one says nothing."""
 
@@ -86,8 +84,6 @@ class Tracer:
         self._known = KnownValues()
         self._lock = ForkSafeLock()
         self._numbers = 0
-        self._within: list[int] = []
-        """The lists, by identity, whose parts are being looked at."""
 
     def add_input(self, thing: Any) -> None:
         """Make the tensors in an argument of the traced function inputs of the graph."""
@@ -154,20 +150,13 @@ class Tracer:
 
     def _value(self, thing: Any, source: Source | None) -> Value:
         """The value that an input is; a constant where it is none, or a node that makes it of its parts."""
-        if isinstance(thing, list | tuple | dict) and len(self._within) < DEEPEST and id(thing) not in self._within:
-            return self._made_of_parts(thing, source)
-        known = None if type(thing) in PLAIN else self._known.get(thing)
-        return known if known is not None else self._constant(thing, source)
-
-    def _made_of_parts(self, thing: Any, source: Source | None) -> Value:
-        self._within.append(id(thing))
-        try:
-            if isinstance(thing, dict):
-                return self._made_of(DICT, [each for pair in thing.items() for each in pair], "dict", source)
+        if isinstance(thing, dict):
+            return self._made_of(DICT, [each for pair in thing.items() for each in pair], "dict", source)
+        if isinstance(thing, list | tuple):
             kind, name = (LIST, "list") if isinstance(thing, list) else (TUPLE, "tuple")
             return self._made_of(kind, thing, name, source)
-        finally:
-            self._within.pop()
+        known = None if type(thing) in PLAIN else self._known.get(thing)
+        return known if known is not None else self._constant(thing, source)
 
     def _made_of(self, kind: str, parts: Sequence[Any], type_name: str, source: Source | None) -> Value:
         values = [self._value(each, source) for each in parts]
@@ -191,15 +180,11 @@ class Tracer:
 
 def _leaves(thing: Any) -> Iterator[Any]:
     """What is in lists, tuples and dicts, in order."""
-    seen: set[int] = set()
-    found = [thing]
-    while found:
-        each = found.pop()
-        if not isinstance(each, list | tuple | dict):
-            yield each
-        elif id(each) not in seen:  # a list may have itself as a part
-            seen.add(id(each))
-            found += reversed(list(each.values() if isinstance(each, dict) else each))
+    if isinstance(thing, list | tuple | dict):
+        for each in thing.values() if isinstance(thing, dict) else thing:
+            yield from _leaves(each)
+    else:
+        yield thing
 
 
 # --- which value of the graph an object of the program is

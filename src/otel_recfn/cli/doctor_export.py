@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from otel_recfn.model.errors import RecorderUnavailable
 from otel_recfn.sinks.otlp.exporters import secrets_from_environment
-from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
+from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_of
 
 Finding = tuple[bool | None, str]
 """Whether it is good; None for information, neither good nor bad. Then the fact; where it is bad, then the way out."""

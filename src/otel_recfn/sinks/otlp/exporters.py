@@ -25,7 +25,7 @@ from opentelemetry.trace import TracerProvider
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
-from otel_recfn.support.safe_text import safe_text, secrets_of
+from otel_recfn.support.texts import safe_text, secrets_of
 
 _logger = logging.getLogger(__name__)
 

@@ -292,11 +292,6 @@ def test_the_native_way_is_told_of_where_one_otlp_exporter_is_all_that_sees_span
     assert ("one OTLP exporter is not all that its processors do" in text) == (over is None)
 
 
-def test_the_native_way_is_there_without_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    assert "none is set in this process" in doctor_export.native_otlp()[1]
-
-
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(observer_build, "build", lambda library: Path(f"/cache/{library.name}.so"))
     assert cli.main(["build"]) == 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -249,6 +250,17 @@ def secrets_of(endpoint: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[
     found |= {unquote(each) for each in found}
     found |= {repr(each)[1:-1] for each in found}
     return tuple(sorted([each for each in found if len(each) >= SHORTEST_SECRET], key=len, reverse=True))
+
+
+def secrets_from_environment() -> tuple[str, ...]:
+    """What of ``OTEL_EXPORTER_OTLP_*`` is to be in no text."""
+
+    def variables(name: str) -> list[str]:
+        return [each for signal in ("TRACES_", "") if (each := os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}"))]
+
+    headers = [text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")]
+    named = [(name.strip(), value) for name, _, value in headers]
+    return tuple([secret for endpoint in (*variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
 
 
 def _without_secrets(word: re.Match[str]) -> str:

@@ -226,10 +226,29 @@ class OwnThread(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
         _format_a_traceback()
 
+    def run(self) -> None:
+        """Call the target."""
+        _current.thread = self
+        super().run()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the calling thread."""
+        return current_own_thread() is self
+
     def wait_for_end(self, timeout_s: float) -> None:
         """Nothing if it never started (as the start may have failed, or been interrupted), has ended, or is the caller."""
-        if self.is_alive() and self is not threading.current_thread():
+        if self.is_alive() and not self.is_current:
             self.join(timeout_s)
+
+
+_current = threading.local()
+
+
+def current_own_thread() -> OwnThread | None:
+    """The calling thread if it is one of ours; ``threading`` doesn't know it where gevent replaced threads meanwhile."""
+    found: OwnThread | None = getattr(_current, "thread", None)
+    return found
 
 
 def is_own_thread() -> bool | None:

@@ -118,9 +118,6 @@ def addition(child: bool = False) -> str:
     return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
 
 
-LONGEST_ADDITION = len(f".rank{'9' * MOST_DIGITS}.restart{'9' * MOST_DIGITS}.pid4194304")
-
-
 # --- what it got, where it is a child that wasn't forked
 
 

@@ -245,7 +245,7 @@ class Sender:
 
     def _would_wait_for_itself(self) -> bool:
         """Where a processor or an exporter of the program's calls."""
-        return self._thread is threading.current_thread() or is_exporting()
+        return self._thread.is_current or is_exporting()
 
     def _time_left(self) -> float:
         return max(0.0, self._end_by - time.monotonic())

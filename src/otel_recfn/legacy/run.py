@@ -17,7 +17,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from otel_recfn.batches.merging import merged
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.merging import EventStore, merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.debug_info import DebugInfoKind, debug_info_get
@@ -33,8 +34,6 @@ from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import EventStoreSink
-from otel_recfn.store.averages import key_averages
-from otel_recfn.store.event_store import EventStore
 
 log = logging.getLogger("otel_recfn")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequen
 from contextlib import contextmanager
 from typing import Any
 
+from otel_recfn.batches.averages import KeyAverages
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.store.averages import KeyAverages
 from otel_recfn.support.fork_safe_lock import ForkSafeLock
 
 

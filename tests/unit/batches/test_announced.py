@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import context, make_batch
-from otel_recfn.batches.announced import announced, announced_in
+from otel_recfn.batches.selection import announced
 from otel_recfn.model.columns import NO_CONTEXT
 
 
@@ -27,5 +25,4 @@ def test_what_is_announced_in_some_contexts(contexts: list[int], wanted: frozens
     batch = make_batch(rows) if rows else make_batch([{}]).take(slice(0))
     opened = announced(batch, np.arange(len(batch)))
     expected = [one for one in opened if one.context in wanted]
-    of_columns, of_objects = replace(batch, opened=opened), replace(batch, opened=[*opened])
-    assert [*announced_in(of_columns, wanted)] == [*announced_in(of_objects, wanted)] == expected
+    assert [*opened.in_contexts(wanted)] == expected

@@ -55,4 +55,6 @@ def test_what_runs_in_threads_of_ours_does_not_call_what_imports(layer: str) -> 
     calls = re.compile(r"np\.(unique|isin|in1d|intersect1d|setdiff1d|union1d|ma)\b")
     sources = list(Path(otel_recfn.__file__).parent.joinpath(layer).rglob("*.py"))
     assert sources
+    of_the_program = {"averages.py", "call_tree.py"}  # in its threads, when it asks
+    sources = [path for path in sources if path.name not in of_the_program]
     assert not [path.name for path in sources if calls.search(path.read_text(encoding="utf-8"))]

@@ -79,7 +79,7 @@ def test_a_range_below_an_unseen_open_one_is_announced_as_top_level_before_it_en
     thread.end()
     first = view.view(thread.drain())
     assert [each.event_id for each in first.opened] == [outer]
-    assert first.contexts[first.opened[0].context] == context(5, 6)
+    assert first.contexts[next(iter(first.opened)).context] == context(5, 6)
     assert [(event.event_id, event.parent, event.root) for event in first.events()] == [(inner, outer, outer)]
     thread.end()
     second = view.view(thread.drain())

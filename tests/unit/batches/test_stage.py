@@ -23,7 +23,7 @@ from models.folding import LINKABLE, MAX_AWAITED
 from models.staging import Model
 from otel_recfn import _native
 from otel_recfn.batches import stage as stage_module
-from otel_recfn.batches.announced import announced
+from otel_recfn.batches.selection import announced
 from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef

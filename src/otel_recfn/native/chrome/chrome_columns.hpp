@@ -11,8 +11,8 @@
 namespace recfn {
 
 struct ChromeColumns {
-#define RECFN_VIEW(type, name, empty) ColumnView<type> name;
-  RECFN_COLUMNS(RECFN_VIEW)
+#define RECFN_VIEW(type, name, ...) ColumnView<type> name;
+  RECFN_EACH_COLUMN(RECFN_VIEW)
 #undef RECFN_VIEW
 
   bool take(PyObject* batch);

@@ -1,11 +1,15 @@
 #include "chrome/chrome_events.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace recfn {
 namespace {
 
-constexpr size_t kFixedBytes = 1024;  // of one row without its labels: the keys, and 20 digits for every number
+// Of one row without its labels: the keys, and 20 digits for every number.
+#define RECFN_BYTES(type, name, empty, attribute, argument, ...) +(sizeof argument + 24)
+constexpr size_t kFixedBytes = 768 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+#undef RECFN_BYTES
 
 bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
   PyObject* number = PyObject_GetAttrString(owner, name);
@@ -174,26 +178,13 @@ void ChromeEvents::encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label
 }
 
 void ChromeEvents::encode_numbers(ChromeWriter& out, Py_ssize_t row) const {
-  if (const int64_t sequence_nr = columns_.sequence_nr[row]; sequence_nr != -1) {
-    out.literal(",\"Sequence number\":");
-    out.number(sequence_nr);
+#define RECFN_ENCODE(type, name, empty, attribute, argument, ...)                               \
+  if (sizeof argument > 1 && columns_.name[row] != static_cast<type>(empty)) {                  \
+    out.literal(",\"" argument "\":");                                                          \
+    out.number(std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>(columns_.name[row])); \
   }
-  if (const uint64_t forward = columns_.forward_thread_id[row]; forward != 0) {
-    out.literal(",\"Fwd thread id\":");
-    out.number(forward);
-  }
-  if (const int64_t node_id = columns_.node_id[row]; node_id != -1) {
-    out.literal(",\"Node id\":");
-    out.number(node_id);
-  }
-  if (const int64_t debug_handle = columns_.debug_handle[row]; debug_handle != -1) {
-    out.literal(",\"Debug handle\":");
-    out.number(debug_handle);
-  }
-  if (const int64_t flops = columns_.flops[row]; flops != 0) {
-    out.literal(",\"Flops\":");
-    out.number(flops);
-  }
+  RECFN_NUMBER_COLUMNS(RECFN_ENCODE)
+#undef RECFN_ENCODE
   if (columns_.is_memory(row)) {
     out.literal(",\"Bytes\":");
     out.number(columns_.nbytes[row]);

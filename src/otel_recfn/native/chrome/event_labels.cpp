@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <iterator>
 
 namespace recfn {
@@ -44,9 +43,13 @@ EventLabels::Key EventLabels::key_of(Py_ssize_t row) const {
   const uint32_t sort = columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
   const auto step = static_cast<uint64_t>(columns_.step_number[row]);
   const auto step_low = static_cast<uint32_t>(step), step_high = static_cast<uint32_t>(step >> 32);
-  return {columns_.name[row],  columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.concrete_inputs[row],
-          columns_.module[row], columns_.error[row], columns_.stack[row],  columns_.device[row], columns_.call_site[row],
-          sort, step_low, step_high};
+  Key key{columns_.name[row], columns_.thread[row], sort, step_low, step_high};
+  size_t at = kKeyWithoutTexts;
+#define RECFN_PART(type, name, empty, attribute, argument, ...) \
+  if constexpr (sizeof argument > 1) key[at++] = columns_.name[row];
+  RECFN_TEXT_COLUMNS(RECFN_PART)
+#undef RECFN_PART
+  return key;
 }
 
 Py_ssize_t EventLabels::find(Py_ssize_t row, uint64_t thread_id) {
@@ -119,23 +122,13 @@ bool EventLabels::is_call_named(Py_ssize_t row, const std::string& quoted_name) 
 }
 
 bool EventLabels::append_texts(Py_ssize_t row) {
-  struct Text {
-    uint32_t name;
-    const char* key;
-    bool is_json;
-  };
-  const Text texts[] = {
-      {columns_.shapes[row], ",\"Input Dims\":", true}, {columns_.dtypes[row], ",\"Input type\":", true},
-      {columns_.concrete_inputs[row], ",\"Concrete Inputs\":", true},
-      {columns_.stack[row], ",\"Call stack\":", false}, {columns_.module[row], ",\"Module\":", false},
-      {columns_.error[row], ",\"Error\":", false},      {columns_.device[row], ",\"Device\":", false},
-      {columns_.call_site[row], ",\"Call site\":", false},
-  };
-  for (const Text& text : texts) {
-    if (text.name == 0) continue;
-    memory_ += text.key;
-    if (!append_text(memory_, text.name, text.is_json)) return false;
+#define RECFN_APPEND(type, name, empty, attribute, argument, is_json)         \
+  if (sizeof argument > 1 && columns_.name[row] != empty) {                   \
+    memory_ += ",\"" argument "\":";                                          \
+    if (!append_text(memory_, columns_.name[row], is_json)) return false;     \
   }
+  RECFN_TEXT_COLUMNS(RECFN_APPEND)
+#undef RECFN_APPEND
   return true;
 }
 

@@ -24,7 +24,7 @@ class EventLabels {
   // Both are borrowed; `names` is the batch's.
   EventLabels(PyObject* names, const ChromeColumns& columns) : names_(names), columns_(columns) {}
 
-  // The label's number; -1 with an exception set. Without an id the row is no thread's. Needs the GIL.
+  // The label's number; -1 with an exception set. Needs the GIL.
   Py_ssize_t find(Py_ssize_t row, uint64_t thread_id);
   // Once all are found: from here on texts can be read in blocks.
   void pad() { memory_.append(kSlack, ' '); }
@@ -37,7 +37,10 @@ class EventLabels {
   PaddedText named(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].named}; }
 
  private:
-  using Key = std::array<uint32_t, 13>;
+#define RECFN_COUNT(type, name, empty, attribute, argument, ...) +(sizeof argument > 1)
+  static constexpr size_t kKeyWithoutTexts = 5, kTexts = 0 RECFN_TEXT_COLUMNS(RECFN_COUNT);
+#undef RECFN_COUNT
+  using Key = std::array<uint32_t, kKeyWithoutTexts + kTexts>;
   struct Label {
     Key key;
     size_t begin = 0, named = 0, size = 0;

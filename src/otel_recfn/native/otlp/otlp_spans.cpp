@@ -8,7 +8,10 @@
 namespace recfn {
 namespace {
 
-constexpr size_t kFixedBytes = 640;  // of one span without what it shares: keys, ids, times and the digits of every number
+// Of one span without what it shares: keys, ids, times and the digits of every number.
+#define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute + 24)
+constexpr size_t kFixedBytes = 512 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+#undef RECFN_BYTES
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
 constexpr uint32_t kSpanFlags = 0x100;
@@ -90,13 +93,13 @@ bool OtlpSpans::read(PyObject* batch, PyObject* plan_columns, PyObject* above, u
 }
 
 bool OtlpSpans::read_batch(PyObject* batch) {
-#define RECFN_TAKE(type, name) name.take(batch, #name) &&
-  const bool taken = RECFN_SPAN_COLUMNS(RECFN_TAKE) true;
+#define RECFN_TAKE(type, name, ...) name.take(batch, #name) &&
+  const bool taken = RECFN_EACH_COLUMN(RECFN_TAKE) true;
 #undef RECFN_TAKE
   if (!taken || !length_of(batch, "names", num_names_) || !length_of(batch, "tracks", num_tracks_)) return false;
   bool equal = true;
-#define RECFN_EQUAL(type, name) equal = equal && name.size() == event_id.size();
-  RECFN_SPAN_COLUMNS(RECFN_EQUAL)
+#define RECFN_EQUAL(type, name, ...) equal = equal && name.size() == event_id.size();
+  RECFN_EACH_COLUMN(RECFN_EQUAL)
 #undef RECFN_EQUAL
   if (!equal) PyErr_SetString(PyExc_ValueError, "columns of a batch of different lengths; they must be equally long");
   return equal;
@@ -138,7 +141,11 @@ bool OtlpSpans::in_tables(Py_ssize_t i) const {
   const auto count = static_cast<int64_t>(spans_above_.size());
   if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
   if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
-  const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row], stacktrace[row], code[row]});
+  size_t last = std::max({name[row], error[row], stacktrace[row], code[row]});
+#define RECFN_LAST(type, name, empty, attribute, ...) \
+  if constexpr (sizeof attribute > 1) last = std::max<size_t>(last, name[row]);
+  RECFN_TEXT_COLUMNS(RECFN_LAST)
+#undef RECFN_LAST
   return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
 }
 
@@ -157,9 +164,10 @@ void OtlpSpans::need_shared(Py_ssize_t row) {
   fragments_.need(kNameField, name[row], num_names_);
   fragments_.need(kScopeAndThread, scope_and_thread(row), num_tracks_ * kScopes);
   if (is_plain(row)) return;
-  if (module[row]) fragments_.need(kModuleAttribute, module[row], num_names_);
-  if (shapes[row]) fragments_.need(kShapesAttribute, shapes[row], num_names_);
-  if (dtypes[row]) fragments_.need(kDtypesAttribute, dtypes[row], num_names_);
+#define RECFN_NEED(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) fragments_.need(k_##name##_text, name[row], num_names_);
+  RECFN_TEXT_COLUMNS(RECFN_NEED)
+#undef RECFN_NEED
   if (has_code(row)) fragments_.need(kCodeAttributes, called(row), num_names_);
   if (flags[row] & kError) {
     fragments_.need(kErrorTypeAttribute, error[row], num_names_);
@@ -171,8 +179,12 @@ void OtlpSpans::need_shared(Py_ssize_t row) {
 
 // Whether it has nothing in the columns that are seldom filled.
 bool OtlpSpans::is_plain(Py_ssize_t row) const {
-  return ((module[row] | shapes[row] | dtypes[row] | code[row] | (flags[row] & kToldFlags)) == 0) && node_id[row] == -1 &&
-         debug_handle[row] == -1 && step_number[row] == -1 && source[row] != kPythonCallSource;
+  bool plain = (code[row] | (flags[row] & kToldFlags)) == 0 && source[row] != kPythonCallSource;
+#define RECFN_PLAIN(type, name, empty, attribute, ...) \
+  if constexpr (sizeof attribute > 1) plain = plain && name[row] == static_cast<type>(empty);
+  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_PLAIN, RECFN_PLAIN, RECFN_PLAIN)
+#undef RECFN_PLAIN
+  return plain;
 }
 
 bool OtlpSpans::share(PyObject* batch, PyObject* maker, PyObject* told) {
@@ -195,9 +207,10 @@ size_t OtlpSpans::most_bytes_of(Py_ssize_t row) const {
   size_t most = fragments_.text(kNameField, name[row]).size() + fragments_.text(kScopeAndThread, scope_and_thread(row)).size();
   most += fragments_.told(row).size();
   if (is_plain(row)) return most;
-  if (module[row]) most += fragments_.text(kModuleAttribute, module[row]).size();
-  if (shapes[row]) most += fragments_.text(kShapesAttribute, shapes[row]).size();
-  if (dtypes[row]) most += fragments_.text(kDtypesAttribute, dtypes[row]).size();
+#define RECFN_MOST(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) most += fragments_.text(k_##name##_text, name[row]).size();
+  RECFN_TEXT_COLUMNS(RECFN_MOST)
+#undef RECFN_MOST
   if (has_code(row)) most += fragments_.text(kCodeAttributes, called(row)).size();
   if (flags[row] & kError) {
     most += fragments_.text(kErrorTypeAttribute, error[row]).size() + fragments_.text(kExceptionEvent, error[row]).size();
@@ -249,23 +262,23 @@ void OtlpSpans::encode_place(WireWriter& out, Py_ssize_t i) const {
   span_id_field<tags::span::kParentSpanId>(out, parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
 }
 
+#define RECFN_INT_ATTRIBUTE(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row] != static_cast<type>(empty)) int_attribute(out, attribute, static_cast<int64_t>(name[row]));
+
 void OtlpSpans::encode_usual(WireWriter& out, Py_ssize_t row) const {
-  int_attribute(out, "recfn.event_id", static_cast<int64_t>(event_id[row]));
-  int_attribute(out, "recfn.handle", static_cast<int64_t>(handle[row]));
-  if (sequence_nr[row] != -1) int_attribute(out, "recfn.sequence_nr", sequence_nr[row]);
-  if (forward_thread_id[row]) int_attribute(out, "recfn.forward_thread_id", static_cast<int64_t>(forward_thread_id[row]));
+  RECFN_COLUMNS(RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN)
 }
 
 void OtlpSpans::encode_seldom(WireWriter& out, Py_ssize_t row) const {
   if (flags[row] & kAsync) true_attribute(out, "recfn.async");
   if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
   if (flags[row] & kError) out.padded(fragments_.text(kErrorTypeAttribute, error[row]));
-  if (node_id[row] != -1) int_attribute(out, "recfn.node_id", node_id[row]);
-  if (debug_handle[row] != -1) int_attribute(out, "recfn.debug_handle", debug_handle[row]);
-  if (step_number[row] != -1) int_attribute(out, "recfn.step.number", step_number[row]);
-  if (module[row]) out.padded(fragments_.text(kModuleAttribute, module[row]));
-  if (shapes[row]) out.padded(fragments_.text(kShapesAttribute, shapes[row]));
-  if (dtypes[row]) out.padded(fragments_.text(kDtypesAttribute, dtypes[row]));
+#define RECFN_TEXT_ATTRIBUTE(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) out.padded(fragments_.text(k_##name##_text, name[row]));
+  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN)
+  RECFN_TEXT_COLUMNS(RECFN_TEXT_ATTRIBUTE)
+#undef RECFN_TEXT_ATTRIBUTE
+#undef RECFN_INT_ATTRIBUTE
   if (has_code(row)) out.padded(fragments_.text(kCodeAttributes, called(row)));
 }
 

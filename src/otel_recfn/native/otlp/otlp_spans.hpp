@@ -19,13 +19,6 @@
 
 namespace recfn {
 
-// The columns of a batch that spans tell of.
-#define RECFN_SPAN_COLUMNS(X)                                                                                      \
-  X(uint64_t, event_id) X(uint32_t, name) X(uint8_t, scope) X(uint8_t, source) X(int64_t, start_ns)                 \
-  X(int64_t, end_ns) X(uint32_t, thread) X(int64_t, sequence_nr) X(uint64_t, forward_thread_id) X(uint64_t, handle) \
-  X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
-  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace) X(uint32_t, code)
-
 class OtlpSpans {
  public:
   // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
@@ -72,8 +65,8 @@ class OtlpSpans {
 
   static constexpr uint32_t kScopes = 16;
 
-#define RECFN_VIEW(type, name) ColumnView<type> name;
-  RECFN_SPAN_COLUMNS(RECFN_VIEW)
+#define RECFN_VIEW(type, name, ...) ColumnView<type> name;
+  RECFN_EACH_COLUMN(RECFN_VIEW)
 #undef RECFN_VIEW
   ColumnView<int64_t> rows_, above_, linked_above_;
   ColumnView<uint64_t> parent_, linked_id_;

@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS
@@ -45,12 +44,12 @@ class KnownBegins:
 
     def with_batch(self, batch: Batch) -> KnownBegins:
         """Also what a batch's rows say, and what it announces."""
-        announced = self._with(announced_column(batch, "event_id"), announced_column(batch, "start_ns"))
+        announced = self._with(batch.opened.columns["event_id"], batch.opened.columns["start_ns"])
         return announced._with(batch.event_id, batch.start_ns)
 
     def still_open(self, batch: Batch) -> KnownBegins:
         """What is known of ranges that are open after a batch."""
-        announced = self._with(announced_column(batch, "event_id"), announced_column(batch, "start_ns"))
+        announced = self._with(batch.opened.columns["event_id"], batch.opened.columns["start_ns"])
         places = np.flatnonzero(~is_in(announced._ids, batch.event_id))[-MOST_OPEN:]
         return KnownBegins(announced._ids[places], announced._times[places])
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.traced_calls import traced_calls
+from otel_recfn.batches.selection import traced_calls
 from otel_recfn.model.batch import Batch
 
 

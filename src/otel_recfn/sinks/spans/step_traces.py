@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
-from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.span_plan import Fate, fate_of
 from otel_recfn.model.batch import Batch, Track
@@ -334,7 +333,7 @@ class StepTraces:
         contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
         begins = [
             TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread], one.flags)
-            for one in (announced_in(batch, contexts) if contexts else ())
+            for one in batch.opened.in_contexts(contexts)
         ]
         rows = rows_in(batch, contexts)
         roots: dict[int, SpanContext] = {}

@@ -26,8 +26,8 @@ from otel_recfn.batches.span_plan import span_context
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.events import ORDINAL_BITS
-from otel_recfn.sinks.spans.budgets import Budgets, Volume
-from otel_recfn.sinks.spans.folding import Folding, OpenUnits
+from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import ProgramSpans, Surroundings
 
@@ -119,8 +119,7 @@ class Stage:
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, Surroundings(spans))
-        budgets = Budgets(1000, VOLUME)
-        self._folding = Folding(budgets, 1000, OpenUnits(spans), self._traces)
+        self._folding = Folding(1000, VOLUME, spans, self._traces)
         self._taken = [0, 0]
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:
@@ -129,8 +128,8 @@ class Stage:
         for batch in batches:
             self._see_spans(batch, last_ns)
             self._timed(0, partial(self._folding.add, batch, {}))
-            self._timed(1, partial(self._folding.due, (), 0, False))
-        self._timed(1, partial(self._folding.all, ()))
+            self._timed(1, partial(self._folding.due, ()))
+        self._timed(1, partial(self._folding.due, (), ends=True))
         rows = sum(len(batch) for batch in batches)
         return StageCost(*[taken / rows for taken in self._taken])
 

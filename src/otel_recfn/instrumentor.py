@@ -17,14 +17,14 @@ from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
-from otel_recfn.support import process_role, spawned  # noqa: F401 - before the program forks, so that a child is known as one
+from otel_recfn.support import processes  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
     from otel_recfn.sinks.chrome.sink import ChromeTraceSink
-    from otel_recfn.sinks.spans.delivery import WayOut
-    from otel_recfn.support.spawned import Given
+    from otel_recfn.sinks.spans.delivery import Delivery
+    from otel_recfn.support.processes import Given
 
 log = logging.getLogger("otel_recfn")
 
@@ -157,8 +157,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
-        spawned.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
-        self._call_off_spawning = when_imported(spawned.SPAWN, spawned.watch, "children that aren't forked are not recorded")
+        processes.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
+        self._call_off_spawning = when_imported(
+            processes.SPAWN, processes.watch, "children that aren't forked are not recorded"
+        )
 
     def start_as_parent(self, given: Given) -> None:
         """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
@@ -200,7 +202,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.metrics.sent_spans import SentSpans
         from otel_recfn.sinks.metrics.sink import MetricsSink
         from otel_recfn.sinks.spans.budgets import Volume
-        from otel_recfn.sinks.spans.sink import SpansSink
+        from otel_recfn.sinks.spans.sink import Process, SpansSink
 
         session = process_session()  # may refuse, so it is asked before the trace file is made
         sent = SentSpans()
@@ -210,19 +212,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             of_trace=settings.trace_span_budget,
             per_second=settings.spans_per_second,
         )
-        spans = SpansSink(
-            settings.tracer_provider,
-            settings.roots_per_second,
-            sent=sent.note,
-            hook=settings.span_hook,
-            volume=volume,
-            find_worker=data_worker,
-            way_out=_way_out(settings, self._inherited),
+        process = Process(
             recorder_lost=session.recorder_lost,
             flush=self.flush,
+            ends=lambda: session.process_ends,
             exit_timeout_s=settings.exit_timeout_s,
-            process_ends=lambda: session.process_ends,
+            find_worker=data_worker,
+            sent=sent.note,
         )
+        delivery = _delivery(settings, self._inherited)
+        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
         metrics = MetricsSink(settings.meter_provider, sent)
         files = _files(settings, create_now=self._inherited is None)  # else with the first range, as in a forked child
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
@@ -244,7 +243,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
-        spawned.stop()
+        processes.stop()
         if self._call_off_spawning is not None:
             self._call_off_spawning()
         if self._call_off is not None:
@@ -299,7 +298,7 @@ def _tell_unknown_variables() -> None:
 
 
 def start_in_child(given: Given) -> None:
-    """See ``support/spawned.py``."""
+    """See ``support/processes.py``."""
     OtelRecordFunctionInstrumentor().start_as_parent(given)
 
 
@@ -307,29 +306,22 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
     """What a child gets that starts now. ``automatic``: the settings are those that opentelemetry-instrument takes there."""
     provider = None
     if isinstance(settings.span_exporter, str):
-        from otel_recfn.sinks.spans.provider_of_parent import told_of
+        from otel_recfn.sinks.spans.provider import told_of
 
         provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
-    return {
-        "starts": __name__,
-        "used_with": USED_WITH,
-        "at_once": bool(settings.python_calls),
-        "automatic": automatic,
-        "settings": pickled,
-        "provider": provider,
-    }
+    return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
-def _way_out(settings: Settings, inherited: Given | None) -> WayOut | None:
+def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     """How spans leave; None: through the provider's processors."""
     if settings.span_exporter is None:
         return None
-    from otel_recfn.sinks.otlp.export import way_out
-    from otel_recfn.sinks.spans.provider_of_parent import made_of
+    from otel_recfn.sinks.otlp.export import otlp_delivery
+    from otel_recfn.sinks.spans.provider import made_of
 
     told = inherited["provider"] if inherited is not None else None
     provider = made_of(told) if told is not None else None
-    return way_out(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
+    return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
 
 
 def _files(settings: Settings, create_now: bool) -> list[ChromeTraceSink]:

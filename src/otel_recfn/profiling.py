@@ -60,14 +60,15 @@ class profile:
     partial ones.
 
     Args:
-        scopes: which ``RecordScope``s: a set; module ranges follow ``modules`` alone. Default: all.
+        scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow ``modules``
+            alone. Default: all.
         record_shapes: shapes and dtypes of operators' inputs. Default: false.
         with_flops: floating point operations of the operators that PyTorch counts. Default: false.
         with_stack: the Python (or TorchScript) call stack of each range but backward ones. Default: false.
         profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that alone. Default: false.
-        modules: ranges for ``nn.Module`` calls and optimizer steps. Default: false.
+        modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
@@ -86,12 +87,12 @@ class profile:
     def __init__(
         self,
         *,
-        scopes: Iterable[RecordScope] | None = None,
+        scopes: Iterable[RecordScope] | str | None = None,
         record_shapes: bool = False,
         with_flops: bool = False,
         with_stack: bool = False,
         profile_memory: bool = False,
-        modules: bool = False,
+        modules: bool = True,
         python_calls: bool | PythonCalls = False,
         max_events: int = 4_000_000,
         activities: Any = None,
@@ -225,7 +226,7 @@ class profile:
             SettingError: another word, or modules were not recorded.
         """
         if by == "module" and EventSource.MODULE not in self._selected.sources:
-            raise SettingError("by='module' needs the calls of modules; record them with profile(modules=True)")
+            raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:

@@ -13,7 +13,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
-from otel_recfn.support.code_text import called_code
+from otel_recfn.support.texts import called_code
 from running_capture import Running
 
 WITH_CALLS = Selected(sources=RECORD_FUNCTIONS | {EventSource.PYTHON_CALL})
@@ -50,10 +50,6 @@ class Traced:
     def begin(self, calls: PythonCalls = ALL_CALLS) -> Running:
         """A capture that sees these calls from now on."""
         return Running(self._session, selected_calls(calls))
-
-    def begin_without_calls(self) -> Running:
-        """A capture that sees ranges alone."""
-        return Running(self._session, Selected(sources=RECORD_FUNCTIONS))
 
     def drain(self) -> Batch:
         """With the open ranges, past the captures."""

@@ -14,7 +14,7 @@ from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.support.code_text import called_code, code_text, python_call_name
+from otel_recfn.support.texts import called_code, code_text, python_call_name
 
 
 class Called:

@@ -26,7 +26,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import Session, draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import InMemorySink
-from otel_recfn.sinks.spans import open_traces
+from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import step
@@ -83,7 +83,7 @@ class Program:
         return list(self.exporter.get_finished_spans())
 
     def hangs(self) -> list[list[ReadableSpan]]:
-        roots = [span.context.trace_id for span in self.spans() if span.name == open_traces.NAME]
+        roots = [span.context.trace_id for span in self.spans() if span.name == folding.OPEN_FOR_LONG]
         return [[span for span in self.spans() if span.context.trace_id == trace_id] for trace_id in roots]
 
     def end(self) -> list[ReadableSpan]:
@@ -212,7 +212,7 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 100)], ids=["every range", "folded"])
 def test_deep_hangs_are_bounded(make: Callable[..., Program], volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_traces, "MOST_SPANS", 20)
+    monkeypatch.setattr(folding, "MOST_OPEN", 20)
     program = make(volume=volume)
     with program.tracer.start_as_current_span("request"):
         ranges = [program.recorder.begin(f"deep {number}", 7, 1) for number in range(100)]

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.sinks.spans import provider_calls
-from otel_recfn.sinks.spans.provider_calls import ProviderCalls
+from otel_recfn.sinks.spans import delivery
+from otel_recfn.sinks.spans.delivery import ProviderCalls
 
 RANGES = 20
 CALLS: list[Callable[[TracerProvider], Any]] = [lambda provider: provider.force_flush(), lambda provider: provider.shutdown()]
@@ -191,7 +191,7 @@ class TakesTime:
 
 
 def watched(provider: TakesTime, monkeypatch: pytest.MonkeyPatch) -> TakesTime:
-    monkeypatch.setattr(provider_calls.time, "monotonic", lambda: provider.now)
+    monkeypatch.setattr(delivery.time, "monotonic", lambda: provider.now)
     ProviderCalls(provider.flush).watch(provider)
     return provider
 

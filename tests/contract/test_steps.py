@@ -22,7 +22,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
 from otel_recfn.sources.steps import step
-from otel_recfn.support.code_text import called_code
+from otel_recfn.support.texts import called_code
 from running_capture import Running
 
 

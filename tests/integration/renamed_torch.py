@@ -31,14 +31,13 @@ class RenamedBuilds:
         library: ours.
         torches: the words that have another name in each.
         folder: for the files.
-        further: source that is compiled behind ours.
     """
 
-    def __init__(self, library: Library, torches: Sequence[Sequence[str]], folder: Path, further: str = "") -> None:
-        self.library, self._folder, self._further = library, folder, further
+    def __init__(self, library: Library, torches: Sequence[Sequence[str]], folder: Path) -> None:
+        self.library, self._folder = library, folder
         sources = observer_build._sources(library)
         texts = {str(source.relative_to(observer_build.NATIVE)): source.read_text(encoding="utf-8") for source in sources}
-        self._entries = sorted({name for text in (*texts.values(), further) for name in ENTRIES.findall(text)})
+        self._entries = sorted({name for text in texts.values() for name in ENTRIES.findall(text)})
         for number in range(len(torches)):
             self._copy(texts, number)
         parts = [self._part(number, words) for number, words in enumerate(torches)]
@@ -71,7 +70,7 @@ class RenamedBuilds:
         defines = "".join(f"#define {name} {other}\n" for name, other in renamed.items())
         undefines = "".join(f"#undef {name}\n" for name in renamed)
         source = f'#include "{number}/{self.library.folder}/{self.library.name}.cpp"\n'
-        return defines + source + self._further + undefines
+        return defines + source + undefines
 
     def _compile(self) -> None:
         unlinked = dataclasses.replace(self.library, links=(), optimize="-c")

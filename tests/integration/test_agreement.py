@@ -29,29 +29,6 @@ from perfetto_ui import ask_perfetto  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
-PRELUDE = """
-import json, sys
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from otel_recfn import OtelRecordFunctionInstrumentor
-from otel_recfn.sinks.in_memory import InMemorySink
-
-exporter, sink, instrumentor = InMemorySpanExporter(), InMemorySink(), OtelRecordFunctionInstrumentor()
-
-def set_provider():
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-
-def report():
-    instrumentor.uninstrument()
-    ours = {s.attributes["recfn.event_id"]: s.name for s in exporter.get_finished_spans() if "recfn.event_id" in s.attributes}
-    print(json.dumps([ours == {event.event_id: event.name for event in sink.events()}, len(ours), len(sink.events())]))
-    print(json.dumps(instrumentor.counters()))
-"""
-
 
 class Exported:
     """A provider with an exporter in memory."""
@@ -229,60 +206,3 @@ def test_a_parent_that_is_not_sampled(instrument: Callable[..., Any], tmp_path: 
     assert memory_names(events) == chrome_names(path)
     assert ours.counters()["unsampled"] == ours.counters()["recorded"]
     exported.provider.shutdown()
-
-
-def test_a_provider_that_is_set_late(run_with_torch: Callable[..., Any]) -> None:
-    program = """
-instrumentor.instrument(sinks=[sink], span_budget=None)
-import torch
-torch.relu(torch.ones(3))
-assert instrumentor.flush(300)
-sink.clear()
-set_provider()
-with trace.get_tracer("program").start_as_current_span("the user's") as above:
-    torch.relu(torch.ones(3))
-report()
-traces = {span.context.trace_id for span in exporter.get_finished_spans()}
-assert traces == {above.get_span_context().trace_id}, traces
-"""
-    agree, spans, rows = json.loads(run_with_torch(PRELUDE + program).stdout.splitlines()[0])
-    assert agree
-    assert spans == rows > 0
-
-
-def test_a_disabled_sdk(run_with_torch: Callable[..., Any], tmp_path: Path) -> None:
-    program = """
-set_provider()
-instrumentor.instrument(sinks=[sink], chrome_trace="trace.json.gz")
-import torch
-with trace.get_tracer("program").start_as_current_span("the user's") as above:
-    torch.relu(torch.ones(3))
-report()
-assert exporter.get_finished_spans() == ()
-"""
-    done = run_with_torch(PRELUDE + program, OTEL_SDK_DISABLED="true")
-    _, spans, rows = json.loads(done.stdout.splitlines()[0])
-    counters = json.loads(done.stdout.splitlines()[1])
-    assert spans == 0
-    in_file = sum(chrome_names(tmp_path / "trace.json.gz").values())
-    assert rows == counters["recorded"] == counters["unsampled"] == in_file > 0
-
-
-def test_settings_from_the_environment(run_program: Callable[..., Any], tmp_path: Path) -> None:
-    program = """
-set_provider()
-instrumentor.instrument(sinks=[sink])
-import torch
-torch.nn.Linear(3, 3)(torch.ones(2, 3)).sum().backward()
-report()
-assert {event.scope.name for event in sink.events()} == {"BACKWARD_FUNCTION"}
-assert all(event.shapes for event in sink.events())
-"""
-    run_program(
-        PRELUDE + program,
-        OTEL_RECFN_SCOPES="backward_function",
-        OTEL_RECFN_RECORD_SHAPES="true",
-        OTEL_RECFN_MODULES="false",
-        OTEL_RECFN_CHROME_TRACE="trace.json.gz",
-    )
-    assert chrome_names(tmp_path / "trace.json.gz")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 
 from otel_recfn import PythonCalls, profile, record_function
 from otel_recfn.model.batch import Event
-from otel_recfn.support.code_text import python_call_name
-from patience import PATIENCE_S
+from otel_recfn.support.texts import python_call_name
 from trace_files import read_trace
 
 pytest.importorskip("otel_recfn._native")
@@ -82,14 +80,6 @@ def from_c() -> None:
     )
 
 
-def from_lambdas_and_comprehensions() -> None:
-    (lambda: tell())()
-    named = lambda: [tell() for _ in range(2)]  # noqa: E731
-    named()
-    [tell() for _ in range(2)]
-    {tell(): tell() for _ in range(2)}
-
-
 def decorator(function: Callable[[], object]) -> Callable[[], object]:
     @functools.wraps(function)
     def wrapper() -> object:
@@ -108,30 +98,6 @@ def from_decorators() -> None:
     functools.partial(decorated)()
 
 
-class Methods:
-    def __enter__(self) -> None:
-        tell()
-
-    def __exit__(self, *_: object) -> None:
-        tell()
-
-    def __getattr__(self, name: str) -> int:
-        return tell()
-
-    def __del__(self) -> None:
-        tell()
-
-
-def from_methods() -> None:
-    with Methods():
-        tell()
-    _ = (Methods().anything, Methods().else_)
-
-
-def from_exec() -> None:
-    exec("\n\ntell()", globals())
-
-
 async def awaiting(depth: int) -> None:
     tell()
     await asyncio.sleep(0)
@@ -147,38 +113,13 @@ def from_coroutines() -> None:
     asyncio.run(both())
 
 
-def from_exceptions() -> None:
-    generator = resumed()
-    try:
-        tell()
-        next(generator)
-        generator.throw(
-            ValueError(),
-        )
-    except ValueError:
-        tell()
-    finally:
-        tell()
-
-
-def from_a_thread() -> None:
-    thread = threading.Thread(target=from_two_lines)
-    thread.start()
-    thread.join(PATIENCE_S)
-
-
 PROGRAMS = (
     from_two_lines,
     recursing,
     from_generators,
     from_c,
-    from_lambdas_and_comprehensions,
     from_decorators,
-    from_methods,
-    from_exec,
     from_coroutines,
-    from_exceptions,
-    from_a_thread,
 )
 
 
@@ -219,65 +160,6 @@ def test_what_of_ours_lies_between_calls_nothing() -> None:
         in_range(); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
     [site] = sites_of(prof.events(), "in_range")
     assert short(site) == f"{HERE.name}({line}): test_what_of_ours_lies_between_calls_nothing"
-
-
-def test_a_line_of_what_is_left_out_is_said_too() -> None:
-    told.clear()
-    with profile(python_calls=PythonCalls(exclude=(HERE.stem,), call_sites=True)) as prof:
-        functools.reduce(lambda left, right: str.upper(left) or threading.get_ident(), ["a", "b"])
-        threading.Event().is_set()
-    [site] = sites_of(prof.events(), "is_set")
-    assert short(site).endswith(": test_a_line_of_what_is_left_out_is_said_too")
-
-
-def test_calls_that_are_open_at_the_start_say_where_they_were_called() -> None:
-    at_rest, go_on = threading.Event(), threading.Event()
-
-    def waits() -> None:
-        at_rest.set()
-        go_on.wait(PATIENCE_S)
-
-    def runs() -> None:
-        waits()
-
-    def starts() -> list[Event]:
-        with profile(python_calls=WITH_SITES) as prof:
-            pass
-        return prof.events()
-
-    thread = threading.Thread(target=runs, name="blocked")
-    thread.start()
-    assert at_rest.wait(PATIENCE_S)
-    events = starts(); line = sys._getframe().f_lineno  # fmt: skip  # noqa: E702
-    go_on.set()
-    thread.join(PATIENCE_S)
-    assert [short(site) for site in sites_of(events, "starts")] == [
-        f"{HERE.name}({line}): test_calls_that_are_open_at_the_start_say_where_they_were_called"
-    ]
-    line_of_call = runs.__code__.co_firstlineno + 1
-    assert [short(site) for site in sites_of(events, "waits")] == [f"{HERE.name}({line_of_call}): runs"]
-
-
-def test_the_outermost_call_says_none() -> None:
-    with profile(python_calls=WITH_SITES) as prof:
-        from_a_thread()
-    assert sites_of(prof.events(), "_bootstrap") == [""]
-
-
-def test_captures_that_ask_for_none_see_none_and_others_go_on() -> None:
-    told.clear()
-    with profile(python_calls=True) as without:
-        from_two_lines()
-        del told[:]
-        with profile(python_calls=WITH_SITES) as prof, profile() as ranges:
-            from_two_lines()
-            with record_function("range"):
-                pass
-        from_two_lines()
-    assert set(sites_of(without.events(), "tell")) == {""}
-    assert len(sites_of(without.events(), "tell")) == 3 * 9
-    assert [short(site) for site in sites_of(prof.events(), "tell")] == told[:9]
-    assert [(event.name, event.call_site) for event in ranges.events()] == [("range", "")]
 
 
 def test_a_chrome_trace_has_it(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
-from otel_recfn.recording.recorder import recorder
 from patience import PATIENCE_S, wait_until
 
 AT_ONCE_S = PATIENCE_S / 3
@@ -83,40 +82,6 @@ def assert_no_thread_of_ours() -> None:
     wait_until(lambda: not any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()))
 
 
-class Pauses:
-    """Those of the thread that drains."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._wait, self._pausing = recorder.wait, True
-        monkeypatch.setattr(recorder, "wait", self._note)
-
-    def _note(self, seconds: float) -> None:
-        self._pausing = True
-        self._wait(seconds)
-        self._pausing = False
-
-    def until_over(self) -> None:
-        """In a sink, where the next drain is kept waiting."""
-        wait_until(lambda: not self._pausing)
-
-
-@pytest.mark.usefixtures("cleanly")
-@pytest.mark.parametrize("where", ["sink's write", "sink's flush"])
-def test_who_ends_the_capture_in_a_sink_does_not_wait_for_the_thread_that_wants_to_drain(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses = Pauses(monkeypatch)
-    program = Program("uninstrument", where)
-    program.before_call = pauses.until_over
-    program.instrument()
-    end = time.monotonic() + PATIENCE_S
-    while not program.over.is_set() and time.monotonic() < end:
-        program.run()
-        program.flush()  # in this thread, so that it is the drain's thread that waits
-    assert 0 <= program.took_s < AT_ONCE_S
-    assert_no_thread_of_ours()
-
-
 @pytest.mark.usefixtures("cleanly")
 def test_what_was_queued_when_a_span_processor_uninstrumented_is_exported() -> None:
     program = Program("uninstrument", "span processor")
@@ -127,18 +92,6 @@ def test_what_was_queued_when_a_span_processor_uninstrumented_is_exported() -> N
     assert_no_thread_of_ours()
     counters = program.counters()
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["unsampled"]
-
-
-@pytest.mark.usefixtures("cleanly")
-@pytest.mark.parametrize("what", ["flush", "uninstrument"])
-def test_batches_reach_every_sink_in_order_when_a_sink_drains(what: str) -> None:
-    program = Program(what, "sink's write")
-    program.instrument()
-    until_called(program, "sink's write")
-    program.uninstrument()
-    assert_no_thread_of_ours()
-    first, second = (sink.order for sink in program.sinks)
-    assert first == second
 
 
 @pytest.mark.usefixtures("cleanly")
@@ -164,24 +117,3 @@ def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None
     finally:
         hold.set()
         flushing.join()
-
-
-@pytest.mark.usefixtures("cleanly")
-def test_a_logging_handler_instruments_anew_when_it_hears_of_an_unknown_variable(
-    monkeypatch: pytest.MonkeyPatch, instrumentor: OtelRecordFunctionInstrumentor, request: pytest.FixtureRequest
-) -> None:
-    class Reinstruments(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "OTEL_RECFN_NO_SUCH_THING" in record.getMessage():
-                log.removeHandler(self)
-                instrumentor.uninstrument()
-                instrumentor.instrument()
-
-    log, handler = logging.getLogger("otel_recfn"), Reinstruments()
-    log.addHandler(handler)
-    request.addfinalizer(lambda: log.removeHandler(handler))
-    monkeypatch.setenv("OTEL_RECFN_NO_SUCH_THING", "1")
-    instrumentor.instrument()
-    assert handler not in log.handlers
-    instrumentor.uninstrument()
-    assert_no_thread_of_ours()

@@ -80,21 +80,6 @@ def test_no_object_is_kept_alive_and_another_at_its_address_is_another() -> None
     assert [each.parameters[0].tensor.shape for each in prof.modules()] == [(1, width) for width in range(1, 30)]
 
 
-def test_a_module_with_attributes_of_its_own_is_no_error() -> None:
-    class Odd(torch.nn.Module):  # type: ignore[misc,unused-ignore]
-        def __call__(self, batch: object) -> object:
-            return super().__call__(batch)
-
-        def forward(self, batch: object) -> object:
-            return batch
-
-    odd = Odd()
-    odd.__dict__["_parameters"] = None
-    with profile(python_calls=True) as prof:
-        odd(1)
-    assert [(each.kind, each.parameters, each.left_out) for each in prof.modules()] == [("Odd", (), ("*",))]
-
-
 def test_what_shares_memory_and_what_has_no_strides() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     model[1].weight = model[0].weight
@@ -120,15 +105,6 @@ def test_parameters_that_are_left_out_are_named() -> None:
         model(torch.ones(4, 3))
     [linear] = prof.modules()
     assert ([each.name for each in linear.parameters], linear.left_out) == (["bias"], ("weight",))
-
-
-def test_objects_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_recfn.pytorch.called_objects.MOST_OBJECTS", 2)
-    modules = [torch.nn.ReLU() for _ in range(5)]
-    with profile(python_calls=True) as prof:
-        for module in (*modules, *modules):
-            module(torch.ones(1))
-    assert (len(prof.modules()), prof.lost["called_objects"]) == (2, 3)
 
 
 def test_a_profile_has_those_of_its_own_run() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from otel_recfn import PythonCalls, profile
 from otel_recfn.model.events import EventSource
-from otel_recfn.support.code_text import python_call_name
+from otel_recfn.support.texts import python_call_name
 from trace_files import read_trace
 
 torch = pytest.importorskip("torch")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_recfn import OtelRecordFunctionInstrumentor, RecordFunction, profile, record_function, step
-from otel_recfn.model.events import EventFlag
+from otel_recfn import OtelRecordFunctionInstrumentor, RecordFunction, record_function, step
 from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
@@ -154,26 +152,6 @@ def test_a_block_that_fails_has_failed(program: Program, block: Block, monkeypat
     spans = program.spans()
     (inside,) = [span.name for span in spans if "inside" in span.name.lower()]
     assert {"train", inside} <= failed(spans)
-
-
-def test_profiles_know_it_too() -> None:
-    with profile(modules=True) as prof:
-        for block in BLOCKS:
-            train(block)
-    assert [event.name for event in prof.events() if event.error or event.flags & EventFlag.ERROR] == []
-
-
-def test_a_step_with_checkpointed_blocks_may_be_an_ordinary_one(instrumentor: OtelRecordFunctionInstrumentor) -> None:
-    """If each failed, each would come in detail."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor.instrument(tracer_provider=provider, ordinary_span_budget=5)
-    for number in range(20):
-        with step("train", number):
-            train(in_range)
-    assert instrumentor.flush(PATIENCE_S)
-    spans_of_traces = Counter(span.context.trace_id for span in exporter.get_finished_spans())
-    assert min(spans_of_traces.values()) <= 1 + 5
 
 
 LATE = """

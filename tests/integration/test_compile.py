@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from compile_helpers import USER_SCOPE, VERSION, X, captures, every_form, is_whole, names
 
-import otel_recfn
 from otel_recfn import observing, record_function
 
 torch = pytest.importorskip("torch")
@@ -77,30 +75,6 @@ def test_operators_lie_in_their_range(capturing: None, instrument: Callable[...,
     assert path[:3] == ["inner", "middle", "outer"]
 
 
-@captures
-def test_an_object_with_another_name_is_compiled_anew(capturing: None) -> None:
-    class Holder:
-        range = record_function("first")
-
-    def function(x: Any) -> Any:
-        with Holder.range:
-            return x + 1
-
-    graphs: list[str] = []
-
-    def backend(module: Any, _examples: Any) -> Any:
-        graphs.append(str(module.graph))
-        return module.forward
-
-    run = torch.compile(function, backend=backend, fullgraph=True)
-    run(X)
-    Holder.range = record_function("second")
-    run(X)
-    run(X)
-    assert ["first" in graph for graph in graphs] == [True, False]
-    assert "second" in graphs[1]
-
-
 def test_skipped_ranges_are_not_recorded(instrument: Callable[..., Any]) -> None:
     function = FORMS["with_block"](record_function)
     seen = instrument(modules=False)
@@ -128,50 +102,6 @@ def test_ranges_of_what_is_not_compiled_are_recorded(instrument: Callable[..., A
     assert torch.equal(found.result, function(X))
 
 
-def test_a_break_inside_a_range(instrument: Callable[..., Any]) -> None:
-    outside = record_function("outside")
-
-    def function(x: Any) -> Any:
-        with record_function("range"):
-            x = x + 1
-            torch._dynamo.graph_break()
-            x = x * 2
-        with outside:
-            x = x + 1
-            torch._dynamo.graph_break()
-            return x * 2
-
-    assert torch.equal(compiled(function, X, fullgraph=False).result, function(X))
-
-
-@pytest.mark.parametrize("form", ["with", "decorator"])
-def test_an_exception_goes_through(form: str) -> None:
-    def fails(x: Any) -> Any:
-        raise ValueError(f"of {x.shape[0]}")
-
-    def function(x: Any) -> Any:
-        if form == "decorator":
-            return record_function("range")(fails)(x)
-        with record_function("range"):
-            return fails(x)
-
-    found = compiled(function, X, fullgraph=False)
-    assert isinstance(found.error, Exception)
-    assert "of 2" in str(found.error)
-
-
-@pytest.mark.skipif(VERSION < (2, 8), reason="torch.compile follows no exception through a `with`")
-def test_an_exception_that_is_caught_makes_no_break() -> None:
-    def function(x: Any) -> Any:
-        try:
-            with record_function("range"):
-                raise ValueError
-        except ValueError:
-            return x + 1
-
-    assert is_whole(compiled(function, X))
-
-
 @pytest.mark.skipif(VERSION < (2, 8), reason="torch.compile follows no generators")
 def test_a_decorated_generator_is_followed_as_any() -> None:
     def numbers(x: Any) -> Iterator[Any]:
@@ -186,30 +116,13 @@ def test_a_decorated_generator_is_followed_as_any() -> None:
     assert ours.graphs == plain.graphs
 
 
-def test_a_decorated_coroutine_runs() -> None:
-    @record_function("coroutine")
-    async def function(x: Any) -> Any:
-        async with record_function("range"):
-            return x + 1
-
-    assert torch.equal(asyncio.run(torch.compile(function, backend="eager")(X)), X + 1)
-
-
 class TestUnderObservation:
     """What is going on in the program doesn't change what is compiled."""
-
-    def test_a_capture_with_modules(self, instrument: Callable[..., Any]) -> None:
-        instrument(record_shapes=True)
-        assert is_whole(compiled(FORMS["nested"](record_function), X))
 
     @pytest.mark.skipif(VERSION < (2, 5), reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")
     def test_in_a_module_with_hooks(self, instrument: Callable[..., Any]) -> None:
         instrument()
         assert is_whole(compiled(FORMS["in_a_module"](record_function), X))
-
-    def test_a_profile(self) -> None:
-        with otel_recfn.profile(with_stack=True):
-            assert is_whole(compiled(FORMS["made_outside"](record_function), X))
 
     @pytest.mark.usefixtures("no_callbacks_left")
     def test_callbacks_see_nothing_of_skipped_ranges(self) -> None:

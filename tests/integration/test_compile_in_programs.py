@@ -77,22 +77,3 @@ check(fullgraph=False)
 """)
     assert done.stderr.count("this PyTorch's torch.compile works otherwise") == 1
     assert "AttrSource" in done.stderr
-
-
-def test_what_fails_while_it_traces_is_given_up(run_with_dynamo: Run) -> None:
-    done = run_with_dynamo(f"""
-import torch, torch._dynamo
-from torch._dynamo.variables.torch import TorchCtxManagerClassVariable
-from otel_recfn import record_function
-{USE}
-def call_function(self, tx, arguments, keywords):
-    raise TypeError("call_function() takes other arguments now")
-TorchCtxManagerClassVariable.call_function = call_function
-def function(x):
-    x = x + 1
-    with outside:
-        return x * 2
-assert torch.equal(torch.compile(function, backend=backend)(torch.ones(2)), torch.ones(2) * 4)
-""")
-    assert done.stderr.count("this PyTorch's torch.compile works otherwise") == 1
-    assert "takes other arguments now" in done.stderr

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from compile_helpers import USER_SCOPE, VERSION, X, every_form, is_whole, names
+from compile_helpers import USER_SCOPE, VERSION, X, every_form, is_whole
 
 from otel_recfn import RecordFunction, legacy, observing, record_function
 
@@ -87,32 +86,6 @@ class TestRecordFunction:
         assert (range_.scope(), range_.is_active(), range_.handle(), range_.num_inputs()) == (USER_SCOPE, False, 0, 0)
         range_.end()
 
-    def test_one_that_spans_a_break(self) -> None:
-        def function(x: Any) -> Any:
-            range_ = RecordFunction(USER_SCOPE)
-            range_.before("range")
-            x = x + 1
-            torch._dynamo.graph_break()
-            range_.end()
-            return x * 2
-
-        found = compiled(function, X, fullgraph=False)
-        assert torch.equal(found.result, function(X))
-        assert len(found.graphs) == 2
-
-    def test_one_that_was_made_outside_is_recorded(self, instrument: Callable[..., Any]) -> None:
-        seen = instrument(modules=False)
-        range_ = RecordFunction(USER_SCOPE)
-        range_.before("from outside")
-
-        def function(x: Any) -> Any:
-            x = x + 1
-            range_.end()
-            return x * 2
-
-        assert torch.equal(compiled(function, X, fullgraph=False).result, (X + 1) * 2)
-        assert "from outside" in names(seen.events())
-
     def test_what_belongs_to_the_thread_is_asked_each_time(self) -> None:
         run = torch.compile(lambda x: x + 1 if observing.is_record_function_enabled() else x - 1, backend="eager")
         for enabled in (True, False, True):
@@ -159,16 +132,6 @@ class TestOtherTracers:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated in later versions
             assert torch.equal(torch.jit.trace(function, (X,))(X), function(X))
-
-    def test_jit_script_takes_decorated_functions(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            assert torch.equal(torch.jit.script(decorated_for_script)(X), X + 1)
-
-
-@record_function("scripted")
-def decorated_for_script(x: torch.Tensor) -> torch.Tensor:
-    return x + 1
 
 
 def as_module(function: Any) -> Any:

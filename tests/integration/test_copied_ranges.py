@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import pickle
 from collections.abc import Callable, Iterator
@@ -71,24 +70,6 @@ class TestCopies:
             [inside] = [event for event in by_id.values() if event.name == "inside"]
             assert by_id[inside.parent].parent == 0
 
-    def test_of_one_that_decorates(
-        self, copied: Callable[[Any], Any], make: Callable[[], Any], sink: InMemorySink | None
-    ) -> None:
-        made = make()
-        assert made(abs)(-1) == 1
-        assert copied(made)(abs)(-2) == 2
-        assert recorded(sink) in (None, ["block"] * 2)
-
-    def test_of_one_that_is_awaited(
-        self, copied: Callable[[Any], Any], make: Callable[[], Any], sink: InMemorySink | None
-    ) -> None:
-        async def enter() -> None:
-            async with (made := make()), copied(made):
-                pass
-
-        asyncio.run(enter())
-        assert recorded(sink) in (None, ["block"] * 2)
-
 
 @record_function("decorated")
 def decorated(value: int) -> int:
@@ -122,38 +103,3 @@ def test_blocks_of_a_model(sink: InMemorySink | None) -> None:
     averaged(torch.ones(1, 2, 4))
     found = recorded(sink)
     assert found is None or (found.count("layer"), found.count("layer step")) == (5, 5)
-
-
-@pytest.mark.torch
-def test_a_model_in_a_file_and_in_a_spawned_process(run_with_torch: Callable[..., Any]) -> None:
-    run_with_torch("""
-import io, multiprocessing
-import torch
-from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.range, self.layer = record_function("block"), torch.nn.Tanh()
-    @record_function("forward")
-    def forward(self, x):
-        with self.range:
-            return self.layer(x)
-
-def spawned(block):
-    block(torch.ones(1))
-
-if __name__ == "__main__":
-    for instrumented in (False, True):
-        if instrumented:
-            OtelRecordFunctionInstrumentor().instrument()
-        block = Block()
-        block(torch.ones(1))
-        torch.save(block, file := io.BytesIO())
-        file.seek(0)
-        torch.load(file, weights_only=False)(torch.ones(1))
-        process = multiprocessing.get_context("spawn").Process(target=spawned, args=(block,))
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-""")

@@ -114,15 +114,6 @@ def test_workers_that_outlive_their_iterator_have_traces_that_link_to_the_span(l
     assert not found.orphans()
 
 
-def test_workers_without_a_span_have_traces_of_their_own(load: Callable[..., Loaded]) -> None:
-    found = load(persistent=False, in_span=False)
-    assert [(span.name, span.parent, span.links) for span in found.workers] == [
-        ("DataLoader worker 0", None, []),
-        ("DataLoader worker 1", None, []),
-    ]
-    assert not found.orphans()
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_the_program_opens_in_a_worker_lies_in_its_range(load: Callable[..., Loaded], persistent: bool) -> None:
     found = load(persistent=persistent, inside='tracer.start_as_current_span("own")')

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,25 +72,6 @@ assert ended_well(pids), "children hang"
 """
 )
 
-DATA_LOADER = (
-    SPANS
-    + """
-import numpy, torch
-
-class Items(torch.utils.data.Dataset):
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        with record_function("item"):
-            return torch.from_numpy(numpy.unique(numpy.full(4, index)))
-
-work("first")
-time.sleep(0.098)  # the first drain is at 100 ms
-loader = torch.utils.data.DataLoader(Items(), batch_size=4, num_workers=4, multiprocessing_context="fork", timeout=300)
-assert sum(int(batch.sum()) for batch in loader) == sum(range(16))
-"""
-)
 
 HANGING_EXPORTER = (
     SPANS.replace("return SpanExportResult.SUCCESS", "return self.send()")
@@ -137,30 +117,6 @@ os._exit(0)  # without waiting for the exporter
 """
 )
 
-STARTS_FAIL = (
-    SPANS
-    + """
-import threading
-real = threading.Thread.start
-
-def start(thread):
-    if thread.name.startswith("otel-recfn"):
-        raise RuntimeError("can't start new thread")
-    real(thread)
-
-threading.Thread.start = start
-pid = os.fork()
-if pid == 0:
-    work("in the child")
-    assert instrumentor.counters()["recorded"] == 0
-    instrumentor.flush(300)
-    assert instrumentor.counters()["recorded"] == 1
-    instrumentor.uninstrument()
-    instrumentor.instrument()
-    sys.exit(0)  # with all exit handlers
-assert ended_well([pid])
-"""
-)
 
 COMPILING = """
 import os, sys, threading, time
@@ -246,23 +202,11 @@ def test_forks_while_the_first_batch_is_written(run_program: Callable[..., Any])
     run_program(FIRST_BATCH)
 
 
-@pytest.mark.torch
-def test_workers_of_a_data_loader_start_while_the_first_batch_is_written(run_with_torch: Callable[..., Any]) -> None:
-    run_with_torch(DATA_LOADER)
-
-
 def test_a_fork_waits_once_for_an_exporter_that_hangs_and_the_child_exports(run_program: Callable[..., Any]) -> None:
     head = (
         "import os, threading\nparent, exported = os.getpid(), []\nhanging, flushing = threading.Event(), threading.Event()\n"
     )
     run_program(head + HANGING_EXPORTER, OTEL_BSP_SCHEDULE_DELAY="100")
-
-
-def test_a_child_without_room_for_threads_records_and_leaves_well(run_program: Callable[..., Any]) -> None:
-    done = run_program(STARTS_FAIL)
-    assert not re.search("Error in atexit|Exception ignored|before it is started|only be started once", done.stderr), (
-        done.stderr
-    )
 
 
 @pytest.mark.torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import warnings
 from collections import Counter
@@ -109,37 +108,3 @@ def test_what_begins_later_lies_in_what_is_open(programs: dict[str, Callable[[],
         play(blocks, programs, traces)
     found = begun(traces)
     assert found == expected(blocks, ("request",)) + Counter({"request": 1})
-
-
-def test_the_next_request_has_its_own_trace(programs: dict[str, Callable[[], object]]) -> None:
-    traces = Traces()
-    for number in range(20):
-        with traces.tracer.start_as_current_span(f"request {number}"):
-            programs["waits"]()
-        programs["plain"]()
-        with record_function("between"):
-            programs["nn.Module: Sigmoid"]()
-    paths = traces.all_paths()
-    assert all(paths[f"request {number}/waits"] == 1 for number in range(20))
-    assert sum(count for path, count in paths.items() if path.endswith("plain") and not path.startswith("request")) == 20
-    assert sum(count for path, count in paths.items() if path.endswith("between") and not path.startswith("request")) == 20
-
-
-def test_tasks_that_take_turns(programs: dict[str, Callable[[], object]]) -> None:
-    traces = Traces()
-
-    async def request(name: str) -> None:
-        with traces.tracer.start_as_current_span(name):
-            for _ in range(4):
-                programs["waits"]()
-                await asyncio.sleep(0)
-                programs["plain"]()
-
-    async def both() -> None:
-        await asyncio.gather(request("one"), request("other"))
-
-    asyncio.run(both())
-    paths = traces.all_paths()
-    for name in ("one", "other"):
-        assert (paths[f"{name}/waits"], paths[f"{name}/plain"]) == (4, 4)
-        assert sum(count for path, count in paths.items() if path.startswith(f"{name}/<forked function>/")) >= 4

@@ -86,19 +86,6 @@ def test_collectives(traces: Traces, tmp_path: Path) -> None:
     assert traces.all_paths()["step/aten::cos"] == 50
 
 
-def test_what_a_callback_raises_or_is_not_is_told_as_ever(traces: Traces) -> None:
-    future = torch.futures.Future()
-    failed = future.then(lambda _: 1 / 0)
-    complete(future)
-    with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero"):
-        failed.wait()
-    with pytest.raises(TypeError, match="incompatible function arguments"):
-        future.then(3)
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        future.then()
-    assert current() == 0
-
-
 def test_pytorchs_own_methods_are_put_back() -> None:
     theirs = {method: vars(torch._C.Future)[method] for method in METHODS}
     traces = Traces()
@@ -106,31 +93,3 @@ def test_pytorchs_own_methods_are_put_back() -> None:
         assert vars(torch._C.Future)[method] is not theirs[method]
     traces.instrumentor.uninstrument()
     assert {method: vars(torch._C.Future)[method] for method in METHODS} == theirs
-
-
-def test_a_wrapper_around_ours_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    traces, seen = Traces(), []
-    ours = torch._C.Future.then
-    monkeypatch.setattr(torch._C.Future, "then", lambda future, callback: ours(future, callback))
-    traces.instrumentor.uninstrument()
-    future = torch.futures.Future()
-    with traces.tracer.start_as_current_span("request"):
-        future.then(lambda _: seen.append(current()))
-    complete(future)
-    assert seen == [0]
-
-
-def test_a_method_that_was_put_back_is_taken_again_beside_one_that_somebody_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
-    earlier, seen = Traces(), []
-    ours = torch._C.Future.then
-    monkeypatch.setattr(torch._C.Future, "then", lambda future, callback: ours(future, callback))
-    earlier.instrumentor.uninstrument()
-    traces = Traces()
-    future = torch.futures.Future()
-    with traces.tracer.start_as_current_span("request"):
-        for method in METHODS:
-            getattr(future, method)(lambda _: seen.append(current()))
-        expected = current()
-    complete(future)
-    traces.instrumentor.uninstrument()
-    assert seen == [expected, expected]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _ctypes
 import hashlib
 import importlib.util
 import shlex
@@ -14,14 +13,12 @@ from typing import Any
 
 import pytest
 
-import otel_recfn
 from otel_recfn.pytorch import observer_build
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
-SOURCE = Path(otel_recfn.__file__).parents[1]
 PRELUDE = """
 import logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
@@ -85,12 +82,6 @@ def run_with(cache: Path, run_with_torch: Callable[..., Any]) -> Run:
     return partial(run_before_ours, run_with_torch, cache)
 
 
-@pytest.fixture
-def run_with_optimizers(cache: Path, run_with_dynamo: Callable[..., Any]) -> Run:
-    """The same where what torch's optimizers import is there too."""
-    return partial(run_before_ours, run_with_dynamo, cache)
-
-
 def run_before_ours(run: Callable[..., Any], cache: Path, program: str, **environment: str) -> str:
     said: str = run(f"import torch\n{PRELUDE}{program}", **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment).stdout
     return said
@@ -143,16 +134,6 @@ def test_a_whole_library_that_cannot_be_loaded_is_built_again(run_with: Run, cac
     assert "building it again" in output
 
 
-def test_a_library_that_is_none_of_ours_is_built_again(run_with: Run, cache: Path, compiler: str) -> None:
-    """As an empty one, which can be loaded, is."""
-    (built,) = cache.glob("*.so")
-    content = Path(_ctypes.__file__).read_bytes()
-    checksum = hashlib.sha256(content).hexdigest()[:32]
-    built.rename(built.with_name(f"{built.stem.rpartition('-')[0]}-{checksum}.so")).write_bytes(content)
-    output = run_with(f"import torch; attach(){USE}", CXX=compiler)
-    assert "building it again" in output
-
-
 FAILING = """#!/bin/sh
 echo run >> {runs}
 echo "ld: cannot find -lc10" >&2
@@ -195,35 +176,3 @@ assert not status.loaded and not status.enabled and "no C++ compiler" in status.
         CXX="",
     )
     assert output.count("WARNING PyTorch operators are not observed, everything else is: no C++ compiler found") == 1
-
-
-def test_on_and_off_and_what_it_says(run_with: Run) -> None:
-    run_with(f"""
-import torch
-assert not observer.status().loaded
-for _ in range(3):
-    observer.enable(Wanted())
-    assert observer.enabled
-    torch.ones(2) + 1
-    assert "aten::add" in names()
-    observer.disable(); observer.disable()
-    torch.ones(2) + 1
-    assert names() == []
-status = observer.status()
-assert status.loaded and not status.enabled and status.path.endswith(".so") and status.features and not status.reason
-attach(){USE}
-""")
-
-
-def test_an_optimizer_step_is_there_once(run_with_optimizers: Run) -> None:
-    run_with_optimizers("""
-import torch
-parameter = torch.nn.Parameter(torch.ones(2)); parameter.grad = torch.ones(2)
-optimizer = torch.optim.SGD([parameter], lr=0.1)
-for announced in (True, False):
-    attach()
-    if not announced: observer.disable()
-    names()
-    optimizer.step()
-    assert names().count("Optimizer.step#SGD.step") == 1
-""")

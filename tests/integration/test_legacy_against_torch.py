@@ -285,11 +285,3 @@ def test_records_for_their_parser_have_what_theirs_have() -> None:
         for their, our in zip(theirs, ours, strict=True):
             assert type(getattr(our, name)()) is type(getattr(their, name)())
     assert [record.shapes() for record in ours] == [record.shapes() for record in theirs]
-
-
-def test_what_torchscript_forks_is_asynchronous_for_neither() -> None:
-    """Its range may end on another thread than it began on; asynchronous is what says so itself."""
-    fork_and_wait = scripted_programs()[1]
-    both = Both(lambda: [fork_and_wait(torch.ones(3)) for _ in range(100)])
-    assert not any(event.is_async for events in (*both.ours.values(), *both.theirs.values()) for event in events)
-    assert len(both.pushes()) >= 200

@@ -238,15 +238,3 @@ def test_torch_compile_sees_nothing_of_us(program: str, instrument: Callable[...
     ours.finish()
     assert found == expected
     assert found["frames"]["ok"] >= 1
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_torch_export_sees_nothing_of_us(strict: bool, instrument: Callable[..., Any]) -> None:
-    def exported() -> list[str]:
-        return [str(node.target) for node in torch.export.export(Block(), (X,), strict=strict).graph.nodes]
-
-    expected = exported()
-    instrument()
-    with warnings.catch_warnings():
-        only_pytorchs_own_warnings()
-        assert exported() == expected

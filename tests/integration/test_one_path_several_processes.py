@@ -104,13 +104,6 @@ def test_a_rank_that_is_started_again(run_program: Run, tmp_path: Path) -> None:
     assert written(tmp_path) == {"trace.rank2.json": ["attempt 0"], "trace.rank2.restart1.json": ["attempt 1"]}
 
 
-@pytest.mark.parametrize("value", ["", "-1", "x", "1e3", "99999999999", "²"])
-def test_what_is_no_rank(run_program: Run, tmp_path: Path, value: str) -> None:
-    logged = run_program(RECORDS, "op", RANK=value, LOCAL_RANK=value).stderr
-    assert written(tmp_path) == {"trace.json": ["op"]}
-    assert "trace.json" not in logged
-
-
 @pytest.mark.parametrize("way", CHILDREN)
 def test_children_one_after_another(run_program: Run, tmp_path: Path, way: str) -> None:
     logged = run_program(RECORDED_IN_CHILDREN.replace("{start}", CHILDREN[way])).stderr

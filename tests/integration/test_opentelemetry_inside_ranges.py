@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, propagate, trace
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -50,30 +48,6 @@ def program(instrumentor: OtelRecordFunctionInstrumentor) -> Program:
 
 def current() -> trace.SpanContext:
     return trace.get_current_span().get_span_context()
-
-
-def test_a_tracer_as_a_decorator(program: Program) -> None:
-    @program.tracer.start_as_current_span("function")
-    def function() -> None:
-        with record_function("in function"):
-            pass
-
-    @program.tracer.start_as_current_span("coroutine")
-    async def coroutine() -> None:
-        async with record_function("in coroutine"):
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        async with record_function("around tasks"):
-            await asyncio.gather(coroutine(), coroutine())
-
-    with program.tracer.start_as_current_span("request"):
-        with record_function("range"):
-            function()
-        asyncio.run(main())
-    paths = program.paths()
-    assert paths["request/range/function/in function"] == 1
-    assert paths["request/around tasks/coroutine/in coroutine"] == 2
 
 
 def test_a_decorated_generator_with_a_span_open_over_a_yield(program: Program) -> None:
@@ -114,43 +88,6 @@ def test_injected_headers_name_the_range_and_keep_baggage(program: Program) -> N
             pass
         context.detach(token)
     assert program.paths()["request/range/below what was extracted"] == 1
-
-
-def test_log_records_have_the_ids_of_the_range(program: Program) -> None:
-    seen: list[int] = []
-
-    class Correlating(logging.Filter):
-        def filter(self, _record: logging.LogRecord) -> bool:
-            seen.append(current().span_id)
-            return False
-
-    logger = logging.getLogger("otel_recfn.tests.correlation")
-    logger.addFilter(filter_ := Correlating())
-    with program.tracer.start_as_current_span("request") as span:
-        logger.warning("before")
-        with record_function("range"):
-            logger.warning("inside")
-            inside = current().span_id
-        logger.warning("after")
-    logger.removeFilter(filter_)
-    own = span.get_span_context().span_id
-    assert seen == [own, inside, own]
-    assert inside != own
-
-
-def test_processors_and_what_they_run_see_the_current_span(program: Program) -> None:
-    class Curious(SpanProcessor):
-        def on_start(self, span: Span, parent_context: Any = None) -> None:
-            assert span.parent is None or current() == span.parent
-
-    program.provider.add_span_processor(Curious())
-    with program.tracer.start_as_current_span("request"), record_function("range"):
-        with program.tracer.start_as_current_span("inner"):
-            pass
-        shown = trace.get_current_span()
-        shown.set_attribute("key", "value")
-        assert shown.is_recording()
-    assert program.paths()["request/range/inner"] == 1
 
 
 def test_a_copied_context_in_another_thread_also_when_its_range_is_over(program: Program) -> None:

@@ -85,7 +85,7 @@ def training() -> Training:
 
 def profiled_by_both(program: Callable[[], object], **settings: bool) -> tuple[profile, Any]:
     """Our profile and theirs."""
-    with profiler_legacy.profile(**settings) as their_profile, profile(**settings) as our_profile:
+    with profiler_legacy.profile(**settings) as their_profile, profile(**settings, modules=False) as our_profile:
         program()
     return our_profile, their_profile
 

@@ -22,14 +22,11 @@ from otel_recfn import (  # noqa: E402
     RecordScope,
     _native,
     add_global_callback,
-    enable_record_function,
     profile,
     record_function,
     record_function_enter_new,
     record_function_exit,
 )
-from otel_recfn.callbacks import torchs_observers  # noqa: E402
-from otel_recfn.callbacks.range_in_torch import _end_by_torch  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 
@@ -170,20 +167,6 @@ def test_what_torchs_profiler_shows_is_what_it_shows_of_its_own_ranges(kineto: K
     assert category["outer"] == category["inner"] == {each["name"]: each["cat"] for each in own.slices()}["outer"]
 
 
-def test_inputs_are_in_the_execution_trace(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    with profile(), running(ExecutionTrace(path)):
-        with record_function("texts", "batch 7"):
-            pass
-        with RecordFunction(RecordScope.FUNCTION) as range_:
-            range_.before("values", (torch.ones(2, 3), 4, 2.5, True, "six", None, [torch.ones(1)], {}))
-    nodes = {node["name"]: node["inputs"] for node in json.loads(path.read_text())["nodes"]}
-    assert nodes["texts"]["values"] == ["batch 7"]
-    assert nodes["values"]["shapes"][:6] == [[2, 3], [], [], [], [], []]
-    assert nodes["values"]["types"][:6] == ["Tensor(float)", "Int", "Double", "Bool", "String", "None"]
-    assert nodes["values"]["values"][1:5] == [4, 2.5, True, "six"]
-
-
 def asynchronous() -> None:
     async def one(name: str) -> None:
         async with record_function(name):
@@ -248,25 +231,6 @@ def test_callbacks_see_a_range_once(kineto: Kineto) -> None:
     assert names(kineto.tree()).count("outer") == 1
 
 
-def test_a_thread_that_is_not_observed_shows_nothing_to_torchs_profiler(kineto: Kineto) -> None:
-    with profile() as ours, running(kineto):
-        thread = threading.Thread(target=program)
-        thread.start()
-        thread.join()
-    assert "outer" not in names(kineto.tree())
-    assert [event.name for event in ours.events()].count("outer") == 1
-
-
-def test_a_thread_in_which_ranges_are_switched_off_shows_nothing(kineto: Kineto) -> None:
-    with profile(), running(kineto):
-        enable_record_function(False)
-        try:
-            program()
-        finally:
-            enable_record_function(True)
-    assert "outer" not in names(kineto.tree())
-
-
 def test_observers_may_start_and_stop_inside_a_range(theirs: Any) -> None:
     with profile() as ours:
         with record_function("begun before"):
@@ -289,23 +253,6 @@ def test_a_range_may_end_in_another_thread(theirs: Any) -> None:
         thread.start()
         thread.join()
     assert [event.name for event in ours.events()].count("handed over") == 1
-
-
-def test_a_range_that_nobody_ends_is_no_harm(theirs: Any) -> None:
-    with profile(), running(theirs):
-        range_ = record_function("forgotten")
-        range_.__enter__()
-        del range_
-        program()
-    assert names(theirs.tree()).count("outer") == 1
-
-
-def test_a_range_of_torchs_that_cannot_end_raises_nothing() -> None:
-    class Broken:
-        def __exit__(self, *_error: object) -> None:
-            raise TypeError("'NoneType' object is not callable")
-
-    _end_by_torch(Broken(), False)
 
 
 def test_ranges_reach_torchs_observers_where_ours_is_not_loaded(run_with_dynamo: Any) -> None:
@@ -336,9 +283,3 @@ assert "profiler" not in str(traced.graph), traced.graph
 """,
         CXX="no compiler",
     )
-
-
-def test_without_observers_nothing_is_asked() -> None:
-    with profile():
-        assert _native.range_observer() is None
-        assert not torchs_observers.running()

@@ -1,13 +1,20 @@
-"""The Python of README.md and of the pages in docs/, as a newcomer runs it."""
+"""The blocks of README.md and of the pages in docs/, as a newcomer runs them."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from otlp_server import OtlpServer
+
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -15,7 +22,7 @@ AROUND = """
 import json, logging, sys
 logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
 import torch
-from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile
 instrumentor = OtelRecordFunctionInstrumentor()
 model = torch.nn.TransformerEncoderLayer(16, 2, batch_first=True)
 batch = torch.ones(2, 5, 16)
@@ -25,34 +32,65 @@ request = {}
 """
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def blocks(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+FIRST, *OTHERS = blocks(README)
 EXAMPLES = [pytest.param(block, id=page) for page, text in PAGES.items() for block in blocks(text)]
+EXAMPLES += [pytest.param(block, id=f"readme{number}") for number, block in enumerate(OTHERS, 2)]
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 
+@pytest.fixture
+def collector() -> Iterator[str]:
+    """The endpoint of one that takes spans."""
+    with OtlpServer("grpc") as server:
+        yield f"http://localhost:{server.port}"
+
+
 def test_the_readmes_program_runs_as_pasted_and_prints_what_it_says(run_program: Callable[..., Any]) -> None:
-    [program] = blocks(README)
-    assert len([line for line in program.splitlines() if line]) <= 10
-    done = run_program(program)
-    said = re.search(r"^It prints (.*?), \.\.\.", README, re.MULTILINE | re.DOTALL)
+    assert len([line for line in FIRST.splitlines() if line]) <= 10
+    done = run_program(FIRST)
+    said = re.search(r"^prints a tree of (.*?), \.\.\.", README, re.MULTILINE | re.DOTALL)
     assert said
-    assert set(re.findall(r"`(.*?)`", said[1])) <= set(done.stdout.splitlines())
+    printed = {line.strip().split("  ")[0] for line in done.stdout.splitlines()}
+    assert set(re.findall(r"`(.*?)`", said[1])) <= printed
     assert done.stderr == ""
 
 
 def test_the_pages_have_examples() -> None:
-    assert len(EXAMPLES) >= 5
+    assert len(OTHERS) >= 4
+    assert len(EXAMPLES) >= 12
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
-def test_an_example_runs_without_a_warning(run_with_torch: Callable[..., Any], block: str) -> None:
+def test_an_example_runs_without_a_warning(run_with_torch: Callable[..., Any], collector: str, block: str) -> None:
     every_range = block.replace("sampling_prob(0.01)", "sampling_prob(1.0)")
-    done = run_with_torch(AROUND + every_range)
+    done = run_with_torch(AROUND + every_range, OTEL_EXPORTER_OTLP_ENDPOINT=collector)
     assert "WARNING" not in done.stdout
     if every_range != block:
         assert "aten::addmm [torch.Size" in done.stdout
+
+
+def test_the_readmes_ranks_write_a_file_each(tmp_path: Path) -> None:
+    [command] = [block for block in blocks(README, "sh") if block.startswith("torchrun")]
+    [training] = [block for block in OTHERS if "step(" in block]
+    (tmp_path / "train.py").write_text(AROUND + training)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"}
+    launched = [sys.executable, "-m", "torch.distributed.run", *shlex.split(command)[1:]]
+    done = subprocess.run(launched, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.glob("trace*")) == ["trace.rank0.json.gz", "trace.rank1.json.gz"]
+
+
+def test_the_readmes_build_leaves_an_observer_in_the_directory_that_it_names(tmp_path: Path) -> None:
+    [command] = [block for block in blocks(README, "sh") if block.startswith("OTEL_RECFN_CACHE_DIR=")]
+    in_here = command.replace("/opt/otel-recfn", str(tmp_path)).replace(
+        "otel-recfn build", f"{sys.executable} -m otel_recfn.cli build"
+    )
+    done = subprocess.run(in_here, shell=True, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*.so"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,12 +16,9 @@ rpc = pytest.importorskip("torch.distributed.rpc")
 
 from exported_traces import Traces  # noqa: E402
 from opentelemetry import baggage, context, trace  # noqa: E402
-from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
 
-from otel_recfn import OtelRecordFunctionInstrumentor, record_function  # noqa: E402
+from otel_recfn import record_function  # noqa: E402
 from otel_recfn.pytorch import details  # noqa: E402
-from patience import PATIENCE_S  # noqa: E402
-from trace_files import events_in  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -34,7 +29,6 @@ pytestmark = [
 SELF = "worker0"
 EACH = ("called", "aten::cos", "called/aten::sin")
 """What a call of ``cosine`` is recorded as."""
-goes_on = threading.Event()
 
 
 @pytest.fixture
@@ -77,14 +71,6 @@ def region_of_baggage() -> object:
     return baggage.get_baggage("region")
 
 
-def waits() -> None:
-    assert goes_on.wait(PATIENCE_S)
-
-
-def failing() -> None:
-    raise ValueError("broken")
-
-
 def found(traces: Traces) -> Counter[str]:
     """What was called, without the operators by which PyTorch unpacks messages."""
     names = ("called", "aten::cos", "aten::sin")
@@ -101,15 +87,6 @@ def test_calls_lie_in_the_span_or_range_that_makes_them(traces: Traces, worker: 
             assert waiting.wait() == here
     around = {"one": 2, "other": 2, "one/range": 1, "other/range": 1}
     assert found(traces) == {f"{outer}/{each}": count for outer, count in around.items() for each in EACH}
-
-
-def test_what_a_future_of_a_call_calls_back_lies_in_its_span(traces: Traces, worker: str) -> None:
-    goes_on.clear()
-    with traces.tracer.start_as_current_span("request"):
-        waiting = rpc.rpc_async(worker, waits).then(lambda _: torch.tan(traces.x))
-        goes_on.set()
-        waiting.wait()
-    assert traces.all_paths()["request/aten::tan"] == 1
 
 
 def test_a_call_in_a_call_lies_in_it(traces: Traces, worker: str) -> None:
@@ -135,26 +112,6 @@ def test_baggage_goes_along(traces: Traces, worker: str) -> None:
     assert rpc.rpc_sync(worker, region_of_baggage) is None
 
 
-def test_a_function_that_fails_is_told_without_frames_of_ours(traces: Traces, worker: str) -> None:
-    with traces.tracer.start_as_current_span("request"), pytest.raises(ValueError, match="broken") as raised:
-        rpc.rpc_sync(worker, failing)
-    assert "in failing" in str(raised.value)
-    assert "otel_recfn" not in str(raised.value)
-
-
-def test_the_span_of_a_caller_is_in_the_chrome_trace(
-    instrumentor: OtelRecordFunctionInstrumentor, worker: str, tmp_path: Path
-) -> None:
-    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("program")
-    instrumentor.instrument(chrome_trace=str(tmp_path / "trace.json"))
-    x = torch.ones(2)
-    with tracer.start_as_current_span("request"):
-        rpc.rpc_sync(worker, cosine, args=(x,))  # nothing was recorded below the span before
-        torch.neg(x)
-    instrumentor.uninstrument()
-    assert "request" in [event["name"] for event in events_in(tmp_path / "trace.json", "X")]
-
-
 @pytest.mark.parametrize("detail", ["rpc_pickler", "rpc_call"])
 def test_without_a_detail_calls_are_as_ever(
     detail: str, worker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -175,18 +132,6 @@ def test_the_pickler_is_put_back(worker: str) -> None:
     assert vars(rpc.internal._internal_rpc_pickler) != before
     traces.instrumentor.uninstrument()
     assert vars(rpc.internal._internal_rpc_pickler) == before
-
-
-def test_what_others_add_to_a_message_is_left_alone(
-    traces: Traces, worker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, logger="otel_recfn")
-    pickler = rpc.internal._internal_rpc_pickler
-    ours = pickler.serialize
-    monkeypatch.setattr(pickler, "serialize", lambda sent: (lambda text, tensors: (text + b"{}", tensors))(*ours(sent)))
-    with traces.tracer.start_as_current_span("request"):
-        assert rpc.rpc_sync(worker, cosine, args=(traces.x,)) == (0, 0)
-    assert not caplog.records
 
 
 CALLED = """

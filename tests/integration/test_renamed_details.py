@@ -5,7 +5,6 @@ Details are renamed by halves, so that each is seen missing beside others that a
 
 from __future__ import annotations
 
-import ctypes
 import json
 import subprocess
 from collections.abc import Callable, Mapping
@@ -81,10 +80,9 @@ def told_losses(said: str, table: Mapping[str, details.Detail]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def observers(tmp_path_factory: pytest.TempPathFactory) -> RenamedBuilds:
-    """The observer for each half of the details, then for each of PARTS."""
+    """The observer for each half of the details."""
     halves = [[word for name in half(OPERATORS, which) for word in OPERATORS[name]] for which in (0, 1)]
-    torches = [*halves, *(words for words, _ in PARTS)]
-    return RenamedBuilds(observer_build.TORCH_OBSERVER, torches, tmp_path_factory.mktemp("observers"), CHECKED)
+    return RenamedBuilds(observer_build.TORCH_OBSERVER, halves, tmp_path_factory.mktemp("observers"))
 
 
 @pytest.fixture(scope="module")
@@ -220,51 +218,6 @@ def test_callbacks_are_called_without_renamed_details(
     assert seen["own"] == ("thread_callbacks" not in missing)
     assert said.count("this PyTorch differs from those that otel-recfn knows") == 1
     assert told_losses(said, details.CALLBACKS) == {*missing}
-
-
-CHECKED = """
-namespace recfn {
-struct WithoutReports : ProfilerNames {
-  struct Base : ProfilerNames::Base { void reportMemoryUsage(void*, int64_t, c10::Device); };
-};
-struct WithMoreToOverride : ProfilerNames {
-  struct Base : ProfilerNames::Base {
-    using ProfilerNames::Base::ProfilerStateBase;
-    virtual void another() = 0;
-  };
-};
-struct WithOtherKinds : ProfilerNames {
-  enum class Kind { PROFILER_STATE };
-};
-static_assert(!CanReport<WithoutReports>::value && !CanReport<WithMoreToOverride>::value && !HasSlot<WithOtherKinds>::value);
-
-RECFN_EXPORT const bool* recfn_observer_parts() {
-  static const bool parts[] = {
-      kHasMemoryReports, kHasTorchscriptStack, kHasLocalCallbacks, kHasShapes, kHasFlops, kHasNumbers,
-  };
-  return parts;
-}
-}  // namespace recfn
-"""
-HAS = ["memory", "stack", "local", "shapes", "flops", "numbers"]
-PARTS = [
-    (["_push", "filename", "sorted_tls_callbacks_"], {"memory", "stack", "local"}),
-    (["PROFILER_STATE", "has_symbolic_sizes_strides"], {"memory", "shapes", "flops"}),
-    (
-        ["ThreadLocalDebugInfo", "file_line_col", "get_record_function_tls_", "isTensorList", "toComplexDouble"],
-        {"memory", "stack", "local", "shapes", "numbers"},
-    ),
-]
-
-
-@pytest.mark.parametrize("which", range(len(PARTS)))
-def test_other_parts_of_a_detail_are_looked_for_too(
-    built: Callable[[RenamedBuilds, int], Path], observers: RenamedBuilds, which: int
-) -> None:
-    parts = ctypes.CDLL(str(built(observers, 2 + which))).recfn_observer_parts
-    parts.restype = ctypes.POINTER(ctypes.c_bool)
-    found = dict(zip(HAS, parts()[: len(HAS)], strict=True))
-    assert {name for name, there in found.items() if not there} == PARTS[which][1]
 
 
 def test_every_detail_has_a_test_and_a_line_in_the_table() -> None:

@@ -39,23 +39,6 @@ def test_forty_tasks_that_wait_inside_ranges(traces: Traces, range_: Any) -> Non
         assert paths[f"all/task {number}/aten::add"] == paths[f"all/task {number}/aten::mul"] == 1
 
 
-@pytest.mark.parametrize("range_", RANGES)
-def test_gevent_greenlets_with_spans_and_ranges(traces: Traces, range_: Any) -> None:
-    gevent = pytest.importorskip("gevent")
-
-    def work(name: str) -> None:
-        with traces.tracer.start_as_current_span(name), range_("range"):
-            gevent.sleep(0)
-            torch.add(traces.x, traces.x)
-            gevent.sleep(0)
-            torch.mul(traces.x, traces.x)
-
-    gevent.joinall([gevent.spawn(work, f"greenlet {number}") for number in range(TASKS)], raise_error=True)
-    paths = traces.paths()
-    for number in range(TASKS):
-        assert paths[f"greenlet {number}/range/aten::add"] == paths[f"greenlet {number}/range/aten::mul"] == 1
-
-
 def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> None:
     greenlet = pytest.importorskip("greenlet")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
-from patience import PATIENCE_S, within_time
+from patience import within_time
 from trace_files import events_in, read_trace
 
 Slices = dict[str, list[dict[str, Any]]]
@@ -58,29 +56,6 @@ def tracer() -> trace.Tracer:
     return TracerProvider(shutdown_on_exit=False).get_tracer("test")
 
 
-def test_a_span_lies_in_a_range_whose_own_outer_one_ended_out_of_turn(
-    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
-) -> None:
-    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
-    outer, middle, inner = (record_function(name) for name in ("outer", "middle", "inner"))
-    outer.__enter__()
-    middle.__enter__()
-    outer.__exit__(None, None, None)
-    assert instrumentor.flush()
-    span = tracer.start_span("request")
-    with inner:
-        with trace.use_span(span, end_on_exit=True), record_function("in the request"):
-            pass
-        with record_function("after it"):
-            pass
-        assert instrumentor.flush()
-    middle.__exit__(None, None, None)
-    instrumentor.uninstrument()
-    slices = slices_in(tmp_path / "trace.json")
-    assert_nest(slices)
-    assert lies_in(slices["request"][0], slices["inner"][0])
-
-
 def test_spans_lie_around_what_ran_in_them(
     instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
 ) -> None:
@@ -104,20 +79,6 @@ def test_spans_lie_around_what_ran_in_them(
     assert here["args"] == {"trace_id": f"{made.trace_id:032x}", "span_id": f"{made.span_id:016x}"}
     assert f"{made.trace_id:032x}" in read_trace(tmp_path / "trace.json")["trace_ids"]
     assert "decode#7" in slices
-
-
-def test_a_span_whose_ids_a_message_brought_back_is_told_as_itself(
-    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
-) -> None:
-    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
-    with tracer.start_as_current_span("request") as request:
-        brought = trace.set_span_in_context(trace.NonRecordingSpan(request.get_span_context()), context.Context())
-        thread = Thread(target=work_in, args=(brought,))  # the first that is recorded below the span
-        thread.start()
-        thread.join()
-    instrumentor.uninstrument()
-    slices = slices_in(tmp_path / "trace.json")
-    assert lies_in(slices["worker"][0], slices["request"][0])
 
 
 def test_a_file_names_no_traces_of_earlier_ones(
@@ -187,50 +148,6 @@ def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
     [epoch], [step_], [meanwhile] = slices["epoch"], slices["step"], slices["meanwhile"]
     assert lies_in(meanwhile, step_)
     assert lies_in(step_, epoch)
-
-
-def test_spans_that_are_over_are_not_kept_alive_where_only_spans_are_made(
-    instrumentor: OtelRecordFunctionInstrumentor,
-) -> None:
-    provider = TracerProvider(shutdown_on_exit=False)
-    exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor.instrument(tracer_provider=provider)
-    with provider.get_tracer("test").start_as_current_span("request") as span, record_function("work"):
-        request = weakref.ref(span)
-    assert instrumentor.flush(PATIENCE_S)
-    assert {one.name for one in exporter.get_finished_spans()} == {"request", "work"}
-    exporter.clear()
-    del span
-    gc.collect()
-    assert request() is None
-
-
-def test_a_span_that_only_holds_spans_lies_around_them(
-    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
-) -> None:
-    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
-    with tracer.start_as_current_span("job"), tracer.start_as_current_span("epoch"):
-        for number in range(2):
-            with tracer.start_as_current_span(f"step {number}"), record_function(f"work {number}"):
-                pass
-    instrumentor.uninstrument()
-    slices = slices_in(tmp_path / "trace.json")
-    assert_nest(slices)
-    [job], [epoch] = slices["job"], slices["epoch"]
-    assert lies_in(epoch, job)
-    for number in range(2):
-        [shown], [work] = slices[f"step {number}"], slices[f"work {number}"]
-        assert lies_in(work, shown)
-        assert lies_in(shown, epoch)
-
-
-def test_a_profiles_trace_has_them_too(tracer: trace.Tracer, tmp_path: Path) -> None:
-    with profile() as prof, tracer.start_as_current_span("request"), record_function("work"):
-        pass
-    prof.export_chrome_trace(tmp_path / "trace.json")
-    slices = slices_in(tmp_path / "trace.json")
-    assert lies_in(slices["work"][0], slices["request"][0])
 
 
 CLOCKS_DIFFER_NS = 2_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from exported_traces import RANGES, Traces
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_recfn import profile, record_function
 from patience import PATIENCE_S
@@ -55,19 +54,6 @@ class CallsBack(torch.autograd.Function):  # type: ignore[misc, name-defined]
             return x.clone()
 
 
-def test_a_span_inside_an_operator_of_a_thread_that_was_handed_a_range_is_in_its_trace(traces: Traces) -> None:
-    def work(context: Any) -> None:
-        otel_context.attach(context)
-        CallsBack.apply(traces.x.clone().requires_grad_(), traces)
-
-    with record_function("outer"):
-        thread = threading.Thread(target=work, args=(otel_context.get_current(),))
-        thread.start()
-        thread.join()
-    traces.instrumentor.uninstrument()
-    assert traces.paths()["MainThread/outer/CallsBack/inner/span/aten::clone"] == 1
-
-
 class OpensAnotherTrace(CallsBack):
     @staticmethod
     def forward(ctx: Any, x: Any, traces: Traces) -> Any:
@@ -108,30 +94,6 @@ def test_what_is_current_can_be_copied_and_pickled_where_the_programs_own_can(tr
         assert copy.copy(trace.get_current_span()) is not own
         with pytest.raises(TypeError):
             pickle.dumps(trace.get_current_span())
-
-
-class CuriousSampler(Sampler):
-    """Asks what is current, as one that logs does."""
-
-    asked = 0
-
-    def should_sample(self, parent_context: Any, trace_id: int, name: str, *rest: Any, **keywords: Any) -> SamplingResult:
-        self.asked += 1
-        trace.get_current_span()
-        return ALWAYS_ON.should_sample(parent_context, trace_id, name)
-
-    def get_description(self) -> str:
-        return "curious"
-
-
-def test_a_sampler_that_asks_for_the_current_span_is_asked_once() -> None:
-    sampler = CuriousSampler()
-    traces = Traces(sampler=sampler)
-    with record_function("range"):
-        assert trace.get_current_span().get_span_context().is_valid
-    asked = sampler.asked
-    traces.instrumentor.uninstrument()
-    assert asked == 1
 
 
 def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace(traces: Traces) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from prepared_programs import PreparedPrograms
 
 PROGRAM = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(60, exit=True)
-kind, main_records, *programs = sys.argv[1:]
-
+kind, main_records, code = sys.argv[1:]
 if main_records == "yes":
     from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
     sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
     instrumentor.instrument(sinks=[sink])
     with record_function("before"):
         pass
+
 
 def run(code):
     if kind == "legacy":
@@ -34,129 +33,52 @@ def run(code):
     interpreters.run_string(made, code)
     interpreters.destroy(made)
 
-for what in programs:
-    code = "try:\\n" + "\\n".join("    " + line for line in what.splitlines()) + "\\nexcept BaseException as error:\\n"
-    run(code + "    print('raised', type(error).__name__, error, flush=True)\\n")
-    print("END", flush=True)
 
+run(code)
 if main_records == "yes":
-    @record_function("decorated after")
-    def decorated(): pass
     with record_function("after"):
-        decorated()
+        pass
     assert instrumentor.flush(300)
     print(sorted(event.name for event in sink.events()))
     instrumentor.uninstrument()
-print("over")
 """
-RANGE = """
+RANGES = """
 from otel_recfn import record_function
-from opentelemetry import context
-context.attach(context.get_current())
 with record_function("inside"):
     pass
 decorated = record_function("decorated inside")(lambda: 1)
-print("ran", decorated())
+print("ran", decorated(), flush=True)
 """
-INSTRUMENT = """
-from otel_recfn import OtelRecordFunctionInstrumentor
-OtelRecordFunctionInstrumentor().instrument()
-"""
-AUTOMATIC = """
-from otel_recfn import OtelRecordFunctionInstrumentor
+REFUSED = """
+from otel_recfn import OtelRecordFunctionInstrumentor, profile
+for record in (OtelRecordFunctionInstrumentor().instrument, profile):
+    try:
+        record()
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
 OtelRecordFunctionInstrumentor().instrument(skip_dep_check=True)
-print("went on")
+print("automatic instrumentation goes on with the next", flush=True)
 """
-PROFILE = """
-from otel_recfn import profile, record_function, step
-with record_function("inside"), step("inside"):
-    profile()
-"""
-NATIVE = "import otel_recfn._native"
-PROGRAMS = (RANGE, INSTRUMENT, AUTOMATIC, PROFILE, NATIVE)
 KINDS = ("legacy", "isolated") if sys.version_info >= (3, 12) else ("legacy", "isolated", "shared")
 WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
 """CPython 3.12 aborts when an isolated interpreter ends that imported asyncio, as wrapt and so OpenTelemetry does."""
 
 
-def runs_in(kind: str, what: str) -> bool:
-    return what in (RANGE, NATIVE) or not (WRAPT_BREAKS_IT and kind == "isolated")
-
-
-@pytest.fixture(scope="module")
-def prepared() -> Iterator[PreparedPrograms]:
-    """For a main interpreter that records, has imported what ours imports of others."""
-    programs = PreparedPrograms("numpy", "opentelemetry.sdk.trace", "opentelemetry.instrumentation.instrumentor")
-    yield programs
-    programs.close()
-
-
-Told: TypeAlias = dict[str, list[str]]
-
-
-@pytest.fixture(scope="module")
-def runs() -> dict[tuple[str, ...], Told]:
-    """What was told in each of the main interpreters that have run so far."""
-    return {}
-
-
-@pytest.fixture
-def told(
-    run_program: Callable[..., Any],
-    run_prepared: Callable[[PreparedPrograms], Callable[..., Any]],
-    prepared: PreparedPrograms,
-    runs: dict[tuple[str, ...], Told],
-) -> Callable[[str, str, str], list[str]]:
-    """What a program says in a subinterpreter of its own; those of all programs run in one main interpreter."""
-
-    def run(kind: str, main_records: str) -> Told:
-        start = run_prepared(prepared) if main_records == "yes" else run_program
-        programs = [what for what in PROGRAMS if runs_in(kind, what)]
-        done = start(PROGRAM, kind, main_records, *programs)
-        *said, last = done.stdout.split("END\n")
-        assert last.splitlines() == [*(["['after', 'before', 'decorated after']"] if main_records == "yes" else []), "over"]
-        return dict(zip(programs, map(str.splitlines, said), strict=True))
-
-    def of(what: str, kind: str, main_records: str) -> list[str]:
-        if kind == "legacy":
-            pytest.importorskip("_testcapi")
-        if not runs_in(kind, what):
-            pytest.skip("wrapt breaks isolated interpreters here")
-        key = kind, main_records
-        if key not in runs:
-            runs[key] = run(kind, main_records)
-        return runs[key][what]
-
-    return of
-
-
 @pytest.mark.parametrize("main_records", ["yes", "no"])
 @pytest.mark.parametrize("kind", KINDS)
-class TestSubinterpreter:
-    def test_a_range_records_nothing(self, told: Callable[..., list[str]], kind: str, main_records: str) -> None:
-        assert told(RANGE, kind, main_records) == ["ran 1"]
-
-    @pytest.mark.parametrize("what", [INSTRUMENT, PROFILE], ids=["instrument", "profile"])
-    def test_recording_is_refused(self, told: Callable[..., list[str]], kind: str, main_records: str, what: str) -> None:
-        (line,) = told(what, kind, main_records)
-        assert line.startswith("raised RecorderUnavailable otel-recfn records in the main interpreter only")
-
-    def test_automatic_instrumentation_goes_on_with_the_next(
-        self, told: Callable[..., list[str]], kind: str, main_records: str
-    ) -> None:
-        assert told(AUTOMATIC, kind, main_records) == ["went on"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_native_part_is_the_main_interpreters(told: Callable[..., list[str]], kind: str) -> None:
-    (line,) = told(NATIVE, kind, "yes")
-    assert "otel-recfn records in the main interpreter only" in line or "No module" in line
-
-
-def test_cpython_still_tells_interpreters_apart() -> None:
-    from importlib import import_module
-
-    from otel_recfn.support.native_part import INTERPRETERS
-
-    module = import_module(INTERPRETERS)
-    assert module.get_current() == module.get_main()
+@pytest.mark.parametrize("code", [RANGES, REFUSED], ids=["ranges", "recording"])
+def test_in_a_subinterpreter(run_program: Callable[..., Any], kind: str, main_records: str, code: str) -> None:
+    if kind == "legacy":
+        pytest.importorskip("_testcapi")
+    if WRAPT_BREAKS_IT and kind == "isolated" and code == REFUSED:
+        pytest.skip("wrapt breaks isolated interpreters here")
+    said = run_program(PROGRAM, kind, main_records, code).stdout.splitlines()
+    if main_records == "yes":
+        assert said.pop() == "['after', 'before']"
+    if code == RANGES:
+        assert said == ["ran 1"]
+    else:
+        *refused, last = said
+        told = "RecorderUnavailable otel-recfn records in the main interpreter only"
+        assert [line.startswith(told) for line in refused] == [True, True]
+        assert last == "automatic instrumentation goes on with the next"

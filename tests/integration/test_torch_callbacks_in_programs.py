@@ -36,12 +36,6 @@ class TestPrograms:
     def test_a_threads_own_and_torch_later(self, run_program: Run) -> None:
         run_program(PROGRAM + "observing.add_thread_local_callback(callback); assert use() == 1")
 
-    def test_removed_before_torch_came(self, run_program: Run, tmp_path: Any) -> None:
-        tmp_path.chmod(0o700)
-        program = "observing.remove_callback(observing.add_global_callback(callback)); assert use() == 0"
-        run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
-        assert not (tmp_path / "cache").exists()
-
     def test_nothing_is_compiled_without_a_callback(self, run_program: Run, tmp_path: Any) -> None:
         tmp_path.chmod(0o700)
         program = "assert use() == 0\nwith observing.DisableRecordFunctionGuard(): use()"
@@ -64,31 +58,6 @@ assert names == ["python", "python"]
             CXX="",
         )
         assert done.stdout.count("operators, only Python ranges: no C++ compiler found") == 1
-
-    def test_a_thread_that_adds_its_own_while_another_loads_the_library_sees_its_operators(self, run_with_torch: Run) -> None:
-        run_with_torch(
-            PROGRAM
-            + """
-import torch
-from otel_recfn.callbacks import torch_callbacks
-load, settle = torch_callbacks.load, torch_callbacks.TorchCallbacks.finish_adding
-loading, waiting = threading.Event(), threading.Event()
-def load_slowly(report):
-    loading.set()
-    assert waiting.wait(60)
-    return load(report)
-def settle_after_saying_so(callbacks):
-    if loading.is_set(): waiting.set()
-    settle(callbacks)
-torch_callbacks.load, torch_callbacks.TorchCallbacks.finish_adding = load_slowly, settle_after_saying_so
-loads = threading.Thread(target=observing.add_global_callback, args=(RecordFunctionCallback(lambda function: None),))
-loads.start()
-assert loading.wait(60)
-observing.add_thread_local_callback(callback)
-assert use() == 1
-loads.join()
-"""
-        )
 
     def test_a_forked_child_goes_on(self, run_with_torch: Run) -> None:
         run_with_torch(
@@ -116,43 +85,6 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 stop.set()
 for thread in threads: thread.join()
-"""
-        )
-
-    def test_exit_with_a_callback_that_ran_in_torchs_own_threads(self, run_with_torch: Run) -> None:
-        # Not while they run operators: there PyTorch itself aborts now and then, also in a program without callbacks.
-        run_with_torch(
-            PROGRAM
-            + """
-import gc
-import torch
-gc.unfreeze()  # PyTorch is taken apart at the exit
-def work(x: torch.Tensor):
-    for _ in range(1000): x.add_(1)
-    return x
-def launch(x: torch.Tensor):
-    return torch.jit.fork(work, x)
-running = threading.Event()
-main = threading.get_ident()
-def start(function):
-    if threading.get_ident() != main: running.set()
-observing.add_global_callback(RecordFunctionCallback(start, lambda *_: None))
-future = torch.jit.script(launch)(torch.ones(2))
-assert running.wait(20)
-future.wait()
-"""
-        )
-
-    def test_a_data_loader_with_workers(self, run_with_torch: Run) -> None:
-        run_with_torch(
-            PROGRAM
-            + """
-import torch
-if __name__ == "__main__":
-    observing.add_global_callback(callback)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2)
-    assert sum(batch[0].sum().item() for batch in data) == 2016
-    assert names.count("aten::sum") >= 8
 """
         )
 

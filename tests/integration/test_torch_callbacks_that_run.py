@@ -13,14 +13,11 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import run_together, scripted_programs  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
-from otel_recfn.callbacks.library import SLOTS  # noqa: E402
 from otel_recfn.model.events import RecordScope  # noqa: E402
-from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
 
 CALLS = 20_000
-BACKWARD = RecordScope.BACKWARD_FUNCTION
 
 
 class TestWhichRunsItSees:
@@ -32,19 +29,6 @@ class TestWhichRunsItSees:
         is_set_to(one, CALLS)
         assert least <= sum(counting.begun.values()) <= most
         assert counting.ended == counting.begun
-
-    def test_seeded_sampling_is_repeatable(self, one: Any) -> None:
-        def run() -> list[int]:
-            calls: list[int] = []
-            position = 0
-            observing.add_global_callback(RecordFunctionCallback(lambda _: calls.append(position)).sampling_prob(0.1))
-            observing.set_record_function_seed_for_testing(11)
-            for position in range(200):  # noqa: B007
-                is_set_to(one)
-            observing.clear_callbacks()
-            return calls
-
-        assert run() == run() != []
 
     def test_should_run_goes_before_sampling(self, one: Any) -> None:
         asked: list[RecordScope] = []
@@ -116,20 +100,6 @@ class TestWhichRunsItSees:
         assert counting.names()["aten::is_set_to"] == 1
         assert [event.name for event in profiler.events()].count("aten::is_set_to") == 1
 
-    def test_a_captured_state_installs_them_in_another_thread(self, one: Any) -> None:
-        counting = Counting()
-        observing.add_thread_local_callback(counting.callback())
-        state = observing.ThreadLocalState()
-        observing.clear_thread_local_callbacks()
-
-        def work() -> None:
-            with observing.ThreadLocalStateGuard(state):
-                is_set_to(one)
-            is_set_to(one)
-
-        run_together(work)
-        assert counting.calls() == sum(counting.ended.values()) == 1
-
     def test_more_than_there_is_room_for(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
         counting = Counting()
         handles = [observing.add_global_callback(counting.callback()) for _ in range(70)]
@@ -141,28 +111,3 @@ class TestWhichRunsItSees:
         counting.begun.clear()
         is_set_to(one)
         assert counting.calls() == 64
-
-    def test_callbacks_of_threads_that_ended_make_place(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
-        for _ in range(SLOTS):
-            run_together(lambda: observing.add_thread_local_callback(RecordFunctionCallback(print).scopes({BACKWARD})))
-        everywhere, here = Counting(), Counting()
-        observing.add_global_callback(everywhere.callback())
-        observing.add_thread_local_callback(here.callback())
-        is_set_to(one)
-        assert (everywhere.calls(), here.calls()) == (1, 1)
-        assert not caplog.text
-
-    def test_a_callback_takes_the_place_of_the_one_that_it_replaces(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
-        for _ in range(SLOTS - 1):
-            observing.add_global_callback(RecordFunctionCallback(print).scopes({BACKWARD}))
-        before, after = Counting(), Counting()
-        observing.add_thread_local_callback(before.callback())
-        states = [observing.get_record_function_tls()]
-        observing.clear_thread_local_callbacks()
-        observing.add_thread_local_callback(after.callback())
-        states.append(observing.get_record_function_tls())
-        for state in (*states, *states):
-            observing.set_record_function_tls(state)
-            is_set_to(one)
-        assert (before.calls(), after.calls()) == (2, 2)
-        assert not caplog.text

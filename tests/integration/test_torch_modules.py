@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import gc
-import pickle
 import sys
-import threading
 import traceback
-import tracemalloc
 import warnings
 from typing import Any
 
 import pytest
 from recorded_modules import Recording, X
 
-from otel_recfn import profile, record_function
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, RecordScope
-from otel_recfn.pytorch import module_names, modules
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sources.protocol import Wanted
-from otel_recfn.support import weak_identity
-from otel_recfn.support.code_text import called_code
+from otel_recfn.support.texts import called_code
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -99,16 +91,6 @@ def test_a_call_says_which_code_it_runs(recording: Recording) -> None:
     assert recording.codes_kept() == 3
 
 
-def test_modules_with_a_forward_of_another_kind(recording: Recording) -> None:
-    class Silent(nn.Module):
-        forward = len
-
-    Silent()("four")
-    torch.jit.trace(nn.ReLU(), X)
-    torch.jit.script(nn.ReLU())(X)
-    assert {event.code for event in recording.events() if event.name.startswith("nn.Module: Silent")} == {""}
-
-
 def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
     class Fresh(nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
@@ -118,29 +100,6 @@ def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
     for _ in range(100):
         net(X)
     assert {event.name for event in recording.events()} == {"nn.Module: Fresh_0", "nn.Module: Softmax_0"}
-
-
-def test_modules_and_threads_that_are_gone_leave_nothing(recording: Recording) -> None:
-    def work() -> None:
-        nn.ReLU()(X)
-
-    def after_threads(count: int) -> int:
-        for _ in range(count):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-        assert len(recording.events()) == count
-        gc.collect()
-        ours = [tracemalloc.Filter(True, module.__file__) for module in (modules, module_names, weak_identity)]
-        return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(ours).traces)
-
-    tracemalloc.start()
-    try:
-        before = after_threads(20)
-        numbers = 1000 * 28  # of threads: the recorder keeps the names of the newest 4,096
-        assert after_threads(1000) - before < numbers + 8000
-    finally:
-        tracemalloc.stop()
 
 
 def test_living_instances_never_share_a_name(recording: Recording) -> None:
@@ -154,41 +113,6 @@ def test_living_instances_never_share_a_name(recording: Recording) -> None:
     names = [event.name for event in recording.events()]
     assert len(set(names[-75:])) == 75
     assert len(set(names)) == 75
-
-
-def test_modules_that_are_equal_and_unhashable(recording: Recording) -> None:
-    class Equal(nn.ReLU):  # type: ignore[misc, name-defined]
-        __hash__ = None  # type: ignore[assignment]
-
-        def __eq__(self, _other: object) -> bool:
-            return True
-
-    first, second = Equal(), Equal()
-    first(X)
-    second(X)
-    nn.Sequential(first)(X)
-    assert {event.name for event in recording.events()} >= {"nn.Module: Equal_0", "nn.Module: Equal_1"}
-
-
-def test_a_submodule_that_is_added_later_has_its_path(recording: Recording) -> None:
-    net = nn.Sequential(nn.ReLU())
-    net(X)
-    net.append(nn.Tanh())
-    net(X)
-    assert recording.lines()[-1] == ("  Tanh_0", "1")
-
-
-def test_copies_and_pickles_know_nothing_of_us(recording: Recording) -> None:
-    net = Net()
-    net(X)
-    before = recording.lines()
-    assert set(vars(net)) == set(vars(Net()))
-    copied, loaded = copy.deepcopy(net), pickle.loads(pickle.dumps(nn.Linear(3, 3)))
-    copied(X)
-    loaded(X)
-    lines = recording.lines()
-    assert [line[1] for line in lines[:-1]] == [line[1] for line in before]
-    assert lines[0][0] == "Net_1"
 
 
 def train(optimizer: Any, net: Any) -> None:
@@ -225,31 +149,6 @@ def test_a_step_of_an_optimizer_says_which_code_it_runs(recording: Recording) ->
     assert [called_code(event.code).function for event in steps if not event.parent] == expected
 
 
-@pytest.mark.one_python
-def test_pytorchs_own_range_of_a_step_says_so_too() -> None:
-    weight = nn.Parameter(torch.ones(2))
-    with profile(modules=True) as observed:
-        with record_function("around"):
-            torch.optim.SGD([weight]).step()
-        torch.ones(2)
-    found = {event.name: called_code(event.code).function for event in observed.events() if event.code}
-    assert found == {"Optimizer.step#SGD.step": "torch.optim.sgd.SGD.step"}
-
-
-def test_an_optimizer_whose_step_calls_the_model(recording: Recording) -> None:
-    net = nn.Linear(3, 1)
-    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=1)
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = net(X).sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    assert recording.lines() == [("Optimizer.step#LBFGS.step", ""), ("  Linear_0", "")]
-
-
 def test_install_and_remove(recording: Recording) -> None:
     ours, filters, call = hooks(), list(warnings.filters), vars(nn.Module)["__call__"]
     recording.ranges.enable(Wanted())
@@ -284,17 +183,6 @@ def test_the_program_sees_no_frame_of_ours(recording: Recording) -> None:
     assert [(one.filename, one.lineno) for one in warned[:1]] == [(one.filename, one.lineno) for one in warned[1:]]
 
 
-def test_removed_in_the_middle_of_a_call(recording: Recording) -> None:
-    class Removes(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            recording.ranges.disable()
-            recording.ranges.enable(Wanted())
-            return x
-
-    nn.Sequential(Removes(), nn.ReLU())(X)
-    assert recording.lines() == [("Sequential_0", ""), ("  Removes_0", "0"), ("  ReLU_0", "1")]
-
-
 def test_removed_for_good_in_the_middle_of_a_call(recording: Recording) -> None:
     class Removes(nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
@@ -324,48 +212,6 @@ def test_while_another_switches_the_method(recording: Recording) -> None:
     recording.events()
     nn.Tanh()(X)
     assert [event.name for event in recording.events()] == ["nn.Module: Tanh_0"]
-
-
-def test_installed_in_the_middle_of_a_call() -> None:
-    recording = Recording()
-    recording.ranges.disable()
-
-    class Installs(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            recording.ranges.enable(Wanted())
-            return x
-
-    nn.Sequential(Installs(), nn.ReLU())(X)
-    recording.ranges.disable()
-    assert recording.lines() == [("ReLU_0", "")]
-
-
-def test_nothing_while_the_recorder_does_not_record(recording: Recording) -> None:
-    recording.recorder.stop()
-    earlier, later = Net(), Net()
-    earlier(X)
-    assert recording.events() == []
-    recording.recorder.start(ALL_SCOPES_MASK, 1 << 20)
-    later(X)
-    earlier(X)
-    assert [event.name for event in recording.events() if "Net" in event.name] == ["nn.Module: Net_0", "nn.Module: Net_1"]
-
-
-def test_threads_do_not_mix(recording: Recording) -> None:
-    def work() -> None:
-        net = Net()
-        for _ in range(20):
-            net(X)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    events = recording.events()
-    by_id = {event.event_id: event for event in events}
-    assert len(events) == 4 * 20 * 5
-    assert all(event.parent == 0 or by_id[event.parent].thread == event.thread for event in events)
 
 
 @pytest.mark.skipif(torch.__version__ < "2.5", reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")

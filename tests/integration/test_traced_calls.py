@@ -70,34 +70,6 @@ def test_calls_are_python_functions_in_a_chrome_trace(tmp_path: Path) -> None:
     assert sorted(in_thread, key=lambda key: in_thread[key]["ts"]) == sorted(in_thread)
 
 
-def test_an_exported_trace_numbers_calls_by_start_over_all_threads(tmp_path: Path) -> None:
-    turns = [threading.Event() for _ in range(3)]
-
-    def in_turn(number: int) -> None:
-        assert turns[number].wait(PATIENCE_S)
-        load()
-        turns[number + 1].set()
-
-    with profile(python_calls=True) as prof:
-        threads = [threading.Thread(target=in_turn, args=(number,)) for number in (1, 0)]
-        for thread in threads:
-            thread.start()
-        turns[0].set()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-    prof.export_chrome_trace(tmp_path / "trace.json")
-    events = read_trace(tmp_path / "trace.json")["traceEvents"]
-    calls = {event["args"]["Python id"]: event for event in events if "Python id" in event.get("args", {})}
-    assert sorted(calls) == list(range(1, len(calls) + 1))
-    assert [calls[number]["ts"] for number in sorted(calls)] == sorted(event["ts"] for event in calls.values())
-    loads = {number: call for number, call in calls.items() if call["name"].endswith(": load")}
-    assert len({call["tid"] for call in loads.values()}) == 2
-    for call in loads.values():
-        caller = calls[call["args"]["Python parent id"]]
-        assert caller["name"].endswith(": in_turn")
-        assert caller["tid"] == call["tid"]
-
-
 def test_threads_that_run_already_are_traced() -> None:
     go, done = threading.Event(), threading.Event()
 
@@ -122,14 +94,6 @@ def test_captures_that_ask_for_none_see_none() -> None:
         train()
     assert [(event.name, event.parent, event.caller) for event in without.events()] == [("load batch", 0, 0)]
     assert EventSource.PYTHON_CALL in {event.source for event in with_calls.events()}
-
-
-def test_calls_that_are_open_when_their_profile_ends_beside_another_enclose_nothing_later() -> None:
-    with profile() as outer:
-        with profile(python_calls=True):
-            train()
-        train()
-    assert [(event.name, event.parent) for event in outer.events()] == [("load batch", 0)] * 2
 
 
 @pytest.mark.torch

@@ -167,20 +167,6 @@ def test_validation_between_epochs(traced: Traces, batches: int, accumulated: in
     assert run.slices() == steps_of(expected)
 
 
-def test_a_sanity_check_before_the_first_epoch(traced: Traces) -> None:
-    def program() -> None:
-        loop = Loop()
-        loop.validate(1)
-        loop.train()
-        loop.validate(1)
-        loop.train()
-
-    run = traced(program)
-    found = of_training(run.finish())
-    assert found == [validation(1), a_step(0), a_step(1), validation(1), a_step(2), a_step(3)]
-    assert run.slices() == steps_of(found)
-
-
 @pytest.mark.parametrize("kind", ["gradients off", "another model", "a copy"])
 def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Traces, kind: str) -> None:
     def program() -> None:
@@ -194,41 +180,6 @@ def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Traces, ki
     found = of_training(run.finish())
     assert found == [a_step(0), a_step(1), validation(3), a_step(2), a_step(3), validation(3)]
     assert run.slices() == steps_of(found)
-
-
-def test_modules_in_eval_mode_with_gradients(traced: Traces) -> None:
-    def program() -> None:
-        loop = Loop()
-        for _ in range(2):
-            loop.train(1)
-            loop.model.eval()
-            loop.forward()
-            with record_function("validated"):
-                pass
-
-    found = of_training(traced(program).finish())
-    assert found == [a_step(0), validation(1), a_step(1), validation(1)]
-
-
-def test_a_step_that_computes_all_in_the_optimizers_closure(traced: Traces) -> None:
-    """As Lightning does it."""
-
-    def program() -> None:
-        loop = Loop()
-
-        for _ in range(2):
-            for _ in range(2):
-                torch.ones(3)
-                loop.optimizer.step(loop.closure)
-            loop.validate(1)
-
-    run = traced(program)
-    found = of_training(run.finish())
-    step = ["step", "batch"]
-    assert found == [(STEP, 0, step), (STEP, 1, step), validation(1), (STEP, 2, step), (STEP, 3, step), validation(1)]
-    assert [(name, sorted(within)) for name, _, within in run.slices()] == [
-        (f"ProfilerStep#{n}", sorted(step)) for n in range(4)
-    ]
 
 
 @pytest.mark.parametrize("generated", ["without gradients", "detached"])
@@ -280,49 +231,6 @@ def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Traces, fr
     found = of_training(run.finish())
     assert found == [a_step(0), a_step(1), *[a_step(number, "teacher") for number in range(2, 5)]]
     assert run.slices() == steps_of(found)
-
-
-def test_ranges_of_the_programs_around_training_and_validation(traced: Traces) -> None:
-    """What modules are called in is known when the next range begins."""
-
-    def program() -> None:
-        loop = Loop()
-        for _ in range(2):
-            for _ in range(2):
-                loop.optimizer.zero_grad()
-                with record_function("forward"), record_function("batch"):
-                    loss = loop.forward()
-                with record_function("backward"):
-                    loss.backward()
-                with record_function("step"):
-                    loop.optimizer.step()
-            with record_function("validation"):
-                loop.validate(3)
-
-    run = traced(program)
-    found = of_training(run.finish())
-    assert [trace[1:] for trace in found] == [trace[1:] for trace in (
-        a_step(0), a_step(1), validation(3), a_step(2), a_step(3), validation(3),
-    )]  # fmt: skip
-    assert run.slices() == steps_of(found)
-
-
-def test_a_first_batch_after_validation_in_ranges_of_the_programs_is_one_trace(traced: Traces) -> None:
-    """When they begin, nobody can know that they are a part of training."""
-
-    def program() -> None:
-        loop = Loop()
-        for _ in range(2):
-            with record_function("batch"):
-                loss = loop.forward()
-            loss.backward()
-            loop.optimizer.step()
-            loop.validate(2)
-
-    run = traced(program)
-    steps = [trace for trace in of_training(run.finish()) if trace[0] == STEP]
-    assert steps == [a_step(0), a_step(1, "validated", "validated", "batch")]
-    assert run.slices() == [("ProfilerStep#0", 0, ["batch", "step"]), ("ProfilerStep#1", 1, ["batch", "step"])]
 
 
 def test_a_loop_as_lightning_has_it(traced: Traces) -> None:

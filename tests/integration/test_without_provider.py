@@ -123,15 +123,6 @@ def test_nothing_where_a_provider_is_set_in_time(run_program: Run) -> None:
     assert said(run_program, PROVIDER + late) == []
 
 
-def test_once_however_often_it_is_instrumented(run_program: Run) -> None:
-    program = "for _ in range(3):\n    instrumentor.instrument()\n    work()\n    instrumentor.uninstrument()"
-    assert len(said(run_program, program)) == 1
-
-
-def test_a_step_is_a_range_too(run_program: Run) -> None:
-    assert len(said(run_program, "instrumentor.instrument()\nwith step('train', 1):\n    pass")) == 1
-
-
 FORK = """
 def forked(work):
     if (child := os.fork()) == 0:

@@ -14,8 +14,6 @@ import pytest
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
-from otel_recfn.tracing.graph import Node
-from otel_recfn.tracing.trace import TracerWarning
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -260,119 +258,6 @@ def _values(graph: Any) -> list[Any]:
         return part() if callable(part) else part
 
     return [*of(graph.inputs), *(each for node in of(graph.nodes) for each in of(node.outputs))]
-
-
-MAKES: dict[str, Callable[[], Any]] = {
-    "Tensor": lambda: torch.rand(2, 2),
-    "List[Tensor]": lambda: [torch.rand(2, 2), torch.rand(2, 2)],
-    "List[int]": lambda: [2, 2],
-    "number": lambda: 2,
-    "int": lambda: 1,
-    "float": lambda: 0.5,
-    "bool": lambda: True,
-}
-"""An argument by its type."""
-
-
-def made_for(operator: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments without those that have defaults. What has no maker is None."""
-    positional: list[Any] = []
-    keywords = {}
-    for each in operator.target._schema.arguments:
-        if each.has_default_value():
-            continue
-        value = torch.empty(0) if each.is_out else MAKES.get(str(each.type), lambda: None)()
-        if each.kwarg_only:
-            keywords[each.name] = value
-        else:
-            positional.append(value)
-    return positional, keywords
-
-
-def inputs_of(kind: str, nodes: Any) -> list[list[Any]]:
-    """Of the nodes of a kind, ours or PyTorch's: constants as numbers and texts, tensors as their type alone."""
-    values: dict[Any, Any] = {}
-    found = []
-    for node in nodes:
-        of = node if isinstance(node, Node) else _Theirs(node)
-        inputs = [values.get(each, torch.Tensor) for each in of.inputs]
-        if of.kind == "prim::Constant":
-            values[of.outputs[0]] = _as_number(of.constant)
-        elif of.kind == "prim::ListConstruct":
-            values[of.outputs[0]] = inputs
-        elif of.kind == kind:
-            found.append(inputs)
-    return found
-
-
-class _Theirs:
-    """A node of PyTorch's graph, as ours are."""
-
-    def __init__(self, node: Any) -> None:
-        self.kind, self.inputs = node.kind(), [each.debugName() for each in node.inputs()]
-        self.outputs = [each.debugName() for each in node.outputs()]
-        self.constant = node.output().toIValue() if self.kind == "prim::Constant" else None
-
-
-def _as_number(constant: Any) -> Any:
-    known = {torch.strided: 0, torch.float32: 6, torch.int64: 4, torch.contiguous_format: 0, torch.preserve_format: 1}
-    if isinstance(constant, torch.Tensor):
-        return torch.Tensor
-    return str(constant) if isinstance(constant, torch.device) else known.get(constant, constant)
-
-
-def test_operators_that_write_have_the_inputs_of_pytorchs_tracer(wrappers: Any) -> None:
-    """Those that can be called with any numbers, in both modes. PyTorch traces some as the operators of which they consist."""
-    compared: set[str] = set()
-    differing = {}
-    for name in [
-        each for each in wrappers.__all__ if not each.startswith("_") and (each.endswith("_") or "out" in each or "__" in each)
-    ]:
-        wrapper = getattr(wrappers, name)
-        operator = vars(sys.modules[wrapper.__module__])[f"_OP_{name}"]
-
-        def call(*_: Any, wrapper: Any = wrapper, operator: Any = operator) -> Any:
-            torch.manual_seed(0)  # what suits it once (to cholesky not every matrix does) suits it each time
-            positional, keywords = made_for(operator)
-            return wrapper(*positional, **keywords)
-
-        for force_outplace in (False, True):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    call()
-                    theirs = torch.jit.trace(call, (torch.ones(1),), check_trace=False, _force_outplace=force_outplace).graph
-                except Exception:  # these arguments don't suit it, or PyTorch has no schema for what it traces
-                    continue
-                ours = trace(call, force_outplace=force_outplace)
-            kind = [*ours.operators()][-1].kind
-            if expected := inputs_of(kind, theirs.nodes())[-1:]:
-                compared.add(name)
-                if (found := inputs_of(kind, ours.nodes)[-1:]) != expected:
-                    differing[name, force_outplace] = found, expected
-    assert differing == {}
-    assert compared >= {"fill__Scalar", "zero_", "ones_out", "add__Tensor"}
-    assert len(compared) > 400
-
-
-def test_a_filled_tensor_has_default_options(wrappers: Any) -> None:
-    """As PyTorch's tracer writes them, also where PyTorch refuses its own graph."""
-    filled = (wrappers.fill__Scalar, (2,)), (wrappers.fill__Tensor, (torch.tensor(2),)), (wrappers.zero_, ())
-    for wrapper, given in filled:
-        graph = trace(wrapper, torch.ones(2), *given, force_outplace=True)
-        (node,) = graph.operators()
-        constants = {each.outputs[0]: each.constant for each in graph.nodes if each.kind == "prim::Constant"}
-        assert repr([constants[each] for each in node.inputs[-5:]]) == "[None, 0, 'cpu', False, 1]"
-
-
-def test_tensors_without_memory_share_none(wrappers: Any) -> None:
-    one, other = torch.empty(3, device="meta"), torch.empty(3, device="meta")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        graph = trace(wrappers.add__Tensor, one, other, force_outplace=True)
-    assert graph.kinds() == ["prim::Constant", "aten::add"]
-    with pytest.warns(TracerWarning, match="1 other tensors"):
-        trace(lambda x, view: wrappers.add__Tensor(x, 1.0 * x), *(whole := torch.ones(4), whole[:2]), force_outplace=True)
 
 
 # --- in PyTorch's surroundings

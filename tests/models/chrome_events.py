@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
 from otel_recfn.model.events import OVERLAPPING, SOURCES, UNNAMED_STEP, EventFlag, EventKind, EventSource, RecordScope, is_call
 from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
-from otel_recfn.support.json_text import json_of_utf8, json_string
+from otel_recfn.support.texts import json_of_utf8, json_value
 
 MODULE_PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
 MOST_DIGITS = 9
@@ -57,7 +57,7 @@ def _filled(memory: bytearray, text: str) -> int:
 def _event(event: Event, python_id: int, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
-    name = f'"cat":"{_category(event)}","name":{json_string(_name(event))}'
+    name = f'"cat":"{_category(event)}","name":{json_value(_name(event))}'
     args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event, python_id)]) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
@@ -104,11 +104,11 @@ def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
     optional = (
         ("Input Dims", json_of_utf8(event.shapes), ""),
         ("Input type", json_of_utf8(event.dtypes), ""),
-        ("Module", json_string(event.module), '""'),
-        ("Error", json_string(event.error), '""'),
-        ("Call stack", json_string(event.stack), '""'),
-        ("Device", json_string(event.device), '""'),
-        ("Call site", json_string(event.call_site), '""'),
+        ("Module", json_value(event.module), '""'),
+        ("Error", json_value(event.error), '""'),
+        ("Call stack", json_value(event.stack), '""'),
+        ("Device", json_value(event.device), '""'),
+        ("Call site", json_value(event.call_site), '""'),
         ("Concrete Inputs", json_of_utf8(event.concrete_inputs), ""),
         ("Event id", event.event_id, None),
         ("External id", event.handle, event.event_id if event.handle else 0),

@@ -2,84 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+STEP = trace.SpanContext(1, 1, is_remote=False)
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports a module of the examples."""
+def tree(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-
-    def load(name: str) -> ModuleType:
-        return __import__(name)
-
-    return load
+    return __import__("tree")
 
 
-@pytest.fixture
-def spans() -> Sequence[ReadableSpan]:
-    """Spans with everything a span can have: step > (add, 2 x linear > mm)."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(resource=Resource({"service.name": "test"}))
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("scope", "1.0")
-    elsewhere = trace.SpanContext(7 << 64, 9, is_remote=True, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
-    parent = trace.set_span_in_context(trace.NonRecordingSpan(elsewhere))
-    attributes = {"text": "a", "number": 2**40, "share": 0.5, "yes": True, "list": [1, 2]}
-    links = [trace.Link(elsewhere, {"why": "x"})]
-    with tracer.start_as_current_span("step", parent, attributes=attributes, links=links) as step:
-        step.add_event("something", {"with": "attributes"})
-        tracer.start_span("aten::add").end()
-        for number in range(2):
-            with tracer.start_as_current_span(f"nn.Module: Linear_{number}", kind=trace.SpanKind.SERVER):
-                tracer.start_span("aten::mm").end()
-        step.set_status(trace.StatusCode.ERROR, "it broke")
-    return exporter.get_finished_spans()
+def below(parent: trace.SpanContext, span_id: int, name: str, start: int, length: int) -> ReadableSpan:
+    context = trace.SpanContext(1, span_id, is_remote=False)
+    return ReadableSpan(name, context, parent, start_time=start, end_time=start + length)
 
 
-def test_the_tree_folds_siblings_that_look_alike(
-    example: Any, spans: Sequence[ReadableSpan], capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = next(span for span in spans if span.name == "step")
-    example("tree").print_tree(root, spans, least_share=0)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:-2] for line in lines] == [
-        ["step"],
-        ["├─", "aten::add"],
-        ["└─", "nn.Module:", "Linear", "2", "x"],
-        ["└─", "aten::mm", "2", "x"],
-    ]
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [" ".join(line.split()[:-2]) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_tree_sums_up_what_is_short(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    context = trace.SpanContext(1, 1, is_remote=False)
-    root = ReadableSpan("step", context, start_time=0, end_time=1000)
+def test_siblings_that_look_alike_are_one_line(tree: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    root = ReadableSpan("step", STEP, start_time=0, end_time=1000)
+    layers = [below(STEP, 3 + number, f"nn.Module: Linear_{number}", 100 + number, 10) for number in range(2)]
+    inside = [below(layer.context, 5 + number, "aten::mm", 101 + number, 5) for number, layer in enumerate(layers)]
+    spans = [root, below(STEP, 2, "aten::add", 1, 10), *layers, *inside]
+    tree.print_tree(root, spans, least_share=0)
+    assert printed(capsys) == ["step", "├─ aten::add", "└─ nn.Module: Linear 2 x", "└─ aten::mm 2 x"]
+    assert tree.descendants(layers[1], spans) == inside[1:]
+
+
+def test_what_is_short_is_summed_up(tree: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    root = ReadableSpan("step", STEP, start_time=0, end_time=1000)
     lengths = {"a": 90, "b": 300, "c": 80, "d": 3}
-    below = [
-        ReadableSpan(name, trace.SpanContext(1, 2 + place, is_remote=False), context, start_time=place, end_time=place + length)
-        for place, (name, length) in enumerate(lengths.items())
-    ]
-    example("tree").print_tree(root, below, least_share=0.1)
-    lines = [line.split()[:-2] for line in capsys.readouterr().out.splitlines()]
-    assert lines == [["step"], ["├─", "b"], ["└─", "…", "shorter", "ones", "3", "x"]]
-    example("tree").print_tree(root, below[-1:], least_share=0.1)
-    assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_descendants_are_those_below_the_root_only(example: Any, spans: Sequence[ReadableSpan]) -> None:
-    linear = next(span for span in spans if span.name.endswith("Linear_1"))
-    below = example("tree").descendants(linear, spans)
-    assert [span.name for span in below] == ["aten::mm"]
-    assert below[0].parent.span_id == linear.context.span_id
+    spans = [below(STEP, 2 + place, name, place, length) for place, (name, length) in enumerate(lengths.items())]
+    tree.print_tree(root, spans, least_share=0.1)
+    assert printed(capsys) == ["step", "├─ b", "└─ … shorter ones 3 x"]
+    tree.print_tree(root, spans[-1:], least_share=0.1)
+    assert printed(capsys) == ["step"]

@@ -152,35 +152,6 @@ def test_what_was_given_back_is_used_again(program: Path, size: int) -> None:
         blocks.end()
 
 
-block_sizes = st.integers(15, 22).flatmap(lambda digits: st.integers(1 + (1 << digits), 2 << digits))
-
-
-large_sizes = st.integers(MIB + 1, 16 * MIB)
-
-
-@given(earlier=st.lists(large_sizes, min_size=24, max_size=40), now=st.lists(block_sizes, min_size=1, max_size=5))
-def test_what_is_asked_for_again_and_again_is_kept_whatever_was_kept_before(
-    program: Path, earlier: list[int], now: list[int]
-) -> None:
-    blocks = Blocks(program)
-    try:
-        blocks.ask("keep", True)
-        _use_together(blocks, earlier)
-        for _ in range(3):
-            new = _use_together(blocks, now)
-        assert new < ROOM // 4
-    finally:
-        blocks.end()
-
-
-def _use_together(blocks: Blocks, sizes: list[int]) -> int:
-    """Take them, and then give them back. Returns how many bytes of them were new."""
-    new = sum([blocks.ask("take", number, size)[1] for number, size in enumerate(sizes)])
-    for number in range(len(sizes)):
-        blocks.ask("give", number)
-    return new
-
-
 def test_threads_use_blocks_of_their_own_and_leave_none_behind(program: Path) -> None:
     blocks = Blocks(program)
     try:

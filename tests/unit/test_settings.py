@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import inspect
@@ -68,17 +69,14 @@ def test_the_page_has_two_tables_with_each_setting_in_one_of_them() -> None:
     assert len(usual) > len(advanced) > 0
 
 
-def test_the_readme_names_settings_that_there_are_with_their_defaults() -> None:
+def test_the_readme_names_settings_that_there_are_with_values_they_take() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    defaults = {setting.name: setting.default for setting in SETTINGS}
-    small = re.findall(r"^\| `(\w+)=([\d.]+)`", "\n".join(rows_of(readme, "Keep it small")), re.MULTILINE)
-    assert len(small) >= 5
-    assert {name: float(text) for name, text in small} == {name: defaults[name] for name, _ in small}
-    words = {setting.name: setting.default_in_words for setting in SETTINGS}
-    for each in rows_of(readme, "Settings"):
-        names, default, _ = each.strip("|").split("|")
-        for name in re.findall(r"`(\w+)`", names):
-            assert default.strip().removesuffix("s") == words[name]
+    settings = {setting.name: setting for setting in SETTINGS}
+    named = re.findall(r"`(\w+)=([^`]+)`", "\n".join(rows_of(readme, "Which setting do I need?")))
+    assert len(named) >= 5
+    for name, value in named:
+        if name.islower():
+            settings[name].kind.checked(name, ast.literal_eval(value))
 
 
 def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_types() -> None:
@@ -86,7 +84,7 @@ def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_type
     assert [(each.name, each.default) for each in parameters] == [(each.name, each.default) for each in PROFILE_SETTINGS]
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters)
     types = {field.name: field.type for field in dataclasses.fields(ProfileSettings)}
-    types["scopes"] = "Iterable[RecordScope] | None"
+    types["scopes"] = "Iterable[RecordScope] | str | None"
     assert {each.name: each.annotation for each in parameters} == types
 
 

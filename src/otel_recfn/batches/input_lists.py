@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from otel_recfn.support.json_text import json_value, text_of_utf8
+from otel_recfn.support.texts import json_value, text_of_utf8
 
 MAX_KEPT = 4096
 """Programs have few distinct texts; those that were asked for last are kept."""

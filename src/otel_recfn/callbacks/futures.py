@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from otel_recfn.callbacks.operations import PythonRecordFunction, find_range
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 F = TypeVar("F")
 End: TypeAlias = "Callable[[BaseException | None, Callable[[], None]], None]"

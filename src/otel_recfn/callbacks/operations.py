@@ -25,7 +25,7 @@ from typing import Any
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.model.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 
 def record_function_with_scope(

@@ -28,7 +28,7 @@ from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_nu
 from otel_recfn.model.events import EventFlag, EventSource, Extra, RecordScope
 from otel_recfn.recording.ranges import RangeHandle, record_range
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""

@@ -34,8 +34,8 @@ from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import unwatch, watch
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 _logger = logging.getLogger("otel_recfn")
 

@@ -14,7 +14,7 @@ from otel_recfn.callbacks.sampling import ScopeSampler, StartEndPair, StepCallba
 from otel_recfn.callbacks.thread_locals import RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:

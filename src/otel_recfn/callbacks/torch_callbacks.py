@@ -18,7 +18,7 @@ from otel_recfn.callbacks.library import SLOTS, Library, Report, load
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.model.events import scopes_mask
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 OBSERVERS = (
     ("profiler_enable", "profiler_disable"),

@@ -18,8 +18,8 @@ from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, P
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.model.errors import ProfilerError
-from otel_recfn.sinks.files.growing_file import GrowingFile
-from otel_recfn.support.json_text import json_string
+from otel_recfn.sinks.growing_file import GrowingFile
+from otel_recfn.support.texts import json_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -151,7 +151,7 @@ def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, Legacy
 
 def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
     times = f'"ts":{_microseconds(push.cpu_ns - start.cpu_ns)},"dur":{_microseconds(pop.cpu_ns - push.cpu_ns)}'
-    return f'{{"name":{json_string(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
+    return f'{{"name":{json_value(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
 
 
 def _microseconds(ns: int) -> str:

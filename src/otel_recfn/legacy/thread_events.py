@@ -10,7 +10,7 @@ from typing import Any
 
 from otel_recfn.batches.averages import KeyAverages
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 
 @contextmanager

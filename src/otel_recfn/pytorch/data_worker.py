@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from otel_recfn.support.process_role import WorkerProcess
+from otel_recfn.support.processes import WorkerProcess
 
 LOOPS = "torch.utils.data."
 """The module of the target begins so."""

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from otel_recfn.model.events import SOURCES, EventSource
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix

@@ -31,10 +31,9 @@ from otel_recfn.pytorch.evaluation import ThreadTraining
 from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.code_text import code_text
-from otel_recfn.support.failures import failure
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import code_text, failure
 from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")

@@ -18,7 +18,7 @@ from otel_recfn.pytorch.backward_passes import BackwardPasses
 from otel_recfn.pytorch.future_callbacks import FutureCallbacks
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
 

@@ -18,7 +18,7 @@ from typing import Any
 import wrapt
 
 from otel_recfn.pytorch import details, observer
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 WATCHED = ("profiler_start", "legacy_profiler_start")
 """The details of PyTorch that are wrapped, by their names in ``details.PYTHON``."""

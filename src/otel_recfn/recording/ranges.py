@@ -7,7 +7,7 @@ It calls
     __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
     __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
 
-and its objects have ``name``, ``args``, ``_code`` (what it decorates, as ``support/code_text.py`` tells it, or None) and
+and its objects have ``name``, ``args``, ``_code`` (what it decorates, as ``support/texts.py`` tells it, or None) and
 ``_entered``, None at first, which is private to this file.
 
 ``async with`` belongs to a task, not to a place on its thread's stack. Tasks take turns on a thread, so such a range may end
@@ -36,8 +36,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.watched import is_traced
-from otel_recfn.support.code_text import code_text
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import code_text, failure
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
 F = TypeVar("F", bound=Callable[..., Any])

@@ -28,7 +28,7 @@ from otel_recfn.recording.ranges import aenter, aexit, decorate
 from otel_recfn.recording.signatures import arguments
 from otel_recfn.recording.types import FLAGS, ContextReading, RecorderCounters, TraceStates
 from otel_recfn.recording.watched import unwatch, watch
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import NamedTuple
 
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 DEFAULT_BUFFER_BYTES = 8 << 20
 """Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""

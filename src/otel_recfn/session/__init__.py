@@ -6,8 +6,8 @@ from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_imported
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.session.session import Session
-from otel_recfn.support.failures import add_control_flow
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.texts import add_control_flow
 
 __all__ = ["Session", "process_session"]
 

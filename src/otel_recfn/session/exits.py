@@ -13,7 +13,7 @@ from functools import partial
 
 from opentelemetry import metrics, trace
 
-from otel_recfn.support.process_role import is_beginning
+from otel_recfn.support.processes import is_beginning
 
 
 class ExitHandler:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from otel_recfn.session.capture import Capture
-from otel_recfn.support.spawned import given_here, is_the_one_to_tell
+from otel_recfn.support.processes import given_here, is_the_one_to_tell
 
 log = logging.getLogger("otel_recfn")
 

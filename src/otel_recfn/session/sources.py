@@ -22,7 +22,7 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted, Watcher
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from otel_recfn.settings.table import Settings
-from otel_recfn.sinks.files.followed_path import absolute
+from otel_recfn.sinks.growing_file import absolute
 
 MOST_BYTES = 1 << 16
 """Of one setting: each child gets them."""

@@ -196,7 +196,7 @@ class ProfileSettings:
     scopes: frozenset[RecordScope] | None = _setting(
         None,
         values.SCOPES,
-        "which `RecordScope`s: a set; module ranges follow `modules` alone",
+        "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
         default_in_words="all",
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of operators' inputs", selects=Extra.SHAPES)
@@ -220,12 +220,7 @@ class ProfileSettings:
         "reports to that alone",
         selects=Extra.MEMORY,
     )
-    modules: bool = _setting(
-        False,
-        values.BOOL,
-        "ranges for `nn.Module` calls and optimizer steps",
-        selects=EventSource.MODULE,
-    )
+    modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
     python_calls: bool | PythonCalls = _setting(
         False,
         values.CALLS,

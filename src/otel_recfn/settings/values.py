@@ -40,7 +40,7 @@ class Kind(Generic[T]):
 
     Attributes:
         allowed: these, in words.
-        check: gives the value as it is kept; raises TypeError or ValueError where it isn't allowed.
+        check: gives the value as it is kept; raises KeyError, TypeError or ValueError where it isn't allowed.
         allowed_as_text: what an environment variable may say.
         parse: gives what ``check`` takes; raises KeyError or ValueError where the text means nothing.
     """
@@ -58,7 +58,7 @@ class Kind(Generic[T]):
         """
         try:
             return self.check(value)
-        except (TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):
             raise _refusal(name, value, self.allowed) from None
 
     def parsed(self, variable: str, text: str) -> T:
@@ -85,9 +85,11 @@ def _object_with(method: str, value: Any) -> Any:
 
 
 def _sinks(value: Any) -> tuple[Sink, ...]:
-    from otel_recfn.sinks.protocol import Sink
-
     given = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not given:
+        return ()
+    from otel_recfn.sinks.protocol import Sink  # which imports numpy
+
     for sink in given:
         was_written_for_earlier_versions = hasattr(sink, "write_open") or callable(getattr(sink, "wants_unsampled", None))
         if not isinstance(sink, Sink) or was_written_for_earlier_versions or not isinstance(getattr(sink, "name", None), str):
@@ -96,9 +98,11 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
 
 
 def _scopes(value: Any) -> frozenset[RecordScope] | None:
+    if isinstance(value, str):
+        value = _parse_scopes(value)
     if value is None:
         return None
-    if isinstance(value, str) or not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
+    if not isinstance(value, Iterable) or any(isinstance(item, bool) for item in value):
         raise TypeError
     return frozenset([RecordScope(scope) for scope in value]) or None
 
@@ -241,7 +245,7 @@ SINKS: Kind[tuple[Sink, ...]] = Kind(
     _sinks,
 )
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
-    f"None or a set of RecordScope: {_SCOPE_NAMES}",
+    f"None, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}",
     _scopes,
     f"all, or names separated by commas: {_SCOPE_NAMES}",
     _parse_scopes,

@@ -26,9 +26,9 @@ from otel_recfn import _native
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
 from otel_recfn.sources.protocol import Wanted, Watcher
-from otel_recfn.support.code_text import python_call_name
 from otel_recfn.support.forks import Order, around_forks
 from otel_recfn.support.own_thread import OwnThread, is_own_thread
+from otel_recfn.support.texts import python_call_name
 
 log = logging.getLogger("otel_recfn")
 

@@ -31,9 +31,9 @@ from otel_recfn.model.errors import whole_number
 from otel_recfn.model.events import UNNAMED_STEP, EventFlag, EventSource, RecordScope
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.seen_spans import remember_current
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.sources.range_spans import SpansOfRanges

@@ -36,20 +36,53 @@ class Order(IntEnum):
     CALLS = 6
 
 
+class ForkSafeLock:
+    """A lock that a forked child finds free, although a thread of the parent held it which isn't in the child.
+
+    Reentrant, because a signal handler may record, and so take it again. What it guards must be consistent at every moment: a
+    fork may come at any.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def acquire_if_free(self) -> bool:
+        """Whether it was free, or this thread's already; then ``release`` it."""
+        return self._lock.acquire(blocking=False)
+
+    def release(self) -> None:
+        """After ``acquire_if_free``."""
+        self._lock.release()
+
+    def renew(self) -> None:
+        """In a forked child: free it, but where the thread that forked holds it, and goes on with it."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+
+_locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+
+
 class _Told(NamedTuple):
+    """Each function by way of one that gives it, or None once its object is gone."""
+
     order: Order
     before: Callable[[], Any]
     in_parent: Callable[[], Any]
     in_child: Callable[[], Any]
 
-    @property
-    def lives(self) -> bool:
-        """Whether the object still lives whose methods are called, or functions are."""
-        return any(reference() is not None for reference in self[1:])
-
 
 _told: list[_Told] = []
-_adding = threading.RLock()
+_adding = ForkSafeLock()
 
 
 def around_forks(
@@ -70,12 +103,11 @@ def around_forks(
     global _told
     told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
     with _adding:
-        living = [one for one in _told if one.lives]
+        living = [one for one in _told if any(reference() is not None for reference in one[1:])]
         _told = sorted([*living, told], key=lambda one: one.order)  # a new list: a fork may be iterating over the old one
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
-    """A function that gives ``function``, or None once its object is gone."""
     return weakref.WeakMethod(function) if isinstance(function, MethodType) else lambda: function
 
 
@@ -91,8 +123,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _adding
-    _adding = threading.RLock()  # another thread of the parent may have held it
+    for lock in list(_locks):
+        lock.renew()
     for told in _told:
         _call(told.in_child())
 
@@ -105,5 +137,4 @@ def _call(function: Callable[..., object] | None, *arguments: float) -> None:
         log.exception("otel-recfn failed around a fork")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

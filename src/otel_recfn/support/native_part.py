@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from otel_recfn.model.errors import RecorderUnavailable
 INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 """CPython's module that can tell interpreters apart."""
 BUILD_NOTE = Path(__file__).parent.parent / "native_build.json"
+"""What setup.py noted about the build."""
 WAY_OUT = (
     "install a C++ compiler (Debian: apt-get install g++), then otel-recfn once more from where it came from, "
     "with pip install --force-reinstall --no-cache-dir"
@@ -28,7 +30,7 @@ def native_part() -> ModuleType:
     Raises:
         RecorderUnavailable: it was not built, or this is a subinterpreter or a free-threaded CPython.
     """
-    if _is_free_threaded():
+    if "t" in getattr(sys, "abiflags", ""):  # also with PYTHON_GIL=1, where the native part would be one for other headers
         raise RecorderUnavailable(
             "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "
             "whose name has no t at its end; record_function works here too, and records nothing"
@@ -41,8 +43,12 @@ def native_part() -> ModuleType:
     try:
         return import_module("otel_recfn._native")
     except ImportError as error:
+        reason = str(error)
+        with suppress(OSError, ValueError):
+            note = json.loads(BUILD_NOTE.read_text(encoding="utf-8"))
+            reason = f"its build failed: {note['reason']}" if not note.get("built") and note.get("reason") else reason
         raise RecorderUnavailable(
-            f"otel-recfn has no native part here, so nothing is recorded ({_why(error)}); {WAY_OUT}"
+            f"otel-recfn has no native part here, so nothing is recorded ({reason}); {WAY_OUT}"
         ) from error
 
 
@@ -53,21 +59,3 @@ def _in_main_interpreter() -> bool:
         return bool(module.get_current() == module.get_main())
     except (ImportError, AttributeError):
         return True
-
-
-def _is_free_threaded() -> bool:
-    """Whether this CPython was built to run without a GIL, which guards the state of the native part.
-
-    Also where ``PYTHON_GIL=1`` switches it on: there our native part would be another one, for other headers.
-    """
-    return "t" in getattr(sys, "abiflags", "")
-
-
-def _why(error: ImportError) -> str:
-    """What setup.py noted about the build, or what the import said where it noted nothing or a success."""
-    try:
-        note = json.loads(BUILD_NOTE.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return str(error)
-    reason = "" if note.get("built") else str(note.get("reason", ""))
-    return f"its build failed: {reason}" if reason else str(error)

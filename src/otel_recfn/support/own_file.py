@@ -1,9 +1,7 @@
 """An open file of ours, whose descriptor is looked at before each use.
 
 A program may close descriptors that it did not open (``os.closerange``, daemonising) and then open files of its own, which get
-the same numbers. So each use first checks that the number still leads to what we opened: the same device and inode, at the file
-position that we set. That position is random and never moves, because every read and write names its own offset; it tells our
-open file from another one of the same file.
+the same numbers. So each use first checks that the number still leads to what we opened: the same device and inode.
 
 One race remains: a thread of the program may close and open files between our check and our use, which are two system calls.
 """
@@ -14,14 +12,11 @@ import contextlib
 import errno
 import fcntl
 import os
-import random
 import stat
 from pathlib import Path
 
 FIRST_OWN_DESCRIPTOR = 3
 """Below are standard input, output and error, also of a program that has closed them."""
-MAX_POSITION = (1 << 31) - 1
-"""What every file system takes."""
 BASE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 Identity = tuple[int, int]
@@ -40,37 +35,24 @@ class OwnFile:
     """A regular file that we have opened, never through a link, on a descriptor above 2 that no other program inherits."""
 
     def __init__(self, path: Path, flags: int = 0) -> None:
-        self._position = random.SystemRandom().randrange(MAX_POSITION)
-        self._fd = -1
-        opened = os.open(path, BASE_FLAGS | flags, 0o600)
+        self._fd = os.open(path, BASE_FLAGS | flags, 0o600)
         try:
-            self._fd = opened if opened >= FIRST_OWN_DESCRIPTOR else _raised(opened)
+            if self._fd < FIRST_OWN_DESCRIPTOR:
+                low, self._fd = self._fd, fcntl.fcntl(self._fd, fcntl.F_DUPFD_CLOEXEC, FIRST_OWN_DESCRIPTOR)
+                os.close(low)
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-            os.lseek(self._fd, self._position, os.SEEK_SET)
-            self.identity: Identity = status.st_dev, status.st_ino
-            self.owner = status.st_uid
         except BaseException:
-            if self._fd >= 0:
-                os.close(self._fd)
-            elif opened >= FIRST_OWN_DESCRIPTOR:
-                os.close(opened)
+            os.close(self._fd)
             raise
+        self.identity: Identity = status.st_dev, status.st_ino
+        self.owner = status.st_uid
 
     @classmethod
     def create(cls, path: Path) -> OwnFile:
-        """Make a file that only this user may read and write; FileExistsError where the name is taken.
-
-        After any other error there is none.
-        """
-        try:
-            return cls(path, os.O_CREAT | os.O_EXCL)
-        except FileExistsError:
-            raise
-        except BaseException:
-            unlink(path)
-            raise
+        """Make a file that only this user may read and write; FileExistsError where the name is taken."""
+        return cls(path, os.O_CREAT | os.O_EXCL)
 
     def status(self) -> os.stat_result:
         """As ``os.fstat`` gives it.
@@ -79,17 +61,19 @@ class OwnFile:
             DescriptorLostError: the descriptor is not ours any more. So do all methods that use it
                 but ``unlock`` and ``close``.
         """
-        try:
+        with contextlib.suppress(OSError):  # the number is free
             status = os.fstat(self._fd)
-            if (status.st_dev, status.st_ino) == self.identity and os.lseek(self._fd, 0, os.SEEK_CUR) == self._position:
+            if (status.st_dev, status.st_ino) == self.identity:
                 return status
-        except OSError:  # the number is free, or leads to what has no position
-            pass
         raise DescriptorLostError(errno.EBADF, "the program closed a descriptor that is not its own")
 
     def is_at(self, path: Path) -> bool:
-        """Whether the name leads to this file, whatever became of the descriptor."""
-        return identity_at(path) == self.identity
+        """Whether the name leads to this file (links not followed), whatever became of the descriptor."""
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self.identity
 
     def lock(self) -> bool:
         """Tell other processes that the file is in use, until it is closed; False on a file system without locks.
@@ -144,20 +128,3 @@ def unlink(path: Path) -> None:
     """Remove a name. No error where that can't be done: what is left is swept up by a later process."""
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def identity_at(path: Path) -> Identity | None:
-    """What a name leads to, links not followed; None where it leads nowhere."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _raised(descriptor: int) -> int:
-    """The same open file above standard input, output and error; the descriptor itself is closed."""
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_OWN_DESCRIPTOR)
-    finally:
-        os.close(descriptor)

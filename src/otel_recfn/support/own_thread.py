@@ -33,16 +33,11 @@ class _Gate:
         self._at_work: dict[int, bool] = {}  # by thread; True where a fork has waited for this piece of work in vain
         self._forking: set[int] = set()
 
-    def begin_work(self) -> None:
-        """Waits while somebody forks."""
+    def begin_work(self, wait: bool = True) -> bool:
+        """The calling thread is at work, once nobody forks; without ``wait`` False where somebody does."""
         with self._changed:
-            while self._forking:
+            while wait and self._forking:
                 self._changed.wait()
-            self._at_work[threading.get_ident()] = False
-
-    def begin_work_unless_forking(self) -> bool:
-        """False while somebody forks."""
-        with self._changed:
             if not self._forking:
                 self._at_work[threading.get_ident()] = False
             return not self._forking
@@ -61,13 +56,14 @@ class _Gate:
     def close(self, deadline: float) -> None:
         """Wait until the work that is being done is over, and let only the calling thread work from then on."""
         own = threading.get_ident()
+
+        def may_fork() -> bool:
+            return all(late or thread == own for thread, late in self._at_work.items())
+
         with self._changed:
             self._forking.add(own)
-            self._changed.wait_for(lambda: self._may_fork(own), max(0.0, deadline - time.monotonic()))
+            self._changed.wait_for(may_fork, max(0.0, deadline - time.monotonic()))
             self._at_work = {thread: thread != own for thread in self._at_work}
-
-    def _may_fork(self, own: int) -> bool:
-        return all(late or thread == own for thread, late in self._at_work.items())
 
     def open(self) -> None:
         """The calling thread has forked."""
@@ -130,7 +126,7 @@ def at_work() -> Iterator[None]:
 def at_work_unless_forking() -> Iterator[bool]:
     """The same in a thread that isn't ours and holds locks of others: instead of waiting for a fork it yields False."""
     outer = _gate.is_at_work()
-    working = outer or _gate.begin_work_unless_forking()
+    working = outer or _gate.begin_work(wait=False)
     try:
         yield working
     finally:
@@ -151,7 +147,7 @@ def resting() -> Iterator[None]:
 
 @cache
 def _format_a_traceback() -> None:
-    """Format a traceback once, so that Python's imports for that don't happen in a thread of ours, which may log one."""
+    """Have Python import now what it needs to format one: a thread of ours may log one, and must not import."""
     try:
         raise RuntimeError
     except RuntimeError:

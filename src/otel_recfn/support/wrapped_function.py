@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from otel_recfn.support.interrupts import raised_by_signal_handler
-
 log = logging.getLogger("otel_recfn")
 After: TypeAlias = Callable[..., Any]
 
@@ -40,9 +38,7 @@ class WrappedFunction:
             return result
         try:
             return self._after(result, *args, **kwargs)
-        except Exception as error:  # the program's call goes on; what a signal handler raised is the program's own
-            if raised_by_signal_handler(error):
-                raise
+        except Exception:  # the program's call goes on
             log.debug("watching %s failed", self.name, exc_info=True)
             return result
 

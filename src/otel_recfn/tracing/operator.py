@@ -15,7 +15,7 @@ from otel_recfn.callbacks.running import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.failures import failure
+from otel_recfn.support.texts import failure
 from otel_recfn.tracing.trace import Tracer
 
 OURS = "otel_recfn."

@@ -15,7 +15,7 @@ from typing import Any
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import TraceError
 from otel_recfn.recording.watched import unwatch, watch
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
 from otel_recfn.tracing.graph import CONSTANT, Graph, Node, Source, Value, is_tensor, type_text
 

@@ -48,18 +48,9 @@ def test_times_before_the_start_are_negative() -> None:
     assert (event["ts"], event["dur"]) == (-1.0, 1.0)
 
 
-def test_nobody_ran_anything() -> None:
-    assert written(START) == []
-
-
 def test_open_ranges_marks_and_memory_are_left_out() -> None:
     memory = LegacyEvent(EventKind.MEMORY_ALLOC, "", 1)
     assert written(START, push("open", 5, 1), memory, LegacyEvent(EventKind.MARK, "now", 1)) == []
-
-
-def test_the_thread_is_the_one_that_began() -> None:
-    (event,) = written(START, push("async", 5, 1, thread=1), pop(5, 2, thread=9))
-    assert event["tid"] == 1
 
 
 def test_nodes_number_their_ranges_alike() -> None:
@@ -76,11 +67,6 @@ def test_every_name_is_valid_json(name: str) -> None:
 def test_an_unmatched_pop_names_the_event() -> None:
     with pytest.raises(ProfilerError, match="Unmatched pop event: handle 6 of node -1 on thread 4"):
         written(START, push("op", 5, 1), pop(6, 2, thread=4))
-
-
-def test_a_second_pop_is_unmatched() -> None:
-    with pytest.raises(ProfilerError, match="Unmatched pop event: handle 5"):
-        written(START, push("op", 5, 1), pop(5, 2), pop(5, 3))
 
 
 def test_a_missing_start_mark() -> None:

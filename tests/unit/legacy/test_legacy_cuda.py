@@ -7,12 +7,10 @@ from fake_cuda import FakeCuda
 
 from otel_recfn import record_function
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.callbacks.registry import has_thread_local_callbacks
 from otel_recfn.legacy import (
     EventKind,
     LegacyEvent,
     ProfilerConfig,
-    ProfilerDisableOptions,
     ProfilerError,
     ProfilerState,
     disable_profiler_legacy,
@@ -73,23 +71,6 @@ class TestTiming:
         (events,) = disable_profiler_legacy()
         timed = [(event.name, event.has_cuda) for event in events]
         assert timed == [("__start_profile", False), ("both", True), ("cpu", False), ("__stop_profile", False)]
-
-    def test_a_run_that_is_over_times_nothing(self, cuda: FakeCuda) -> None:
-        enable_profiler_legacy(CUDA)
-        disable_profiler_legacy()
-        operator("aten::mm")
-        assert cuda.events == []
-        assert not has_thread_local_callbacks()
-
-    def test_a_callback_that_was_left_in_its_thread_has_nothing_to_do(self, cuda: FakeCuda) -> None:
-        enable_profiler_legacy(CUDA)
-        disable_profiler_legacy(ProfilerDisableOptions(cleanup_tls_state=False))
-        operator("aten::mm")
-        assert len(cuda.events) == 2
-        (events,) = disable_profiler_legacy()
-        assert named(events, "aten::mm")[0].has_cuda
-        operator("aten::mm")
-        assert len(cuda.events) == 2
 
     def test_without_a_gpu_the_cpu_is_timed(self, no_cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
         enable_profiler_legacy(CUDA)

@@ -79,42 +79,6 @@ class TestValueList:
     def test_more_than_twelve_values_are_read_as_far_as_known(self) -> None:
         assert LegacyEvent.from_value_list([*VALUES, "later"]) == LegacyEvent.from_value_list(VALUES)
 
-    @pytest.mark.parametrize("values", [None, (), "text", {"kind": 1}])
-    def test_values_that_are_no_list(self, values: Any) -> None:
-        with pytest.raises(ProfilerError, match=r"Expected an event as a list.*pass what to_value_list gave"):
-            LegacyEvent.from_value_list(values)
-
-    def test_too_few_values(self) -> None:
-        with pytest.raises(ProfilerError, match="Expected at least 12 elements to reconstruct LegacyEvent, got 11"):
-            LegacyEvent.from_value_list(VALUES[:11])
-
-    @pytest.mark.parametrize(
-        ("index", "value", "message"),
-        [
-            (0, 4, "unknown event kind 4"),
-            (0, "push", "KIND"),
-            (1, b"op", "NAME"),
-            (2, True, "THREAD_ID"),
-            (3, 7, "HANDLE .element 3. to be float"),
-            (3, float("nan"), "HANDLE .* whole number"),
-            (3, -1.0, "HANDLE"),
-            (6, 0, "CPU_NS above 0"),
-            (7, 1, "CUDA_RECORDED"),
-            (9, -1, "at least 0"),
-            (10, -1, "set cuda_us before"),
-            (11, None, "SHAPES .* to be list"),
-            (11, [2, 3], "each profiler shape element"),
-            (11, [["2"]], "sizes to be int"),
-        ],
-    )
-    def test_a_value_that_cannot_be(self, index: int, value: Any, message: str) -> None:
-        with pytest.raises(ProfilerError, match=message):
-            LegacyEvent.from_value_list([*VALUES[:index], value, *VALUES[index + 1 :]])
-
-    def test_no_device_is_fine_where_cuda_was_not_recorded(self) -> None:
-        event = LegacyEvent.from_value_list([*VALUES[:7], False, 0, -1, -1, []])
-        assert not event.has_cuda
-
 
 class TestElapsed:
     def test_on_the_cpu_in_microseconds_either_way(self) -> None:
@@ -160,14 +124,6 @@ def test_memory_goes_to_the_side_of_its_device() -> None:
         event.update_memory_stats(-64, device)
         sides.append((event.cpu_memory_usage, event.cuda_memory_usage))
     assert sides == [(-64, 0), (-64, 0), (0, -64), (0, -64)]
-
-
-def test_memory_of_another_device_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(3):
-        event = LegacyEvent(EventKind.MEMORY_ALLOC, "", 1)
-        event.update_memory_stats(64, f"device_of_this_test:{number}")
-        assert (event.cpu_memory_usage, event.cuda_memory_usage) == (0, 0)
-    assert caplog.text.count("Unsupported memory profiling device: device_of_this_test") == 1
 
 
 def recorded(kind: EventKind) -> LegacyEvent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +15,6 @@ from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.from_batch import event_lists
-from otel_recfn.legacy.record_profile import START_PROFILE, write_profiler_events_to_stream
 from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
 
 SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)
@@ -24,10 +22,6 @@ SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)
 
 def lists_of(*rows: dict[str, Any], times: CudaTimes | None = None) -> list[list[LegacyEvent]]:
     return [list(each) for each in event_lists(make_batch(rows), times or CudaTimes(0), SHAPES)]
-
-
-def start_mark() -> LegacyEvent:
-    return LegacyEvent(LegacyKind.MARK, START_PROFILE, 1, cpu_ns=BASE_NS)
 
 
 def words(events: list[LegacyEvent]) -> list[tuple[str, int]]:
@@ -72,19 +66,6 @@ class TestFields:
             event_id=make_event_id(1, 1),
         )
 
-    def test_handles_are_exact_as_floats_whatever_the_thread(self) -> None:
-        """Event ids of threads from 8,192 on are above 2**53, and they are the handles of Python ranges."""
-        late = MAIN_THREAD._replace(number=9000)
-        ids = [make_event_id(9000, ordinal) for ordinal in range(1, 5)]
-        rows = [row(place, 10, 20, thread=late, end_thread=late, handle=event_id) for place, event_id in enumerate(ids, 1)]
-        (events,) = lists_of(*rows)
-        sent = [LegacyEvent.from_value_list(event.to_value_list()) for event in events]
-        pushes = [event.handle for event in sent if event.kind_str == "push"]
-        assert sorted(pushes) == sorted(event.handle for event in sent if event.kind_str == "pop")
-        assert len(set(pushes)) == 4
-        assert [event.handle for event in sent] == [event.handle for event in events]
-        write_profiler_events_to_stream(StringIO(), [start_mark(), *sent])
-
     def test_a_pop_says_when_and_where_alone(self) -> None:
         ((_, pop),) = lists_of(row(1, 10, 20, handle=77, sequence_nr=4, scope=RecordScope.USER_SCOPE, flops=96))
         expected = LegacyEvent(LegacyKind.POP_RANGE, "", 1, 77, cpu_ns=BASE_NS + 20, event_id=make_event_id(1, 1))
@@ -113,9 +94,6 @@ class TestFields:
         (events,) = lists_of(row(2, 12, 15), row(1, 10, 20, flags=EventFlag.PARTIAL))
         assert words(events) == [("push", 1), ("push", 2), ("pop", 2)]
 
-    def test_nothing_recorded(self) -> None:
-        assert lists_of() == []
-
 
 class TestThreads:
     def test_a_list_per_thread(self) -> None:
@@ -129,38 +107,6 @@ class TestThreads:
         (pop,) = (event for event in lists[0] if event.kind_str == "pop" and event.handle == 1)
         assert pop.thread_id == WORKER_THREAD.thread_id
         assert words(lists[1]) == [("push", 1), ("pop", 1)]
-
-    def test_a_pop_elsewhere_at_the_time_of_its_push_comes_after_it(self) -> None:
-        ((first, second),) = lists_of(row(1, 10, 10, end_thread=WORKER_THREAD))
-        assert (first.kind_str, second.kind_str) == ("push", "pop")
-
-
-class TestTies:
-    """Clocks tick coarsely: what follows each other may have one time."""
-
-    def test_a_child_that_fills_its_parent(self) -> None:
-        (events,) = lists_of(row(2, 10, 20), row(1, 10, 20))
-        assert words(events) == [("push", 1), ("push", 2), ("pop", 2), ("pop", 1)]
-
-    def test_a_sibling_that_begins_where_the_other_ends(self) -> None:
-        (events,) = lists_of(row(1, 10, 20), row(2, 20, 30))
-        assert words(events) == [("push", 1), ("pop", 1), ("push", 2), ("pop", 2)]
-
-    def test_a_child_of_no_length_at_the_end_of_its_parent(self) -> None:
-        (events,) = lists_of(row(2, 20, 20), row(1, 10, 20))
-        assert words(events) == [("push", 1), ("push", 2), ("pop", 2), ("pop", 1)]
-
-    def test_siblings_of_no_length(self) -> None:
-        (events,) = lists_of(row(1, 10, 10), row(2, 10, 10), row(3, 10, 10))
-        assert words(events) == [(word, ordinal) for ordinal in (1, 2, 3) for word in ("push", "pop")]
-
-    def test_memory_between_two_ranges_of_the_same_time(self) -> None:
-        (events,) = lists_of(row(1, 10, 10), row(2, 10, 10, kind=EventKind.MEMORY, device="cpu"), row(3, 10, 10))
-        assert words(events) == [("push", 1), ("pop", 1), ("memory_alloc", 2), ("push", 3), ("pop", 3)]
-
-    def test_memory_in_a_range_of_no_length(self) -> None:
-        (events,) = lists_of(row(2, 10, 10, kind=EventKind.MEMORY, device="cpu"), row(1, 10, 10))
-        assert words(events) == [("push", 1), ("memory_alloc", 2), ("pop", 1)]
 
 
 @pytest.mark.usefixtures("cuda")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -88,15 +87,3 @@ def test_small_things_of_events_and_lists() -> None:
     assert events.size() == 1
     assert events.consolidate() == [event]
     assert events.size() == 0
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_the_collector_is_as_it_was_when_a_run_was_read(collects: bool) -> None:
-    before = gc.isenabled()
-    (gc.enable if collects else gc.disable)()
-    try:
-        enable_profiler_legacy(CONFIG)
-        disable_profiler_legacy()
-        assert gc.isenabled() == collects
-    finally:
-        (gc.enable if before else gc.disable)()

@@ -10,12 +10,8 @@ import pytest
 from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
-from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.legacy import (
-    ProfilerDisableOptions,
-    ProfilerError,
-    ThreadEventLists,
     disable_profiler_legacy,
     enable_profiler_legacy,
     profiler_enabled,
@@ -24,8 +20,6 @@ from otel_recfn.recording.recorder import recorder
 from patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
-
-LEAVE = ProfilerDisableOptions(cleanup_tls_state=True, consolidate=False)
 
 
 class TestThreads:
@@ -76,16 +70,6 @@ class TestThreads:
         assert ranges(inner) == {"inner"}
         assert ranges(outer) == {"outer before", "outer after"}
 
-    def test_foreign_debug_info_shadows_a_run(self) -> None:
-        enable_profiler_legacy(CPU)
-        with DebugInfoGuard(DebugInfoKind.PROFILER_STATE, "somebody else's"):
-            record("shadowed")
-            assert not profiler_enabled()
-            with pytest.raises(ProfilerError, match="already enabled"):
-                enable_profiler_legacy(CPU)
-        record("seen")
-        assert ranges(disable_profiler_legacy()) == {"seen"}
-
 
 class TestDisableOptions:
     def test_without_cleanup_the_run_goes_on(self) -> None:
@@ -104,21 +88,6 @@ class TestDisableOptions:
         with record_function("across"):
             assert ranges(disable_profiler_legacy(KEEP)) == set()
         assert ranges(disable_profiler_legacy()) == {"across"}
-
-    def test_events_left_to_another_thread_of_the_run(self) -> None:
-        enable_profiler_legacy(CPU)
-        state = ThreadLocalState()
-        record("before")
-        assert disable_profiler_legacy(LEAVE) == []
-        assert not profiler_enabled()
-        record("not in the run any more")
-
-        def finish() -> ThreadEventLists:
-            with ThreadLocalStateGuard(state):
-                record("in the other thread")
-                return disable_profiler_legacy(KEEP)
-
-        assert ranges(in_a_thread(finish)) == {"before", "in the other thread"}
 
     def test_a_run_that_nobody_refers_to_ends(self) -> None:
         in_a_thread(lambda: enable_profiler_legacy(CPU))

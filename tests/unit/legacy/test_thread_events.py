@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
-import weakref
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn import record_function
 from otel_recfn.legacy import (
     EventKind,
     LegacyEvent,
-    ProfilerConfig,
-    ProfilerState,
     ThreadEvents,
-    disable_profiler_legacy,
-    enable_profiler_legacy,
-    from_batch,
 )
 
 
@@ -102,42 +93,3 @@ def test_it_is_as_a_list(count: int, acts: list[str]) -> None:
     assert events == plain
     assert plain == events
     assert not events != plain  # noqa: SIM202 - the other operator
-
-
-def test_threads_that_look_at_once_see_the_same_objects() -> None:
-    events, maker = lazy(40)
-    seen: list[list[int]] = []
-    threads = [threading.Thread(target=lambda: seen.append([id(each) for each in events])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({tuple(each) for each in seen}) == 1
-    assert maker.asked == 1
-
-
-def test_what_they_are_made_of_goes_when_they_are_made() -> None:
-    events, maker = lazy(10)
-    alive = weakref.ref(maker)
-    del maker
-    list(events)
-    assert alive() is None
-
-
-def test_a_run_is_consolidated_without_making_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def counting(*fields: Any) -> LegacyEvent:
-        made.append(LegacyEvent(*fields))
-        return made[-1]
-
-    monkeypatch.setattr(from_batch, "LegacyEvent", counting)
-    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
-    for _ in range(20):
-        with record_function("range"):
-            pass
-    (events,) = disable_profiler_legacy()
-    assert len(events) == 42
-    assert made == []
-    assert events[0].name == "__start_profile"
-    assert len(made) == 42

@@ -184,7 +184,7 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
 def test_what_is_not_decided_for_want_of_memory_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def no_memory(*arguments: Any) -> Any:
+    def no_memory(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
     capture = capture_of(sink := SpansSink(TracerProvider(shutdown_on_exit=False), volume=Volume(10)))

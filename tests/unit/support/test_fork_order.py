@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,47 +111,3 @@ def test_python_is_asked_to_tell_of_forks_in_one_place() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "register_at_fork"
     ]
     assert asking == ["support/forks.py"]
-
-
-def test_what_is_gone_is_forgotten() -> None:
-    class Follower:
-        def __init__(self) -> None:
-            around_forks(Order.LOCKS, in_child=self.follow)
-
-        def follow(self) -> None:
-            pass
-
-    kept = Follower()
-    before = len(forks._told)
-    for _ in range(1000):
-        Follower()
-    assert len(forks._told) < before + 10
-    assert kept.follow in [one.in_child() for one in forks._told]
-
-
-class Follower:
-    def follow(self) -> None:
-        pass
-
-
-def test_threads_that_register_at_once_are_all_called() -> None:
-    followers = [Follower() for _ in range(400)]
-    barrier = threading.Barrier(8)
-
-    def register(some: list[Follower]) -> None:
-        barrier.wait()
-        for follower in some:
-            around_forks(Order.LOCKS, in_child=follower.follow)
-
-    threads = [threading.Thread(target=register, args=(followers[first::8],)) for first in range(8)]
-    switching = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switching)
-    told = [one.in_child() for one in forks._told]
-    assert all(follower.follow in told for follower in followers)

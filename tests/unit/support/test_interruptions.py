@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from otel_recfn.support.interrupts import raised_by_signal_handler
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from patience import PATIENCE_S
 
 INTERRUPTED_READER = """

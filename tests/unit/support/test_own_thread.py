@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.support import forks, own_thread
+from otel_recfn.support import forks
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from patience import PATIENCE_S
 from small_process import Run
@@ -118,52 +118,10 @@ def test_a_fork_waits_once_for_work_that_does_not_end(monkeypatch: pytest.Monkey
     assert max(waited) < LONG_S
 
 
-def test_a_thread_of_ours_may_fork_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "FORK_WAIT_SECONDS", LONG_S)
-
-    def fork() -> None:
-        with at_work():
-            began = time.monotonic()
-            codes.append(code_of_child(works_in_child))
-            codes.append(int(time.monotonic() - began > LONG_S))
-            with resting():
-                codes.append(code_of_child(works_in_child))
-
-    def works_in_child() -> bool:
-        done = threading.Event()
-
-        def work() -> None:
-            with at_work():
-                done.set()
-
-        OwnThread(work, "in the child").start()
-        with resting():
-            return done.wait(PATIENCE_S)
-
-    codes: list[int] = []
-    thread = OwnThread(fork, "forking")
-    thread.start()
-    thread.wait_for_end(PATIENCE_S)
-    assert codes == [0, 0, 0]
-
-
 def test_a_thread_that_never_started_is_not_waited_for() -> None:
     thread = OwnThread(lambda: None, "never started")
     thread.wait_for_end(PATIENCE_S)
     assert not thread.is_alive()
-
-
-def test_a_thread_may_wait_for_itself() -> None:
-    thread = OwnThread(lambda: thread.wait_for_end(PATIENCE_S), "itself")
-    thread.start()
-    thread.wait_for_end(PATIENCE_S)
-    assert not thread.is_alive()
-
-
-def test_resting_elsewhere_changes_nothing() -> None:
-    with resting():
-        pass
-    assert threading.get_ident() not in own_thread._gate._at_work
 
 
 def test_a_thread_of_ours_may_log_a_traceback_without_importing(tmp_path: Path) -> None:

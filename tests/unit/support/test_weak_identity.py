@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.weak_identity import WeakIdentityMap
 from patience import PATIENCE_S
 

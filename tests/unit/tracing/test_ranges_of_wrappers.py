@@ -146,18 +146,3 @@ def test_sequence_numbers_that_a_library_tells() -> None:
         first = prof.events()[0].sequence_nr
         assert [each.sequence_nr for each in prof.events()] == [first, first + 1, -1]
         assert first >= 5
-
-
-@pytest.mark.parametrize("wrong", [ValueError("no number"), "x", None, 1.5, 1 << 63])
-def test_a_sequence_number_that_is_none_costs_no_ranges(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def sequence_nr() -> Any:
-        if isinstance(wrong, Exception):
-            raise wrong
-        return wrong
-
-    operator = Library("numbered", {"neg": np.negative}, sequence_nr).operator("neg", "", {"self": "Tensor"}, ("Tensor",))
-    with profile() as prof:
-        for _ in range(2):
-            assert (operator.observed((A,), {}) == -A).all()
-    assert [(each.name, each.sequence_nr) for each in prof.events()] == [("numbered::neg", -1)] * 2
-    assert [record.getMessage()[:28] for record in caplog.records] == ["sequence_nr of numbered fail"]

@@ -1,17 +1,16 @@
-// The rows of a sealed batch as Chrome trace events. Output is UTF-8, the same bytes as sinks/chrome/encoder.py writes; a test
-// holds the two together. Times are integers from end to end: microseconds with exactly three decimals.
+// The rows of a sealed batch as Chrome trace events in UTF-8; `tests/models/chrome_events.py` says the same, to be read. Times are integers from end to end: microseconds with exactly three decimals.
 //
 // `read` makes text of what is a Python object (names, tracks); `encode` writes the events around it and needs no GIL.
 #pragma once
-#include "chrome/chrome_columns.hpp"
-#include "chrome/chrome_writer.hpp"
-#include "columns/column_view.hpp"
-#include "chrome/event_labels.hpp"
-#include "cpython/python.hpp"
-
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "chrome/chrome_writer.hpp"
+#include "chrome/event_labels.hpp"
+#include "columns/column_view.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 
@@ -20,32 +19,179 @@ class ChromeEvents {
   ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns) : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
   // `python_ids`: of traced calls, by row; null where they are the event ids.
-  bool read(PyObject* batch, PyObject* rows, PyObject* python_ids);
+  bool read(PyObject* batch, PyObject* rows, PyObject* python_ids) {
+    return columns_.take(batch) && read_python_ids(python_ids) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) &&
+           read_labels();
+  }
+
   size_t most_bytes() const { return most_bytes_; }
-  size_t encode(char* begin) const;
+
+  size_t encode(char* begin) const {
+    ChromeWriter out(begin);
+    for (size_t i = 0; i < label_.size(); ++i) {
+      const Py_ssize_t row = rows_[static_cast<Py_ssize_t>(i)];
+      if (!columns_.is_range(row)) {
+        encode_instant(out, row, label_[i]);
+      } else if (columns_.is_async(row)) {
+        encode_async(out, row, label_[i]);
+      } else {
+        encode_complete(out, row, label_[i]);
+      }
+    }
+    return out.size();
+  }
 
  private:
+// Of one row without its labels: the keys, and 20 digits for every number.
+#define RECFN_BYTES(type, name, empty, attribute, argument, ...) +(sizeof argument + 24)
+  static constexpr size_t kFixedBytes = 768 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+#undef RECFN_BYTES
+
   struct Track {
     uint64_t logical_id;  // RecordFunction's
     std::string place;    // ,"pid":1,"tid":2,"ts": and kSlack more
   };
 
-  bool read_python_ids(PyObject* python_ids);
-  bool read_tracks(PyObject* batch);
-  bool read_track(PyObject* track);
-  bool read_labels();
-  bool in_tables(Py_ssize_t row) const;
+  static bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
+    const Made number(PyObject_GetAttrString(owner, name));
+    if (number.object == nullptr) return false;
+    *value = PyLong_AsUnsignedLongLong(number.object);
+    return !PyErr_Occurred();
+  }
+
+  bool read_python_ids(PyObject* python_ids) {
+    if (python_ids == nullptr) return python_ids_.take_same(columns_.event_id);
+    if (!python_ids_.take(python_ids, "python_ids", nullptr)) return false;
+    if (python_ids_.size() == columns_.size()) return true;
+    PyErr_SetString(PyExc_ValueError, "python_ids of another length than the batch; one for each row");
+    return false;
+  }
+
+  bool read_tracks(PyObject* batch) {
+    const Made tracks(PyObject_GetAttrString(batch, "tracks"));
+    const Py_ssize_t count = tracks.object != nullptr ? PySequence_Size(tracks.object) : -1;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      const Made track(PySequence_GetItem(tracks.object, i));
+      if (track.object == nullptr || !read_track(track.object)) return false;
+    }
+    return count >= 0;
+  }
+
+  bool read_track(PyObject* track) {
+    uint64_t native_id = 0, number = 0, logical = 0;
+    if (!read_unsigned(track, "native_id", &native_id) || !read_unsigned(track, "number", &number) ||
+        !read_unsigned(track, "thread_id", &logical)) {
+      return false;
+    }
+    const uint64_t tid = native_id != 0 ? native_id : number;
+    std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
+    tracks_.push_back({logical, std::move(place.append(kSlack, ' '))});
+    return true;
+  }
+
+  bool read_labels() {
+    label_.reserve(static_cast<size_t>(rows_.size()));
+    for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+      const Py_ssize_t row = rows_[i];
+      if (!in_tables(row)) return false;
+      const Py_ssize_t label = labels_.find(row, tracks_[columns_.thread[row]].logical_id);
+      if (label < 0) return false;
+      label_.push_back(static_cast<uint32_t>(label));
+      most_bytes_ += kFixedBytes + 2 * labels_.size(label_.back());
+    }
+    labels_.pad();
+    return true;
+  }
+
+  bool in_tables(Py_ssize_t row) const {
+    if (row < 0 || row >= columns_.size()) {
+      PyErr_Format(PyExc_IndexError, "row %zd of a batch of %zd rows", row, columns_.size());
+      return false;
+    }
+    const size_t last_track = std::max(columns_.thread[row], columns_.end_thread[row]);
+    if (last_track < tracks_.size() && columns_.scope[row] < kNumScopes) return true;
+    PyErr_Format(PyExc_IndexError, "row %zd has track index %zu of %zu and scope %u of %u", row, last_track, tracks_.size(),
+                 static_cast<unsigned>(columns_.scope[row]), kNumScopes);
+    return false;
+  }
 
   // Inlined into the loop of `encode`: a store of characters may alias the writer, and as soon as a call needs the writer in
   // memory, its position is read again after each store. That cost a quarter of the encoder's time.
-  [[gnu::always_inline]] inline void encode_complete(ChromeWriter& out, Py_ssize_t row, uint32_t label) const;
-  void encode_async(ChromeWriter& out, Py_ssize_t row, uint32_t label) const;
-  void encode_instant(ChromeWriter& out, Py_ssize_t row, uint32_t label) const;
-  [[gnu::always_inline]] inline void encode_id(ChromeWriter& out, Py_ssize_t row) const;
-  [[gnu::always_inline]] inline void encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const;
-  [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label, bool async) const;
-  [[gnu::always_inline]] inline void encode_numbers(ChromeWriter& out, Py_ssize_t row) const;
-  void encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label) const;
+  [[gnu::always_inline]] inline void encode_complete(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+    out.literal(",\n{\"ph\":\"X\"");
+    encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
+    out.literal(",\"dur\":");
+    out.microseconds(std::max<int64_t>(0, columns_.end_ns[row] - columns_.start_ns[row]));
+    out.text(labels_.text(label));
+    encode_args(out, row, label, false);
+  }
+
+  void encode_async(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+    out.literal(",\n{\"ph\":\"b\"");
+    encode_id(out, row);
+    encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
+    out.text(labels_.text(label));
+    encode_args(out, row, label, true);
+    out.literal(",\n{\"ph\":\"e\"");
+    encode_id(out, row);
+    encode_moment(out, columns_.end_thread[row], std::max(columns_.start_ns[row], columns_.end_ns[row]));
+    out.text(labels_.named(label));
+    out.literal("}");
+  }
+
+  void encode_instant(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+    out.literal(",\n{\"ph\":\"i\",\"s\":\"t\"");
+    encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
+    out.text(labels_.text(label));
+    encode_args(out, row, label, false);
+  }
+
+  [[gnu::always_inline]] inline void encode_id(ChromeWriter& out, Py_ssize_t row) const {
+    out.literal(",\"id2\":{\"local\":\"0x");
+    out.hex(columns_.event_id[row]);
+    out.literal("\"}");
+  }
+
+  [[gnu::always_inline]] inline void encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const {
+    const std::string& place = tracks_[thread].place;
+    out.text(std::string_view(place.data(), place.size() - kSlack));
+    out.microseconds(time_ns - base_ns_);
+  }
+
+  // What follows the label: it ends before the event id's value.
+  [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label, bool async) const {
+    const uint64_t event_id = columns_.event_id[row], handle = columns_.handle[row];
+    out.number(event_id);
+    if (handle != 0 && handle != event_id) out.argument(",\"External id\":", handle);
+    encode_numbers(out, row);
+    if (labels_.is_call(label)) encode_call(out, row, label);
+    if (async) {
+      out.literal(",\"Async\":true");
+      out.argument(",\"End thread id\":", tracks_[columns_.end_thread[row]].logical_id);
+    }
+    if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
+    out.literal("}}");
+  }
+
+  [[gnu::always_inline]] inline void encode_numbers(ChromeWriter& out, Py_ssize_t row) const {
+#define RECFN_ENCODE(type, name, empty, attribute, argument, ...)                          \
+  if (sizeof argument > 1 && columns_.name[row] != static_cast<type>(empty)) {             \
+    using Number = std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>;          \
+    out.argument(",\"" argument "\":", static_cast<Number>(columns_.name[row]));           \
+  }
+    RECFN_NUMBER_COLUMNS(RECFN_ENCODE)
+#undef RECFN_ENCODE
+    if (columns_.is_memory(row)) out.argument(",\"Bytes\":", columns_.nbytes[row]);
+  }
+
+  // A traced Python call, or a module's call inside one.
+  void encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+    const uint64_t caller = columns_.caller[row];
+    if (caller == 0 && columns_.source[row] != kPythonCallSource) return;
+    out.argument(",\"Python id\":", python_ids_[row]);
+    if (caller != 0) out.argument(",\"Python parent id\":", caller);
+    if (const auto& module = labels_.module_number(label)) out.argument(",\"Python module id\":", uint64_t{*module});
+  }
 
   ChromeColumns columns_;
   ColumnView<int64_t> rows_;

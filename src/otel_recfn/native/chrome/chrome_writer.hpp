@@ -7,16 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 namespace recfn {
 
 constexpr size_t kSlack = 32;
-
-// Text that kSlack bytes can be read from.
-struct PaddedText {
-  const char* data;
-  size_t size;
-};
 
 class ChromeWriter {
  public:
@@ -27,10 +22,11 @@ class ChromeWriter {
     std::memcpy(at_, text, N - 1);
     at_ += N - 1;
   }
-  void text(PaddedText text) {
-    std::memcpy(at_, text.data, kSlack);
-    if (text.size > kSlack) std::memcpy(at_ + kSlack, text.data + kSlack, text.size - kSlack);
-    at_ += text.size;
+  // kSlack bytes can be read from the text's beginning.
+  void text(std::string_view text) {
+    std::memcpy(at_, text.data(), kSlack);
+    if (text.size() > kSlack) std::memcpy(at_ + kSlack, text.data() + kSlack, text.size() - kSlack);
+    at_ += text.size();
   }
 
   void number(uint64_t value) {
@@ -44,6 +40,11 @@ class ChromeWriter {
     all_eight(value % kTenTo8);
   }
   void number(int64_t value) { number(magnitude(value)); }
+  template <size_t N, typename Number>
+  void argument(const char (&key)[N], Number value) {
+    literal(key);
+    number(value);
+  }
   void hex(uint64_t value) { at_ = std::to_chars(at_, at_ + 16, value, 16).ptr; }
 
   // Nanoseconds as microseconds with three decimals.

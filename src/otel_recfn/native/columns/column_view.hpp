@@ -2,6 +2,7 @@
 // and released with the GIL held.
 #pragma once
 #include "cpython/python.hpp"
+#include "model/columns.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -90,5 +91,22 @@ inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
   }
   return true;
 }
+
+// The columns of a batch, as Python holds them.
+struct BatchColumns {
+#define RECFN_VIEW(type, name, ...) ColumnView<type> name;
+  RECFN_EACH_COLUMN(RECFN_VIEW)
+#undef RECFN_VIEW
+
+  bool take(PyObject* batch) {
+#define RECFN_TAKE(type, name, ...) name.take(batch, #name) &&
+#define RECFN_SIZE(type, name, ...) name.size(),
+    return RECFN_EACH_COLUMN(RECFN_TAKE) equally_long({RECFN_EACH_COLUMN(RECFN_SIZE)});
+#undef RECFN_SIZE
+#undef RECFN_TAKE
+  }
+
+  Py_ssize_t size() const { return event_id.size(); }
+};
 
 }  // namespace recfn

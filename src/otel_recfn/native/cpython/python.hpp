@@ -5,6 +5,7 @@
 
 #include <new>
 #include <stdexcept>
+#include <string_view>
 
 #ifdef Py_GIL_DISABLED
 #error "otel-recfn needs a GIL, which guards its state, and this CPython is free-threaded"
@@ -138,6 +139,28 @@ class Reference {
 
  private:
   PyObject* object_ = nullptr;
+};
+
+// A string as UTF-8: without a copy where Python holds it already. Lone surrogates, which have no UTF-8, are escaped.
+class Utf8Text {
+ public:
+  // Without a string, or with an error set, the text has no data.
+  explicit Utf8Text(PyObject* string) {
+    Py_ssize_t size = 0;
+    const char* data = string != nullptr ? PyUnicode_AsUTF8AndSize(string, &size) : nullptr;
+    if (data == nullptr && string != nullptr && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+      PyErr_Clear();
+      escaped_ = Reference(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
+      if (escaped_) data = PyBytes_AS_STRING(escaped_.get()), size = PyBytes_GET_SIZE(escaped_.get());
+    }
+    text_ = {data, static_cast<size_t>(size)};
+  }
+
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string_view text_;
+  Reference escaped_;
 };
 
 // What is being raised, put aside and handed on.

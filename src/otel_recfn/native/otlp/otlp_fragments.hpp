@@ -1,15 +1,16 @@
 // What spans share, as bytes: names, attributes of a scope in a thread, shapes. Each is made once in a call, by Python, and copied
 // from then on.
 #pragma once
-#include "cpython/python.hpp"
-#include "model/columns.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "cpython/python.hpp"
+#include "model/columns.hpp"
+#include "otlp/wire_writer.hpp"
 
 namespace recfn {
 
@@ -22,7 +23,7 @@ enum FragmentKind : uint32_t {
   kScopeAndThread = 4,
   kErrorTypeAttribute = 5,
   kExceptionStacktrace = 6,
-// The attribute of a column, of which some have one.
+// The attribute of a column of texts, of which some have one.
 #define RECFN_KIND(type, name, ...) k_##name##_text,
   RECFN_TEXT_COLUMNS(RECFN_KIND)
 #undef RECFN_KIND
@@ -39,10 +40,34 @@ class OtlpFragments {
     places[index] = static_cast<uint32_t>(needed_.size());
     needed_.push_back({kind, index});
   }
+
   // With the GIL: has them made. False with an exception set.
-  bool make(PyObject* names, PyObject* maker);
+  bool make(PyObject* names, PyObject* maker) {
+    made_.reserve(needed_.size());
+    for (const Need& need : needed_) {
+      const size_t begin = memory_.size();
+      const bool is_name = need.kind == kNameField;
+      const Made made(is_name ? PySequence_GetItem(names, static_cast<Py_ssize_t>(need.index))
+                              : PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index));
+      if (made.object == nullptr || !(is_name ? append_name(made.object) : append_bytes(made.object))) return false;
+      made_.push_back({begin, memory_.size() - begin});
+    }
+    memory_.append(kWireSlack, '\0');
+    return true;
+  }
+
   // Of single rows: attributes of folded ranges. False with an exception set.
-  bool take_told(PyObject* told);
+  bool take_told(PyObject* told) {
+    PyObject *row, *bytes;
+    for (Py_ssize_t position = 0; PyDict_Next(told, &position, &row, &bytes);) {
+      const int64_t number = PyLong_AsLongLong(row);
+      if (number == -1 && PyErr_Occurred()) return false;
+      const size_t begin = memory_.size();
+      if (!append_bytes(bytes)) return false;
+      told_[number] = {begin, memory_.size() - begin};
+    }
+    return true;
+  }
 
   std::string_view text(FragmentKind kind, uint32_t index) const { return text_of(made_[places_[kind][index]]); }
   std::string_view told(int64_t row) const {
@@ -62,9 +87,29 @@ class OtlpFragments {
   };
 
   std::string_view text_of(Span span) const { return {memory_.data() + span.begin, span.size}; }
-  bool append_name(PyObject* name);
-  bool append_bytes(PyObject* bytes);
-  void pad();
+
+  // The field that a span's name is in; nothing for an empty one.
+  bool append_name(PyObject* name) {
+    const Utf8Text utf8(name);
+    if (utf8.text().data() == nullptr) return false;
+    if (utf8.text().empty()) return true;
+    char head[1 + kMostVarintBytes];
+    WireWriter out(head);
+    out.tag<tags::kSpanName>();
+    out.varint(utf8.text().size());
+    memory_.append(head, static_cast<size_t>(out.at() - head));
+    memory_ += utf8.text();
+    return true;
+  }
+
+  bool append_bytes(PyObject* bytes) {
+    char* data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) return false;
+    memory_.append(data, static_cast<size_t>(size));
+    return true;
+  }
+
 
   std::vector<uint32_t> places_[kNumFragmentKinds];
   std::vector<Need> needed_;

@@ -6,32 +6,148 @@
 //   share   GIL      has it made, each once
 //   encode  no GIL   the spans
 #pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"
 #include "model/columns.hpp"
 #include "model/events.hpp"
+#include "model/span_id.hpp"
 #include "otlp/otlp_fragments.hpp"
 #include "otlp/wire_writer.hpp"
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 namespace recfn {
 
-class OtlpSpans {
+// Of one span without what it shares: keys, ids, times and the digits of every number.
+#define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute + 24)
+constexpr size_t kFixedBytes = 512 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+#undef RECFN_BYTES
+constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
+
+// SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
+constexpr uint32_t kSpanFlags = 0x100;
+constexpr uint8_t kInternalKind = 1;
+constexpr uint8_t kTraceIdBytes = 16, kSpanIdBytes = 8;
+constexpr size_t kTimeFieldBytes = 9, kLinkBytes = 2 + kTraceIdBytes + 2 + kSpanIdBytes + 5;
+
+// A KeyValue up to its value's length. `value_bytes`, and all sizes here, are less than 128, so that each is one byte.
+template <size_t N>
+void begin_attribute(WireWriter& out, const char (&key)[N], size_t value_bytes) {
+  constexpr size_t kKeyBytes = N - 1;
+  static_assert(kKeyBytes < 100, "a length of more than one byte");
+  out.tag<tags::kSpanAttributes>();
+  out.byte(static_cast<uint8_t>(2 + kKeyBytes + 2 + value_bytes));
+  out.tag<tags::kKey>();
+  out.byte(static_cast<uint8_t>(kKeyBytes));
+  out.literal(key);
+  out.tag<tags::kValue>();
+  out.byte(static_cast<uint8_t>(value_bytes));
+}
+
+template <size_t N>
+void int_attribute(WireWriter& out, const char (&key)[N], int64_t value) {
+  const uint64_t bits = static_cast<uint64_t>(value);
+  begin_attribute(out, key, 1 + varint_size(bits));
+  out.tag<tags::kIntValue>();
+  out.varint(bits);
+}
+
+template <size_t N>
+void true_attribute(WireWriter& out, const char (&key)[N]) {
+  begin_attribute(out, key, 2);
+  out.tag<tags::kBoolValue>();
+  out.byte(1);
+}
+
+// Zero is what a field that is left out means.
+template <uint32_t Tag>
+void time_field(WireWriter& out, uint64_t time) {
+  if (!time) return;
+  out.tag<Tag>();
+  out.fixed64(time);
+}
+
+template <uint32_t Tag>
+void trace_id_field(WireWriter& out, const char (&id)[kTraceIdBytes]) {
+  out.tag<Tag>();
+  out.byte(kTraceIdBytes);
+  std::memcpy(out.reserve(kTraceIdBytes), id, kTraceIdBytes);
+}
+
+template <uint32_t Tag>
+void span_id_field(WireWriter& out, uint64_t id) {
+  out.tag<Tag>();
+  out.byte(kSpanIdBytes);
+  out.big_endian(id);
+}
+
+// An event up to what follows its time, of `rest_bytes`.
+inline void begin_event(WireWriter& out, uint64_t time, size_t rest_bytes) {
+  out.tag<tags::kSpanEvents>();
+  out.varint((time ? kTimeFieldBytes : 0) + rest_bytes);
+  time_field<tags::kEventTime>(out, time);
+}
+
+#define RECFN_INT_ATTRIBUTE(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row] != static_cast<type>(empty)) int_attribute(out, attribute, static_cast<int64_t>(name[row]));
+
+class OtlpSpans : BatchColumns {
  public:
   // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
   // span id; `key` is that of the span ids of ranges.
-  bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key);
-  bool share(PyObject* batch, PyObject* maker, PyObject* told);
+  bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key) {
+    key_ = key;
+    return take(batch) && length_of(batch, "names", num_names_) && length_of(batch, "tracks", num_tracks_) &&
+           read_plan(plan_columns) && read_above(above);
+  }
+
+  bool share(PyObject* batch, PyObject* maker, PyObject* told) {
+    const Made names(PyObject_GetAttrString(batch, "names"));
+    return names.object != nullptr && fragments_.take_told(told) && fragments_.make(names.object, maker);
+  }
 
   // False where a row names what no table has; `bad_row` says which.
-  bool scan();
+  bool scan() {
+    for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+      if (!in_tables(i)) {
+        bad_row_ = rows_[i];
+        return false;
+      }
+      each_shared(rows_[i], [this](FragmentKind kind, uint32_t index) {
+        fragments_.need(kind, index, kind == kScopeAndThread ? num_tracks_ * kScopes : num_names_);
+      });
+    }
+    return true;
+  }
+
   Py_ssize_t bad_row() const { return bad_row_; }
-  size_t most_bytes() const;
+
+  size_t most_bytes() const {
+    size_t most = 2 * kWireSlack;
+    for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+      most += kFixedBytes + spans_above_[static_cast<size_t>(above_[i])].state_size + fragments_.told(rows_[i]).size();
+      each_shared(rows_[i], [&](FragmentKind kind, uint32_t index) { most += fragments_.text(kind, index).size(); });
+    }
+    return most;
+  }
+
   // Writes where each span ends to `ends`; returns where the last one does.
-  size_t encode(char* begin, int64_t* ends) const;
+  size_t encode(char* begin, int64_t* ends) const {
+    WireWriter out(begin);
+    for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+      out.tag<tags::kSpans>();
+      char* length = out.begin_length();
+      encode_span(out, i);
+      out.end_length(length);
+      ends[i] = out.at() - begin;
+    }
+    return static_cast<size_t>(out.at() - begin);
+  }
 
   Py_ssize_t size() const { return rows_.size(); }
 
@@ -43,31 +159,172 @@ class OtlpSpans {
     uint64_t span_id;
   };
 
-  bool read_batch(PyObject* batch);
-  bool read_plan(PyObject* columns);
-  bool read_above(PyObject* above);
-  bool in_tables(Py_ssize_t i) const;
-  void need_shared(Py_ssize_t row);
-  bool is_plain(Py_ssize_t row) const;
-  size_t most_bytes_of(Py_ssize_t row) const;
+  static bool length_of(PyObject* owner, const char* name, size_t& length) {
+    const Made sequence(PyObject_GetAttrString(owner, name));
+    const Py_ssize_t found = sequence.object != nullptr ? PySequence_Size(sequence.object) : -1;
+    if (found >= 0) length = static_cast<size_t>(found);
+    return found >= 0;
+  }
+
+  bool read_plan(PyObject* columns) {
+    PyObject *rows, *parent, *places, *linked_id, *linked_above;
+    return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
+           rows_.take(rows, "row", nullptr) && parent_.take(parent, "parent", nullptr) && above_.take(places, "above", nullptr) &&
+           linked_id_.take(linked_id, "linked_id", nullptr) && linked_above_.take(linked_above, "linked_above", nullptr) &&
+           equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(), linked_above_.size()});
+  }
+
+  bool read_above(PyObject* above) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(above); ++i) {
+      const char *trace_id, *state;
+      Py_ssize_t id_size, state_size;
+      unsigned long long span_id;
+      if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#K", &trace_id, &id_size, &state, &state_size, &span_id)) return false;
+      if (id_size != sizeof Above::trace_id) {
+        PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size, sizeof Above::trace_id);
+        return false;
+      }
+      Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size), span_id};
+      std::memcpy(one.trace_id, trace_id, sizeof one.trace_id);
+      one.state.append(kWireSlack, '\0');
+      spans_above_.push_back(std::move(one));
+    }
+    return true;
+  }
+
+  bool in_tables(Py_ssize_t i) const {
+    const Py_ssize_t row = rows_[i];
+    const auto count = static_cast<int64_t>(spans_above_.size());
+    if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
+    if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
+    size_t last = std::max({name[row], error[row], stacktrace[row], code[row]});
+#define RECFN_LAST(type, name, empty, attribute, ...) \
+  if constexpr (sizeof attribute > 1) last = std::max<size_t>(last, name[row]);
+    RECFN_TEXT_COLUMNS(RECFN_LAST)
+#undef RECFN_LAST
+    return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
+  }
+
+  // What spans share of it.
+  template <typename Visit>
+  void each_shared(Py_ssize_t row, Visit visit) const {
+    visit(kNameField, name[row]);
+    visit(kScopeAndThread, scope_and_thread(row));
+    if (is_plain(row)) return;
+#define RECFN_SHARED_TEXT(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) visit(k_##name##_text, name[row]);
+    RECFN_TEXT_COLUMNS(RECFN_SHARED_TEXT)
+#undef RECFN_SHARED_TEXT
+    if (has_code(row)) visit(kCodeAttributes, called(row));
+    if (flags[row] & kError) {
+      visit(kErrorTypeAttribute, error[row]);
+      visit(kExceptionEvent, error[row]);
+      visit(kExceptionStacktrace, stacktrace[row]);
+      visit(kErrorStatus, error[row]);
+    }
+  }
+
+  // Whether it has nothing in the columns that are seldom filled.
+  bool is_plain(Py_ssize_t row) const {
+    bool plain = (code[row] | (flags[row] & kToldFlags)) == 0 && source[row] != kPythonCallSource;
+#define RECFN_PLAIN(type, name, empty, attribute, ...) \
+  if constexpr (sizeof attribute > 1) plain = plain && name[row] == static_cast<type>(empty);
+    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_PLAIN, RECFN_PLAIN, RECFN_PLAIN)
+#undef RECFN_PLAIN
+    return plain;
+  }
+
   // Whether it is known what it is a call of, and the name of that.
   bool has_code(Py_ssize_t row) const { return source[row] == kPythonCallSource || code[row] != 0; }
   uint32_t called(Py_ssize_t row) const { return source[row] == kPythonCallSource ? name[row] : code[row]; }
   uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
 
-  void encode_span(WireWriter& out, Py_ssize_t i) const;
-  void encode_place(WireWriter& out, Py_ssize_t i) const;
-  void encode_usual(WireWriter& out, Py_ssize_t row) const;
-  void encode_seldom(WireWriter& out, Py_ssize_t row) const;
-  void encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const;
-  void encode_link(WireWriter& out, Py_ssize_t i) const;
-  void encode_status(WireWriter& out, Py_ssize_t row) const;
+  void encode_span(WireWriter& out, Py_ssize_t i) const {
+    const Py_ssize_t row = rows_[i];
+    const bool plain = is_plain(row);
+    const auto start = static_cast<uint64_t>(std::max<int64_t>(start_ns[row], 0));
+    const auto end = std::max(static_cast<uint64_t>(std::max<int64_t>(end_ns[row], 0)), start);
+    encode_place(out, i);
+    out.padded(fragments_.text(kNameField, name[row]));
+    out.tag<tags::kSpanKind>();
+    out.byte(kInternalKind);
+    time_field<tags::kSpanStartTime>(out, start);
+    time_field<tags::kSpanEndTime>(out, end);
+    out.padded(fragments_.text(kScopeAndThread, scope_and_thread(row)));
+    encode_usual(out, row);
+    if (!plain) encode_seldom(out, row);
+    out.padded(fragments_.told(row));
+    if (!plain) encode_events(out, row, end);
+    if (linked_id_[i]) encode_link(out, i);
+    encode_status(out, row);
+    out.tag<tags::kSpanFlags>();
+    out.fixed32(kSpanFlags);
+  }
+
+  // Where in its trace the span is.
+  void encode_place(WireWriter& out, Py_ssize_t i) const {
+    const Above& above = spans_above_[static_cast<size_t>(above_[i])];
+    trace_id_field<tags::kSpanTraceId>(out, above.trace_id);
+    span_id_field<tags::kSpanId>(out, span_id_of(event_id[rows_[i]], key_));
+    out.padded({above.state.data(), above.state_size});
+    span_id_field<tags::kSpanParentId>(out, parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
+  }
+
+  void encode_usual(WireWriter& out, Py_ssize_t row) const {
+    RECFN_COLUMNS(RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN)
+  }
+
+  void encode_seldom(WireWriter& out, Py_ssize_t row) const {
+    if (flags[row] & kAsync) true_attribute(out, "recfn.async");
+    if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
+    if (flags[row] & kError) out.padded(fragments_.text(kErrorTypeAttribute, error[row]));
+    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN)
+#define RECFN_TEXT_ATTRIBUTE(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) out.padded(fragments_.text(k_##name##_text, name[row]));
+    RECFN_TEXT_COLUMNS(RECFN_TEXT_ATTRIBUTE)
+#undef RECFN_TEXT_ATTRIBUTE
+    if (has_code(row)) out.padded(fragments_.text(kCodeAttributes, called(row)));
+  }
+
+  void encode_events(WireWriter& out, Py_ssize_t row, uint64_t time) const {
+    if (flags[row] & kError) {
+      const std::string_view exception = fragments_.text(kExceptionEvent, error[row]);
+      const std::string_view raised_at = fragments_.text(kExceptionStacktrace, stacktrace[row]);
+      begin_event(out, time, exception.size() + raised_at.size());
+      out.padded(exception);
+      out.padded(raised_at);
+    }
+    if (flags[row] & kClockJumped) {
+      static const char jumped[] = "wall clock jumped";
+      constexpr size_t size = sizeof jumped - 1;
+      begin_event(out, time, 2 + size);
+      out.tag<tags::kEventName>();
+      out.byte(static_cast<uint8_t>(size));
+      out.literal(jumped);
+    }
+  }
+
+  void encode_link(WireWriter& out, Py_ssize_t i) const {
+    out.tag<tags::kSpanLinks>();
+    out.byte(kLinkBytes);
+    trace_id_field<tags::kLinkTraceId>(out, spans_above_[static_cast<size_t>(linked_above_[i])].trace_id);
+    span_id_field<tags::kLinkSpanId>(out, linked_id_[i]);
+    out.tag<tags::kLinkFlags>();
+    out.fixed32(kSpanFlags);
+  }
+
+  // Written also where it is empty, as the official encoder does.
+  void encode_status(WireWriter& out, Py_ssize_t row) const {
+    if (flags[row] & kError) {
+      out.padded(fragments_.text(kErrorStatus, error[row]));
+    } else {
+      out.tag<tags::kSpanStatus>();
+      out.byte(0);
+    }
+  }
 
   static constexpr uint32_t kScopes = 16;
 
-#define RECFN_VIEW(type, name, ...) ColumnView<type> name;
-  RECFN_EACH_COLUMN(RECFN_VIEW)
-#undef RECFN_VIEW
   ColumnView<int64_t> rows_, above_, linked_above_;
   ColumnView<uint64_t> parent_, linked_id_;
   uint64_t key_ = 0;
@@ -76,5 +333,7 @@ class OtlpSpans {
   OtlpFragments fragments_;
   Py_ssize_t bad_row_ = -1;
 };
+
+#undef RECFN_INT_ATTRIBUTE
 
 }  // namespace recfn

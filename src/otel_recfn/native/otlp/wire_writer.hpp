@@ -15,6 +15,36 @@ constexpr size_t varint_size(uint64_t value) {
   return static_cast<size_t>((63 - __builtin_clzll(value | 1)) / 7 + 1);
 }
 
+// How the fields begin that the encoder writes: their numbers as OTLP's trace.proto and common.proto give them, with the wire type.
+enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+
+constexpr uint32_t field_tag(uint32_t number, WireType type) { return number << 3 | static_cast<uint32_t>(type); }
+
+namespace tags {
+constexpr uint32_t kSpans = field_tag(2, WireType::kLengthDelimited);
+constexpr uint32_t kSpanTraceId = field_tag(1, WireType::kLengthDelimited);
+constexpr uint32_t kSpanId = field_tag(2, WireType::kLengthDelimited);
+constexpr uint32_t kSpanParentId = field_tag(4, WireType::kLengthDelimited);
+constexpr uint32_t kSpanName = field_tag(5, WireType::kLengthDelimited);
+constexpr uint32_t kSpanKind = field_tag(6, WireType::kVarint);
+constexpr uint32_t kSpanStartTime = field_tag(7, WireType::kFixed64);
+constexpr uint32_t kSpanEndTime = field_tag(8, WireType::kFixed64);
+constexpr uint32_t kSpanAttributes = field_tag(9, WireType::kLengthDelimited);
+constexpr uint32_t kSpanEvents = field_tag(11, WireType::kLengthDelimited);
+constexpr uint32_t kSpanLinks = field_tag(13, WireType::kLengthDelimited);
+constexpr uint32_t kSpanStatus = field_tag(15, WireType::kLengthDelimited);
+constexpr uint32_t kSpanFlags = field_tag(16, WireType::kFixed32);
+constexpr uint32_t kEventTime = field_tag(1, WireType::kFixed64);
+constexpr uint32_t kEventName = field_tag(2, WireType::kLengthDelimited);
+constexpr uint32_t kLinkTraceId = field_tag(1, WireType::kLengthDelimited);
+constexpr uint32_t kLinkSpanId = field_tag(2, WireType::kLengthDelimited);
+constexpr uint32_t kLinkFlags = field_tag(6, WireType::kFixed32);
+constexpr uint32_t kKey = field_tag(1, WireType::kLengthDelimited);
+constexpr uint32_t kValue = field_tag(2, WireType::kLengthDelimited);
+constexpr uint32_t kBoolValue = field_tag(2, WireType::kVarint);
+constexpr uint32_t kIntValue = field_tag(3, WireType::kVarint);
+}  // namespace tags
+
 class WireWriter {
  public:
   explicit WireWriter(char* begin) : at_(begin) {}
@@ -27,7 +57,6 @@ class WireWriter {
     }
     byte(static_cast<uint8_t>(value));
   }
-  // How a field begins; see field_tags.hpp.
   template <uint32_t Tag>
   void tag() {
     static_assert(Tag < 1u << 14, "a tag of more than two bytes");

@@ -10,7 +10,7 @@
 
 namespace recfn {
 
-// The rarely used parts are written in Python (recording/ranges.py, support/failures.py); recording/recorder.py sets them once.
+// The rarely used parts are written in Python (recording/ranges.py, support/texts.py); recording/recorder.py sets them once.
 struct RecordFunctionHelpers {
   PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *arguments = nullptr;
 };

@@ -8,35 +8,20 @@ namespace recfn {
 
 class Utf8 {
  public:
-  Utf8(PyObject* string, uint32_t max_bytes) {
-    if (string == nullptr) return;
-    Py_ssize_t size = 0;
-    const char* data = PyUnicode_AsUTF8AndSize(string, &size);
-    if (data == nullptr) data = escaped(string, size);
-    if (data == nullptr) return;
-    text_ = {data, cut_at_character(data, static_cast<uint64_t>(size), max_bytes)};
+  Utf8(PyObject* string, uint32_t max_bytes) : whole_(string) {
+    const std::string_view text = whole_.text();
+    if (text.data() != nullptr) text_ = {text.data(), cut_at_character(text.data(), text.size(), max_bytes)};
+    if (text.data() == nullptr && string != nullptr) PyErr_Clear();
   }
-  ~Utf8() { Py_XDECREF(owned_); }
-  Utf8(const Utf8&) = delete;
-  Utf8& operator=(const Utf8&) = delete;
 
   Text text() const { return text_; }
 
  private:
-  // Lone surrogates have no UTF-8.
-  const char* escaped(PyObject* string, Py_ssize_t& size) {
-    PyErr_Clear();
-    owned_ = PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace");
-    if (owned_ == nullptr) return PyErr_Clear(), nullptr;
-    size = PyBytes_GET_SIZE(owned_);
-    return PyBytes_AS_STRING(owned_);
-  }
-
+  Utf8Text whole_;
   Text text_;
-  PyObject* owned_ = nullptr;
 };
 
-// What a range was left by, as support/failures.py tells it; null and empty where it ended well.
+// What a range was left by, as support/texts.py tells it; null and empty where it ended well.
 class FailureTexts {
  public:
   FailureTexts(PyObject* error, PyObject* stacktrace)

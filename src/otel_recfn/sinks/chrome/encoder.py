@@ -11,16 +11,20 @@ execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
+from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.batches.selection import traced_calls
 from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.events import EventKind, RecordScope
 from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
-from otel_recfn.support.json_text import json_string, json_value
+from otel_recfn.support.texts import json_value
 
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
@@ -29,6 +33,12 @@ FIRST_SPANS_TID = 3 << 29
 Perfetto reads of one."""
 FIRST_STEPS_TID = 7 << 28
 """And of steps that don't."""
+NODES_PREFIX = "autograd::engine::evaluate_function: "
+MOST_WAITING_NODES = 1000
+"""So many nodes wait for the range around them, which ends in a later batch."""
+
+NodeNumbers = Mapping[int, tuple[int, int]]
+"""Of nodes that ended before the range around them, by its event id: sequence number, thread of the forward operator."""
 
 
 def trace_tid(track: Track) -> int:
@@ -37,18 +47,11 @@ def trace_tid(track: Track) -> int:
 
 
 def encode_events(
-    batch: Batch,
-    rows: NDArray[np.int64],
-    pid: int,
-    base_ns: int,
-    memory: bytearray,
-    *python_ids: NDArray[np.uint64],
+    batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray, *python_ids: NDArray[np.uint64]
 ) -> int:
     """Write ``rows`` of the batch as events, in that order, to the start of ``memory``, which grows as needed.
 
-    Args:
-        batch, rows, pid, base_ns, memory: see above.
-        python_ids: of traced calls, by row, with such ids of the callers in the batch; none for the event ids.
+    ``python_ids`` are of traced calls, by row, with such ids of the callers in the batch; without them event ids are shown.
 
     Returns:
         The number of bytes.
@@ -68,41 +71,98 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
     """Write slices of the program's spans. There are few: no native encoder is needed."""
     chunks = []
     for each in slices:
-        tid = trace_tid(each.track) if each.nests else FIRST_SPANS_TID + each.track.number
         args = {"trace_id": f"{each.trace_id:032x}", "span_id": f"{each.span_id:016x}"}
         if each.parent_id:
             args["parent_span_id"] = f"{each.parent_id:016x}"
-        start = f'"pid":{pid},"tid":{tid},"ts":{microseconds(each.start_ns - base_ns)}'
-        name = f'"cat":"user_annotation","name":{json_string(each.name)}'
-        chunks.append(
-            f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name},"args":{json_value(args)}}}'
-        )
+        chunks.append(_annotation(each, FIRST_SPANS_TID, args, pid, base_ns))
     return "".join(chunks).encode()
 
 
 def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
     """Write slices of training steps, as torch.profiler's."""
-    chunks = []
-    for each in steps:
-        tid = trace_tid(each.track) if each.nests else FIRST_STEPS_TID + each.track.number
-        start = f'"pid":{pid},"tid":{tid},"ts":{microseconds(each.start_ns - base_ns)}'
-        name = f'"cat":"user_annotation","name":{json_string(each.name)},"args":{{"recfn.step.number":{each.number}}}'
-        chunks.append(f',\n{{"ph":"X",{start},"dur":{microseconds(each.end_ns - each.start_ns)},{name}}}')
+    chunks = [_annotation(each, FIRST_STEPS_TID, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]
     return "".join(chunks).encode()
 
 
-def encode_counter(name: str, unit: str, times: Times, values: Times, pid: int, base_ns: int) -> bytes:
-    """Write the values of a counter, each from its time on."""
-    head, unit_text = f'"ph":"C","pid":{pid},"name":{json_string(name)}', json_string(unit)
-    return "".join(
-        [
-            f',\n{{{head},"ts":{microseconds(time - base_ns)},"args":{{{unit_text}:{value}}}}}'
-            for time, value in zip(times.tolist(), values.tolist(), strict=True)
-        ]
-    ).encode()
+def _annotation(each: SpanSlice | StepSlice, first_tid: int, args: dict[str, Any], pid: int, base_ns: int) -> str:
+    tid = trace_tid(each.track) if each.nests else first_tid + each.track.number
+    start, duration = microseconds(each.start_ns - base_ns), microseconds(each.end_ns - each.start_ns)
+    head = f'"ph":"X","pid":{pid},"tid":{tid},"ts":{start},"dur":{duration}'
+    return f',\n{{{head},"cat":"user_annotation","name":{json_value(each.name)},"args":{json_value(args)}}}'
 
 
 def microseconds(nanoseconds: int) -> str:
     """As a number with exactly three decimals."""
     whole, rest = divmod(abs(nanoseconds), 1000)
     return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
+
+
+def encode_memory(batch: Batch, totals: Mapping[str, int], pid: int, base_ns: int) -> tuple[Mapping[str, int], bytes]:
+    """Memory as counter tracks, one a device: what was allocated and not freed since the trace began.
+
+    Args:
+        totals: bytes by device, before the batch.
+
+    Returns:
+        The totals after it, and the events.
+    """
+    rows = np.flatnonzero(batch.kind == EventKind.MEMORY)
+    if not len(rows):
+        return totals, b""
+    after, events = dict(totals), []
+    rows = rows[np.argsort(batch.start_ns[rows], kind="stable")]
+    for index in distinct(batch.device[rows]).tolist():
+        own, device = rows[batch.device[rows] == index], batch.names[index]
+        sums = after.get(device, 0) + np.cumsum(batch.nbytes[own])
+        after[device] = int(sums[-1])
+        head = f'"ph":"C","pid":{pid},"name":{json_value(f"memory {device}")}'
+        for time_ns, value in zip(batch.start_ns[own].tolist(), sums.tolist(), strict=True):
+            events.append(f',\n{{{head},"ts":{microseconds(time_ns - base_ns)},"args":{{"bytes":{value}}}}}')
+    return after, "".join(events).encode()
+
+
+def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> tuple[Batch, NodeNumbers]:
+    """A batch with sequence numbers on ``evaluate_function`` ranges, as in torch.profiler's traces: PyTorch gives them to the
+    nodes inside. Returns what waits after it, too."""
+    is_node = (batch.scope == RecordScope.BACKWARD_FUNCTION) & (batch.sequence_nr != -1) & (batch.parent != 0)
+    nodes = np.flatnonzero(is_node)
+    if not len(nodes) and not waiting:
+        return batch, waiting
+    found = dict(waiting)
+    columns = (batch.parent[nodes], batch.sequence_nr[nodes], batch.forward_thread_id[nodes])
+    for parent, number, thread in zip(*[column.tolist() for column in columns], strict=True):
+        found[parent] = number, thread
+    rows = np.flatnonzero(is_in(batch.event_id, list(found)))
+    sequence_nr, forward_thread_id = batch.sequence_nr.copy(), batch.forward_thread_id.copy()
+    for row in rows.tolist():
+        numbers = found.pop(int(batch.event_id[row]))
+        if batch.sequence_nr[row] == -1 and batch.names[batch.name[row]].startswith(NODES_PREFIX):
+            sequence_nr[row], forward_thread_id[row] = numbers
+    shown = batch.take(slice(None), sequence_nr=sequence_nr, forward_thread_id=forward_thread_id) if len(rows) else batch
+    return shown, dict(list(found.items())[-MOST_WAITING_NODES:])
+
+
+class PythonIds:
+    """Ids of traced Python calls as torch.profiler gives them: from 1 on, over all threads in the order in which calls began.
+
+    That order is known when all calls are. In a trace that is written while the program runs, calls keep the ids of their rows.
+
+    Args:
+        batches: those of the trace, in which each row's event id stands once.
+    """
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        found = [(batch.event_id[rows], batch.start_ns[rows]) for batch in batches for rows in [traced_calls(batch)]]
+        event_ids = np.concatenate([np.empty(0, dtype=np.uint64), *[ids for ids, _ in found]])
+        starts = np.concatenate([np.empty(0, dtype=np.int64), *[times for _, times in found]])
+        numbers = np.empty(len(event_ids), dtype=np.uint64)
+        numbers[np.lexsort((event_ids, starts))] = np.arange(1, len(event_ids) + 1, dtype=np.uint64)
+        order = np.argsort(event_ids, kind="stable")
+        self._event_ids, self._numbers = event_ids[order], numbers[order]
+
+    def of(self, event_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Of the calls with these event ids; 0 where there is none."""
+        if not len(self._event_ids):
+            return np.zeros(len(event_ids), dtype=np.uint64)
+        places = np.minimum(np.searchsorted(self._event_ids, event_ids), len(self._event_ids) - 1)
+        return np.where(self._event_ids[places] == event_ids, self._numbers[places], np.uint64(0))

@@ -2,52 +2,59 @@
 
 While it is written the file is an array of events: Perfetto and chrome://tracing open that also where a kill has cut it. Its
 clean end makes it an object with ``schemaVersion``, ``distributedInfo`` and ``traceEvents``, as torch.profiler's are, which all
-readers take: the beginning, as long in both forms, is replaced. Times are microseconds with three decimals since
-``baseTimeNanoseconds``, the start of a week: readers take a number for a double, which Perfetto turns back into the right
-nanosecond up to 2^42 microseconds, seven weeks. (Since the start of torch.profiler's window of three months, a quarter of the
-slices came out a nanosecond late, over the end of the slice around them; since the Unix epoch, a double only holds quarters of
-a microsecond.) Files of the same week share their time axis.
+readers take. That is done in place: behind the events come the object's last fields, then the beginning, as long in both forms,
+is replaced; Perfetto opens what a kill leaves between the two. (A copy beside the file, renamed over it, takes 0.7 s a GiB and
+as much room again on a disk that may be full; this takes 0.1 ms.)
 
     beginning, events │ open ranges, end of the JSON
                       └─ the tail: new events take its place ─
 
 Ranges that are open for long stand in the tail, as slices that end where the file does. So whoever reads the file sees them,
 and each is there once when it has ended.
+
+Times are microseconds with three decimals since ``baseTimeNanoseconds``, the start of a week: readers take a number for a
+double, which Perfetto turns back into the right nanosecond up to 2^42 microseconds, seven weeks. (Since the start of
+torch.profiler's window of three months, a quarter of the slices came out a nanosecond late, over the end of the slice around
+them; since the Unix epoch, a double only holds quarters of a microsecond.) Files of the same week share their time axis.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.links import LinkFinder, Links
-from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
 from otel_recfn.sinks.chrome.encoder import (
     FIRST_SPANS_TID,
     FIRST_STEPS_TID,
+    NodeNumbers,
+    PythonIds,
     encode_events,
     encode_flows,
+    encode_memory,
     encode_spans,
     encode_steps,
     trace_tid,
+    with_node_numbers,
 )
-from otel_recfn.sinks.chrome.memory_totals import MemoryTotals
-from otel_recfn.sinks.chrome.metadata import TraceIds, footer, header, process_events, track_events
-from otel_recfn.sinks.chrome.node_numbers import NodeNumbers
-from otel_recfn.sinks.chrome.python_ids import PythonIds
 from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
-from otel_recfn.sinks.files.growing_file import GrowingFile
-from otel_recfn.sinks.files.text_stream import Data, GzipStream, PlainStream, TextStream
+from otel_recfn.sinks.growing_file import GrowingFile
+from otel_recfn.sinks.gzip_stream import Data, GzipStream, PlainStream
+from otel_recfn.support.processes import RANK, WORLD_SIZE, number_of
 from otel_recfn.support.seen_spans import seen_spans
+from otel_recfn.support.texts import json_value
 
 ROWS_AT_ONCE = 4096
 """Rows encoded in one go: a megabyte, which stays in the cache."""
@@ -55,6 +62,7 @@ MOST_ROWS_AT_ONCE = 32_768
 """The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
 MOST_OPEN = 1000
 """So many open ranges stand in the file: they are written again with each batch."""
+MOST_TRACE_IDS = 100
 ARRAY, ARRAYS_END = b"[\n", b"\n]\n"
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
@@ -63,12 +71,14 @@ class _Contents(NamedTuple):
     """What was appended, as far as later batches and the tail depend on it; replaced, never changed."""
 
     slices: SpanSlices
+    nodes: NodeNumbers
+    totals: Mapping[str, int]
+    """Of memory, by device."""
     flows: int = 0
     open: Batch | None = None
     """The ranges that are open for long."""
-    traces: TraceIds = TraceIds()
-    numbers: NodeNumbers = NodeNumbers()
-    totals: MemoryTotals = MemoryTotals()
+    trace_ids: tuple[int, ...] = ()
+    """Of the spans that ranges ran in: the first ones."""
     steps: AutomaticSteps = AutomaticSteps()
 
 
@@ -81,22 +91,16 @@ class ChromeTraceFile:
         find_span: the program's span with a trace id and a span id; None where it isn't known.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        mode: int = 0o600,
-        find_span: FindSpan = seen_spans.find,
-    ) -> None:
+    def __init__(self, path: Path, *, mode: int = 0o600, find_span: FindSpan = seen_spans.find) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
-        self._stream: TextStream = GzipStream() if path.suffix == ".gz" else PlainStream()
+        self._stream = GzipStream() if path.suffix == ".gz" else PlainStream()
         self._links = LinkFinder()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
-        self._contents = self._shown = _Contents(SpanSlices(find_span))
-        events = process_events(self._pid)
-        self._beginning = header(self._base_ns) + events
+        self._contents = self._shown = _Contents(SpanSlices(find_span), {}, {})
+        events = _process_events(self._pid)
+        self._beginning = _header(self._base_ns) + events
         self._file = GrowingFile(path, mode=mode)
         try:
             self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning)), 0))
@@ -113,17 +117,15 @@ class ChromeTraceFile:
         """
         before = self._contents
         still_open = _still_open(before.open, batch) if batch.long_open is None else _outermost(batch.long_open)
-        traces = before.traces.after(batch)
         slices, over = before.slices.after(batch)
-        numbers, numbered = before.numbers.after(batch)
-        totals, counted = before.totals.after(batch, self._pid, self._base_ns)
+        numbered, nodes = with_node_numbers(batch, before.nodes)
+        totals, counted = encode_memory(batch, before.totals, self._pid, self._base_ns)
         steps, ended = before.steps.after(batch)
         self._put(self._thread_events(batch, self._thread_names))
         ids = (python_ids.of(batch.event_id),) if python_ids is not None else ()
         if python_ids is not None:
             numbered = numbered.take(slice(None), caller=python_ids.of(batch.caller))
-        # By event id: within a thread that is the order of begins, a parent before its children.
-        rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
+        rows = _in_order_of_begins(batch)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
@@ -131,9 +133,9 @@ class ChromeTraceFile:
         tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
         arrows = _arrows(batch, tids, self._links.match(batch, tids))
         self._put_encoded(encode_flows(*arrows, before.flows + 1, self._pid, self._base_ns, self._memory))
-        self._put(self._span_events(over, self._thread_names))
-        self._put(self._step_events(ended, self._thread_names) + counted)
-        self._contents = _Contents(slices, before.flows + len(arrows[0]), still_open, traces, numbers, totals, steps)
+        self._put(self._slices(over, ended, self._thread_names) + counted)
+        trace_ids = _with_trace_ids(before.trace_ids, batch)
+        self._contents = _Contents(slices, nodes, totals, before.flows + len(arrows[0]), still_open, trace_ids, steps)
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
@@ -145,7 +147,9 @@ class ChromeTraceFile:
 
     def finish(self, lost: int = 0) -> None:
         """The same, at its end: it is an object from now on. ``lost``: how many rows the file lacks."""
-        self._show(footer(self._contents.traces, lost), self._stream.alone(self._beginning, 0))
+        ids: Any = [f"{trace_id:032x}" for trace_id in self._contents.trace_ids]
+        fields: dict[str, Any] = {"trace_ids": ids, **({"lost": lost} if lost else {})}
+        self._show(f"\n], {json_value(fields)[1:]}\n".encode(), self._stream.alone(self._beginning, 0))
 
     def _show(self, end: bytes, beginning: bytes = b"") -> None:
         self._file.append(self._stream.flush(self._file.length))
@@ -176,34 +180,28 @@ class ChromeTraceFile:
             self._put(encoded)
 
     def _open_events(self) -> bytes:
+        """What is open, as it is so far: steps, the program's spans, and ranges that are for long."""
         ranges, known = self._contents.open, dict(self._thread_names)
-        steps = self._step_events(self._contents.steps.open(), known)
+        slices, steps = self._contents.slices, self._contents.steps.open()
         if ranges is None or not len(ranges):
-            return steps + self._span_events(self._contents.slices.open(), known)
-        slices, over = self._contents.slices.after(ranges)
+            return self._slices(slices.open(), steps, known)
+        slices, over = slices.after(ranges)
         names = self._thread_events(ranges, known)
-        spans = self._span_events([*over, *slices.open()], known)
-        rows = np.argsort(ranges.event_id, kind="stable").astype(np.int64, copy=False)
-        size = encode_events(ranges, rows, self._pid, self._base_ns, self._memory)
-        return names + steps + spans + bytes(self._memory[:size])
+        spans = self._slices([*over, *slices.open()], steps, known)
+        size = encode_events(ranges, _in_order_of_begins(ranges), self._pid, self._base_ns, self._memory)
+        return names + spans + bytes(self._memory[:size])
 
-    def _span_events(self, slices: Sequence[SpanSlice], known: dict[int, str]) -> bytes:
-        """Slices of the program's spans, and the names of the tracks that they need."""
-        names = "".join([self._name_track(each.track, FIRST_SPANS_TID, "spans", known) for each in slices if not each.nests])
-        return names.encode() + encode_spans(slices, self._pid, self._base_ns)
+    def _slices(self, spans: Sequence[SpanSlice], steps: Sequence[StepSlice], known: dict[int, str]) -> bytes:
+        """Slices of the program's spans and of training steps, and the names of the tracks that they need."""
+        of_spans = [self._track_event(each.track, FIRST_SPANS_TID, "spans", known) for each in spans if not each.nests]
+        of_steps = [self._track_event(each.track, FIRST_STEPS_TID, "steps", known) for each in steps if not each.nests]
+        slices = encode_spans(spans, self._pid, self._base_ns) + encode_steps(steps, self._pid, self._base_ns)
+        return "".join([*of_spans, *of_steps]).encode() + slices
 
-    def _step_events(self, slices: Sequence[StepSlice], known: dict[int, str]) -> bytes:
-        """Slices of training steps, and the names of the tracks that they need."""
-        names = "".join([self._name_track(each.track, FIRST_STEPS_TID, "steps", known) for each in slices if not each.nests])
-        return names.encode() + encode_steps(slices, self._pid, self._base_ns)
-
-    def _name_track(self, thread: Track, first_tid: int, of: str, known: dict[int, str]) -> str:
-        """Of a thread's track beside that of its ranges."""
-        tid, name = first_tid + thread.number, f"{thread.name or f'thread {trace_tid(thread)}'}: {of}"
-        if known.get(tid) == name:
-            return ""
-        known[tid] = name
-        return track_events(name, self._pid, tid, thread.number)
+    def _track_event(self, thread: Track, first_tid: int, of: str, known: dict[int, str]) -> str:
+        """What names a thread's track beside that of its ranges."""
+        name = f"{thread.name or f'thread {trace_tid(thread)}'}: {of}"
+        return self._naming(first_tid + thread.number, name, thread.number, known)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
         """The names of the threads that are new in the batch, or have another name than is known."""
@@ -214,11 +212,59 @@ class ChromeTraceFile:
         for index in np.flatnonzero(used).tolist():
             thread = batch.tracks[index]
             tid = trace_tid(thread)
-            name = thread.name or f"thread {tid}"
-            if known.get(tid) != name:
-                known[tid] = name
-                events.append(track_events(name, self._pid, tid, thread.number))
+            events.append(self._naming(tid, thread.name or f"thread {tid}", thread.number, known))
         return "".join(events).encode()
+
+    def _naming(self, tid: int, name: str, sort_index: int, known: dict[int, str]) -> str:
+        """The events that give a track its name and its place, unless it has that name."""
+        if known.get(tid) == name:
+            return ""
+        known[tid] = name
+        sort = _metadata_event("thread_sort_index", self._pid, tid, {"sort_index": sort_index})
+        return f",\n{_metadata_event('thread_name', self._pid, tid, {'name': name})},\n{sort}"
+
+
+def _header(base_ns: int) -> bytes:
+    """The beginning of the object, up to its events."""
+    distributed = {"backend": "", "rank": number_of(RANK) or 0, "world_size": number_of(WORLD_SIZE) or 1}
+    fields = {
+        "schemaVersion": 1,
+        "deviceProperties": [],
+        "distributedInfo": distributed,
+        "displayTimeUnit": "ns",
+        "baseTimeNanoseconds": base_ns,
+        "host_name": platform.node(),
+    }
+    return f'{json_value(fields)[:-1]}, "traceEvents": [\n'.encode()
+
+
+def _process_events(pid: int) -> bytes:
+    """The process's name and its rank."""
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    rank = number_of(RANK) or 0
+    events = (
+        _metadata_event("process_name", pid, 0, {"name": program}),
+        _metadata_event("process_labels", pid, 0, {"labels": f"rank {rank}"}),
+        _metadata_event("process_sort_index", pid, 0, {"sort_index": rank}),
+    )
+    return ",\n".join(events).encode()
+
+
+def _metadata_event(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
+    return json_value({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
+
+
+def _with_trace_ids(known: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
+    """With those of a batch: of its rows, since its contexts may be of other recordings too."""
+    if len(known) >= MOST_TRACE_IDS:
+        return known
+    found = [batch.contexts[index].trace_id for index in distinct(batch.context).tolist()]
+    return tuple(dict.fromkeys([*known, *filter(None, found)]))[:MOST_TRACE_IDS]
+
+
+def _in_order_of_begins(batch: Batch) -> NDArray[np.int64]:
+    """By event id: within a thread that is the order of begins, a parent before its children."""
+    return np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
 
 
 def _still_open(ranges: Batch | None, batch: Batch) -> Batch | None:

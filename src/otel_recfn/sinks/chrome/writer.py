@@ -1,5 +1,11 @@
 """Writes a Chrome trace: which file a process writes, and what becomes of a batch that can't be written.
 
+    the launched program   trace.json                     where another program writes that: trace.pid123.json
+    a rank                 trace.rank0.json               started again: trace.rank0.restart1.json
+    a child, a worker      trace.pid123.json              of a rank: trace.rank0.pid123.json
+
+So processes that run one after another don't replace each other's files. A name in use gets a number: -2, -3, ...
+
 An error that may pass (a full disk, no free descriptor) costs the batches that meet it, which are counted; later batches are
 written behind what the file had before. ``trace_file.py`` says what form the file has.
 """
@@ -8,51 +14,56 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import logging
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome.process_paths import (
-    cannot_write,
-    check_length,
-    mode_of,
-    passes,
-    path_of_process,
-    paths_beside,
-    tell_path,
-)
-from otel_recfn.sinks.chrome.python_ids import PythonIds
+from otel_recfn.sinks.chrome.encoder import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
-from otel_recfn.sinks.files.followed_path import absolute
+from otel_recfn.sinks.growing_file import LONGEST_ADDITION, PathRefusedError, absolute, followed
 from otel_recfn.support.own_file import FileInUseError
+from otel_recfn.support.processes import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
+from otel_recfn.support.processes import addition
 
 log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
+MAX_NAMES_BESIDE = 1000
+LONGEST_BESIDE = LONGEST_OF_A_PROCESS + len("-999")
+OWN_MODE = 0o600
+PASSING = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "ETIMEDOUT")
+    if hasattr(errno, name)
+}
+"""Errors after which one may write again: of the disk, and of limits."""
 
 
 class TraceWriter:
     """Writes every batch to a Chrome trace file.
 
-    Where the file is in use by another process, this one writes its own: ``trace.pid<pid>.json`` beside ``trace.json``.
-
     Args:
         path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
         create_now: make the file at once, an empty trace; else with the first event.
-        of_process: processes that are ranks or children have files of their own (``process_paths.py``).
+        of_process: processes that are ranks or children have files of their own.
 
     Raises:
         SettingError: the suffix is another one, or the file cannot be made, or not be replaced while the program runs.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, of_process: bool = False) -> None:
-        suffix = _checked_suffix(Path(path))
-        asked = self._asked_path = _as_of_now(Path(path))  # a child that changes its directory writes beside its parent
-        self.path = path_of_process(asked, suffix) if of_process else asked
+        self._suffix = _checked_suffix(Path(path))
+        try:
+            self._asked_path = Path(absolute(path))  # a child that changes its directory writes beside its parent
+        except OSError as error:
+            text = f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path"
+            raise SettingError(text) from error
+        self.path = self._with(addition()) if of_process else self._asked_path
         """Where the trace is written."""
         self._file: ChromeTraceFile | None = None
         self._closed = self._is_failing = False
@@ -83,7 +94,7 @@ class TraceWriter:
         except BaseException as error:
             if self._file is not None:
                 self._file.take_back()
-            if not passes(error):
+            if not (isinstance(error, OSError) and error.errno in PASSING):
                 raise  # whoever takes this sink out counts what it misses, this batch included
             if not self._is_failing:
                 log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
@@ -108,39 +119,75 @@ class TraceWriter:
             self._file.close_in_child()
         self._closed = True
         child = TraceWriter(self._asked_path, create_now=False)
-        child.path = path_of_process(self._asked_path, _checked_suffix(self._asked_path), child=True)
+        child.path = self._with(addition(True))
         return child
 
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:
-            check_length(self._asked_path)
+            self._check_length()
             return self._opened(logging.WARNING)
         except FileInUseError as error:
             text = f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
             raise SettingError(text) from error
         except OSError as error:
-            raise SettingError(cannot_write("chrome_trace", self._asked_path, error, "a trace")) from error
+            raise SettingError(_cannot_write(self._asked_path, error)) from error
+
+    def _check_length(self) -> None:
+        """Refuse a name that leaves no room for what hidden files, and those of other processes, are called."""
+        try:
+            limit = os.pathconf(self._asked_path.parent, "PC_NAME_MAX")
+        except OSError:  # there is no such directory, which is found out later
+            return
+        room = limit - LONGEST_ADDITION - LONGEST_BESIDE
+        if len(os.fsencode(self._asked_path.name)) > room:
+            raise PathRefusedError(errno.ENAMETOOLONG, f"its name is longer than {room} bytes; shorten it")
 
     def _opened(self, level: int) -> ChromeTraceFile:
         """An empty trace at the first path that nobody writes. ``level``: of what the log says of it."""
-        for path in itertools.chain((self.path,), paths_beside(self._asked_path, _checked_suffix(self._asked_path))):
+        for path in chain((self.path,), self._paths_beside()):
             try:
                 file = self._shown(path)
             except FileInUseError:  # another process writes it; in another container it may even have the same pid
                 continue
-            tell_path(self._asked_path, self.path, path, level)
+            if path != self.path:
+                log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
+            elif path != self._asked_path:
+                log.log(level, "of %s, process %d writes %s", self._asked_path, os.getpid(), path)
             self.path = path
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
     def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path, mode=mode_of(self._asked_path))
+        file = ChromeTraceFile(path, mode=self._mode())
         try:
             file.show()
         except BaseException:
             file.close()
             raise
         return file
+
+    def _paths_beside(self) -> Iterator[Path]:
+        """The names that this process may use where its own is being written."""
+        own = addition()
+        beside = own if ".pid" in own else f"{own}.pid{os.getpid()}"
+        yield self._with(beside)
+        for number in range(2, MAX_NAMES_BESIDE):
+            yield self._with(f"{beside}-{number}")
+
+    def _with(self, added: str) -> Path:
+        return self._asked_path.with_name(f"{self._asked_path.name.removesuffix(self._suffix)}{added}{self._suffix}")
+
+    def _mode(self) -> int:
+        """The permissions of the file that the user has named, if it is the user's own: other processes' files get them too.
+
+        Not where somebody else may have put a link to another file of the user's there.
+        """
+        try:
+            status = os.lstat(followed(self._asked_path))
+        except OSError:
+            return OWN_MODE
+        is_own = status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        return stat.S_IMODE(status.st_mode) & 0o777 if is_own else OWN_MODE
 
 
 def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
@@ -155,7 +202,7 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
     try:
         file = ChromeTraceFile(asked)
     except OSError as error:
-        raise SettingError(cannot_write("chrome_trace", asked, error, "a trace")) from error
+        raise SettingError(_cannot_write(asked, error)) from error
     try:
         kept = [batch for batch in batches if len(batch)]
         python_ids = PythonIds(kept)
@@ -174,8 +221,17 @@ def _checked_suffix(path: Path) -> str:
     raise SettingError(f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz")
 
 
-def _as_of_now(path: Path) -> Path:
-    try:
-        return Path(absolute(path))
-    except OSError as error:
-        raise SettingError(f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path") from error
+def _cannot_write(path: Path, error: OSError) -> str:
+    """Why a file can't be written, and the way out."""
+    named = f"chrome_trace={str(path)!r}"
+    if isinstance(error, PathRefusedError):
+        return f"{named} cannot be written: {error.strerror}"
+    folder = Path(os.path.realpath(path)).parent
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
+        return f"{named}: there is no directory {str(folder)!r}; create it or choose another path"
+    if error.errno == errno.EBUSY:
+        return f"{named} cannot be replaced, it is mounted there by itself; mount its directory instead"
+    return (
+        f"{named} cannot be written ({error.strerror}); choose a path that this user can write, in a "
+        "directory where it can make files (a trace is written beside its name, then renamed)"
+    )

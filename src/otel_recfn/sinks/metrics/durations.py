@@ -8,7 +8,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.metrics.sdk_streams import SdkStreams
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series, SeriesTable
 from otel_recfn.sinks.metrics.sums import DurationSums
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 
 class Taken(NamedTuple):

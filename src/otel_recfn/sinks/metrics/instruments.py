@@ -35,8 +35,7 @@ from otel_recfn.sinks.metrics.sdk_streams import (
 )
 from otel_recfn.sinks.metrics.series import Series
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.own_thread import at_work_unless_forking
 from otel_recfn.support.weak_identity import WeakIdentityMap
 from otel_recfn.version import __version__

@@ -9,8 +9,8 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.events import NUM_SCOPES, EventFlag
 from otel_recfn.sinks.metrics.sdk_streams import Exemplar
 from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
-from otel_recfn.support.json_text import text_of_utf8
 from otel_recfn.support.span_ids import span_id
+from otel_recfn.support.texts import text_of_utf8
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _PARTIAL = np.uint32(EventFlag.PARTIAL)

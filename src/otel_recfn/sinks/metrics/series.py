@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NUM_SCOPES
-from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.support.texts import text_of_utf8
 
 MAX_SERIES = 1000
 OVERFLOW = 0

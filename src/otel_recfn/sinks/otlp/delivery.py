@@ -6,14 +6,16 @@ spans = exported + failed + dropped.queue_full + dropped.shutdown + those that w
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from otel_recfn.sinks.otlp.encoding import encoded
+from opentelemetry.trace import TracerProvider
+
+from otel_recfn.sinks.otlp.encoding import OtlpMapper, encoded
 from otel_recfn.sinks.otlp.request_sender import RequestSender
 from otel_recfn.sinks.otlp.requests import Envelope, RequestBuilder, with_launch
 from otel_recfn.sinks.otlp.transports import Transport
+from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.support.own_thread import resting
 
@@ -34,20 +36,27 @@ class OtlpDelivery:
         transport: sends requests.
         request_bytes: of a request, before it is compressed.
         queue_bytes: of all requests that wait.
+        provider: whose spans they are where the program has no provider.
     """
 
     chunk_size = 1 << 15
 
-    def __init__(self, transport: Transport, request_bytes: int, queue_bytes: int) -> None:
-        self._request_bytes = request_bytes
+    def __init__(
+        self, transport: Transport, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
+    ) -> None:
+        self.provider = provider
+        self._transport, self._request_bytes, self._queue_bytes = transport, request_bytes, queue_bytes
         self._sender = RequestSender(transport, queue_bytes)
         self._of: SpanTarget | None = None
         """Whose the spans are."""
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
         self._spans = 0
-        self._pid = os.getpid()
         self._ended = False
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """Spans in bytes."""
+        return OtlpMapper(target)
 
     def use(self, target: SpanTarget) -> None:
         """Spans are of this target, and of the resource that it has now, from here on."""
@@ -57,24 +66,20 @@ class OtlpDelivery:
         self._of, self._resource = target, target.resource
         self._builder = RequestBuilder(Envelope(with_launch(target.resource), target.scope), self._request_bytes)
 
-    def make_room(self, spans: int) -> None:
-        """A server that takes requests, but slower than they come, is waited for a little."""
+    def send(self, spans: Sequence[Any]) -> None:
+        """Put spans into requests, and those that are full, or old, into the queue.
+
+        A server that takes requests, but slower than they come, is waited for a little.
+        """
         if self._sender.is_behind:
             with resting():
                 self._sender.wait_for_room(ROOM_SECONDS)
-
-    def send(self, spans: Sequence[Any]) -> None:
-        """Put spans into requests, and those that are full, or old, into the queue."""
         self._spans += len(spans)
         rest = encoded(spans)
         while len(rest) and self._builder is not None:
             rest = self._builder.add(rest)
             if len(rest):
                 self._seal()
-        self.idle()
-
-    def idle(self) -> None:
-        """Send what has waited for long."""
         if self._builder is not None and self._builder.age() >= LINGER_S:
             self._seal()
 
@@ -88,19 +93,9 @@ class OtlpDelivery:
         """Whether the server has failed several times, one after the other: what failed once can be sent again."""
         return self._sender.has_failed
 
-    @property
-    def lost(self) -> int:
-        """Spans that nobody will take."""
-        return self._sender.counts.lost
-
-    @property
-    def exports_here(self) -> bool:
-        """Never: no exporter of the program's is called."""
-        return False
-
     def remove(self, process_ends: bool) -> None:
-        """End the sending. What was not sent is lost, and counted. In a forked child all of it belongs to the parent."""
-        if self._ended or os.getpid() != self._pid:
+        """End the sending. What was not sent is lost, and counted."""
+        if self._ended:
             return
         self._ended = True
         self._sender.end(LAST_SEND_S)
@@ -117,6 +112,11 @@ class OtlpDelivery:
             "dropped.queue_full": counts.crowded_out,
         }
         return {**told, "dropped.shutdown": self._spans - sum(told.values()) if self._ended else 0}
+
+    def after_fork_in_child(self) -> OtlpDelivery:
+        """One with connections of its own; what waits in this one belongs to the parent."""
+        self._ended = True
+        return OtlpDelivery(self._transport.in_child(), self._request_bytes, self._queue_bytes, self.provider)
 
     def _seal(self) -> None:
         """Queue the request that is being filled."""

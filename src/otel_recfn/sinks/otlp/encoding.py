@@ -38,8 +38,8 @@ from otel_recfn.sinks.spans.mapping import (
     text_value,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
-from otel_recfn.support.json_text import text_of_utf8
 from otel_recfn.support.span_ids import current_key
+from otel_recfn.support.texts import text_of_utf8
 
 Attributes = Mapping[str, AttributeValue]
 SCOPES = 16

@@ -14,7 +14,6 @@ from opentelemetry.trace import TracerProvider
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
-from otel_recfn.sinks.otlp.encoding import OtlpMapper
 from otel_recfn.sinks.otlp.official import (
     GRPC,
     HTTP,
@@ -25,9 +24,6 @@ from otel_recfn.sinks.otlp.official import (
     transport_of,
 )
 from otel_recfn.sinks.otlp.transports import GrpcTransport, Transport
-from otel_recfn.sinks.spans.delivery import Delivery, WayOut
-from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.support.safe_text import safe_text
 
 _logger = logging.getLogger(__name__)
@@ -35,42 +31,15 @@ _logger = logging.getLogger(__name__)
 _PROTOCOLS = {"otlp-grpc": GRPC, "otlp-http": HTTP}
 
 
-class OtlpWayOut:
-    """Spans in requests of their own.
-
-    Args:
-        transport: sends them.
-        request_bytes: of a request, before it is compressed.
-        queue_bytes: of all that wait.
-        provider: see WayOut.
-    """
-
-    def __init__(
-        self, transport: Transport, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
-    ) -> None:
-        self._transport, self._request_bytes, self._queue_bytes = transport, request_bytes, queue_bytes
-        self.provider = provider
-
-    def mapper(self, target: SpanTarget) -> SpanMapper:
-        """Spans in bytes."""
-        return OtlpMapper(target)
-
-    def delivery(self) -> Delivery:
-        """Through a queue of requests."""
-        return OtlpDelivery(self._transport, self._request_bytes, self._queue_bytes)
-
-    def after_fork_in_child(self) -> WayOut:
-        """Connections of its own."""
-        return OtlpWayOut(self._transport.in_child(), self._request_bytes, self._queue_bytes, self.provider)
-
-
-def way_out(exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None) -> WayOut | None:
+def otlp_delivery(
+    exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
+) -> OtlpDelivery | None:
     """For a value of the setting; None for the provider's processors, also where an exporter can't be read, which is logged.
 
     Args:
         exporter: the value.
         request_bytes, queue_bytes: those settings.
-        provider: see WayOut.
+        provider: whose spans they are where the program has no provider.
 
     Raises:
         SettingError: it can't be had as it was asked for.
@@ -78,7 +47,7 @@ def way_out(exporter: Any, request_bytes: int, queue_bytes: int, provider: Trace
     if exporter is None:
         return None
     try:
-        return OtlpWayOut(_transport(exporter), request_bytes, queue_bytes, provider)
+        return OtlpDelivery(_transport(exporter), request_bytes, queue_bytes, provider)
     except UnreadableExporterError as error:
         _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
     except ImportError as error:

@@ -25,7 +25,7 @@ from typing import Any
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn import _native
-from otel_recfn.sinks.files.text_stream import GZIP_BITS, deflate
+from otel_recfn.sinks.gzip_stream import GZIP_BITS, deflate
 from otel_recfn.sinks.otlp.requests import Request
 from otel_recfn.sinks.otlp.transports import Outcome, Transport, Verdict
 from otel_recfn.sinks.task_queue import Flush, TaskQueue

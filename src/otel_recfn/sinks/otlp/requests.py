@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_recfn.sinks.otlp.encoding import EncodedSpans, span_with
-from otel_recfn.support.process_role import LOCAL_RANK, RANK, WORLD_SIZE, number_of
+from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
 
 NUMBERS = {"recfn.rank": RANK, "recfn.local_rank": LOCAL_RANK, "recfn.world_size": WORLD_SIZE}
 """Variables by attribute."""

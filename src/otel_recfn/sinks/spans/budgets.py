@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from itertools import islice
 from math import inf, log2
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
+
+from otel_recfn.sinks.spans.surroundings import remember
 
 DURATIONS = 1023
 """So many units of a name are remembered, the last ones: their median is what is usual."""
@@ -52,10 +52,8 @@ class UsualDurations:
 
         Unusual are those that took more than twice the median and are among the longest.
         """
-        known = self._of_name.pop(name, None) or _Durations()
-        self._of_name[name] = known
-        if len(self._of_name) > MAX_NAMES:
-            del self._of_name[next(iter(self._of_name))]
+        known = self._of_name.get(name) or _Durations()
+        remember(self._of_name, name, known, MAX_NAMES)
         place, count, times = bisect_left(known.sorted, duration_ns), len(known.sorted), 0.0
         if count and count - place <= count // UNUSUAL:
             times = duration_ns / max(1, known.sorted[count // 2])
@@ -109,9 +107,6 @@ class SpanRate:
         else:
             self._ordinary = max(0.0, self._ordinary - spans)
 
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 
 FIRST_UNITS = 3
 """So many units of a name come before one can say what is usual."""
@@ -208,9 +203,9 @@ class Budgets:
             self._rate.use(counted, unusual=claim.times > 0)
         of_trace = self._used.get(end.trace_id, 0) + counted
         if of_trace:
-            _remember(self._used, end.trace_id, of_trace, MAX_TRACES)
+            remember(self._used, end.trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
-            _remember(self._left_of, unit, (claim, used), MAX_UNITS)
+            remember(self._left_of, unit, (claim, used), MAX_UNITS)
         return Grant(granted, not claim.times)
 
     def _claim(self, end: UnitEnd) -> _Claim:
@@ -245,12 +240,3 @@ def _left(claim: _Claim, used: int) -> _Claim:
 def _held_back(half: float, claim: _Claim) -> int:
     """How much is held back from an unusual unit for those that are more so; the same for each doubling of its time."""
     return int(half * max(0.0, 1 - log2(claim.times) / log2(MOST_TIMES)))
-
-
-def _remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> None:
-    """As the newest of so many."""
-    values.pop(key, None)
-    values[key] = value
-    if len(values) > most:
-        for oldest in list(islice(values, len(values) - most)):
-            del values[oldest]

@@ -1,179 +1,135 @@
-"""Finished spans to a provider's span processors, in chunks that their queues have room for, and what became of them.
+"""Finished spans to a provider's span processors, and what became of them there.
 
-    spans = exported + failed + dropped.shutdown + those that wait
+    spans = exported + failed + dropped.shutdown + those that wait in the processors' queues
 
-``failed`` are those that an exporter did not take, ``dropped.shutdown`` those that none was seen to finish with. Where an
-exporter can't be watched, what its processor was given is taken for ``exported``.
-
-Neither a span processor nor ``force_flush`` says whether an export succeeded: only the result of the exporter's ``export``
-does. So ``export`` of each exporter instance is shadowed by a function that passes everything through unchanged and counts our
-spans, which it knows by their instrumentation scope object. ``remove`` takes it away again.
+Neither a span processor nor ``force_flush`` says whether an export succeeded, and nobody is told that a provider flushes. So
+methods of theirs are shadowed until the sink ends: ``export`` of each exporter, to count what it returns for our spans, and the
+provider's own ``force_flush`` and ``shutdown``, which deliver what ended before them, as they do for live spans. An object that
+can't be given attributes stays as it is; what an exporter was given that can't be shadowed counts as exported.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.own_thread import resting
+from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, shortest_queue
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.own_thread import OwnThread
 from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+
+_logger = logging.getLogger(__name__)
+
+MAX_CHUNK = 512
+"""A ``BatchSpanProcessor``'s own thread begins to export at so many, while we make the next ones."""
+FLUSH_TIMEOUT_S = 30.0
+"""So long processors are waited for that have no room for the next spans."""
+SHUTDOWN_SECONDS = 5.0
+"""So long a ``shutdown()`` waits for what was recorded."""
+LONGEST_MILLIS = 1e12
+"""Some 30 years, which stand for whatever is longer."""
+FLUSH_MILLIS = 30_000
+"""The SDK's own default."""
 
 
-class ExportWatch:
-    """Watches exporters for spans of one scope (compared by identity)."""
+class Shadow:
+    """Stands in place of an object's method: ``instead`` is called with that method and the arguments.
 
-    def __init__(self) -> None:
-        self._watched: dict[int, _WatchedExporter] = {}
-        self._exported_before = self._finished_before = self._refused_before = 0
-        self._export_ended = threading.Event()
+    Raises:
+        AttributeError, TypeError: the object can't be given attributes.
+    """
 
-    def watch(self, exporters: Iterable[Any], scope: object) -> None:
-        """Watch exactly these exporters, for spans of ``scope``, from now on."""
-        wanted = {id(exporter): exporter for exporter in exporters}
-        if wanted.keys() == self._watched.keys() and all(one.scope is scope for one in self._watched.values()):
-            return
-        self.remove()
-        watched = [(key, _WatchedExporter(exporter, scope, self._export_ended)) for key, exporter in wanted.items()]
-        self._watched = {key: one for key, one in watched if one.install()}
+    def __init__(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+        self._owner, self._name, self._instead = owner, name, instead
+        self._own = getattr(owner, name)
+        self._before: Any = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+        """The attribute of that name that the object had itself; None for none."""
+        self._removed = False
+        setattr(owner, name, self)
 
-    @property
-    def watching(self) -> bool:
-        """Whether there is an exporter whose results are seen."""
-        return bool(self._watched)
-
-    @property
-    def exported(self) -> int:
-        """Our spans that every exporter took; with several, the one that took fewest counts."""
-        return self._exported_before + min((one.exported for one in self._watched.values()), default=0)
-
-    @property
-    def finished(self) -> int:
-        """Our spans that every exporter took or refused; with several, the one that is farthest behind counts."""
-        return self._finished_before + min((one.finished for one in self._watched.values()), default=0)
-
-    @property
-    def refused(self) -> int:
-        """Our spans that an exporter was given and did not take; with several, the one that took fewest counts."""
-        return self._refused_before + max((one.refused for one in self._watched.values()), default=0)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether an exporter's last export failed; false before the first one."""
-        return any(one.failed for one in self._watched.values())
-
-    @property
-    def exports_here(self) -> bool:
-        """Whether the calling thread is in the middle of an export."""
-        return any(threading.get_ident() in one.exporting for one in self._watched.values())
-
-    def wait(self, timeout_s: float) -> bool:
-        """Until an exporter has finished with some; False when it took longer."""
-        ended = self._export_ended.wait(timeout_s)
-        self._export_ended.clear()
-        return ended
-
-    def refuse(self) -> None:
-        """From now on exporters get the program's spans alone."""
-        for one in self._watched.values():
-            one.refuses = True
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._removed:
+            return self._own(*arguments, **keywords)
+        return self._instead(self._own, *arguments, **keywords)
 
     def remove(self) -> None:
-        """Leave every exporter as it was found."""
-        self._exported_before, self._finished_before, self._refused_before = self.exported, self.finished, self.refused
-        watched, self._watched = self._watched, {}
-        for one in watched.values():
-            one.uninstall()
-
-
-class _WatchedExporter:
-    def __init__(self, exporter: Any, scope: object, export_ended: threading.Event) -> None:
-        self.scope = scope
-        self.exported = self.finished = self.refused = 0
-        self.failed = self.refuses = False
-        self.exporting: set[int] = set()
-        """The threads that are in the middle of an export."""
-        self._exporter, self._export_ended = exporter, export_ended
-        self._lock = ForkSafeLock()
-        self._shadowed = vars(exporter).get("export") if hasattr(exporter, "__dict__") else None
-        self._counting = partial(self._export, exporter.export)
-
-    def install(self) -> bool:
-        try:
-            self._exporter.export = self._counting
-        except (AttributeError, TypeError):  # slots, or a frozen class: its results stay unknown
-            return False
-        return True
-
-    def uninstall(self) -> None:
-        self._export_ended = threading.Event()  # in a forked child another thread may have been in the middle of the other one
-        if vars(self._exporter).get("export") is not self._counting:
-            return  # someone shadowed it after us, and still calls us: we go on passing through
-        if self._shadowed is not None:
-            self._exporter.export = self._shadowed
+        """Take it away; where somebody has shadowed it since and still calls it, it passes calls on."""
+        self._removed = True
+        if vars(self._owner).get(self._name) is not self:
+            return
+        before = self._before
+        while isinstance(before, Shadow) and before._removed:
+            before = before._before
+        if before is None:
+            delattr(self._owner, self._name)
         else:
-            del self._exporter.export
+            setattr(self._owner, self._name, before)
+
+
+class _Exporter:
+    """An exporter that was found, and what it returned for our spans, which have one instrumentation scope object."""
+
+    exporting = threading.local()
+    """Its ``now`` is true in threads that are in the middle of an export."""
+
+    def __init__(self, exporter: Any, scope: object) -> None:
+        self.exporter, self.scope = exporter, scope
+        self.exported = self.failed = 0
+        self.has_failed = self.refuses = False
+        self._lock = ForkSafeLock()
+        self.shadow: Shadow | None = None
+        with suppress(AttributeError, TypeError):  # slots, or a frozen class
+            self.shadow = Shadow(exporter, "export", self._export)
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
         theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
-        ours = given = len(spans) - len(theirs)
-        if self.refuses and ours:
-            spans, given = theirs, 0
-            if not spans:
-                return SpanExportResult.FAILURE
+        ours = len(spans) - len(theirs)
+        if ours and self.refuses:
+            return export(theirs, *args, **kwargs) if theirs else SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
-        answered, thread = False, threading.get_ident()
-        self.exporting.add(thread)
+        self.exporting.now = True
         try:
             result = export(spans, *args, **kwargs)
-            answered = True
-        except (Exception, SystemExit):
-            answered = True
-            raise
         finally:
-            self.exporting.discard(thread)
+            self.exporting.now = False
             with self._lock:
-                self.failed = result is SpanExportResult.FAILURE
-                self.finished += ours
-                self.exported += 0 if self.failed else given
-                self.refused += given if self.failed and answered else 0
-            self._export_ended.set()
+                self.has_failed = result is SpanExportResult.FAILURE
+                self.failed += ours if self.has_failed else 0
+                self.exported += 0 if self.has_failed else ours
         return result
 
 
-FLUSH_TIMEOUT_S = 30.0
-OWN_PACE_SECONDS = 10.0
-"""So long a processor's own thread may take to begin an export, of which the official one takes 5, and to finish it."""
-_logger = logging.getLogger(__name__)
+def is_exporting() -> bool:
+    """Whether the calling thread is in the middle of an export, which nobody may wait for there."""
+    return getattr(_Exporter.exporting, "now", False)
 
 
 class Delivery(Protocol):
-    """Hands spans on. Used by the sender's thread, but for ``remove``, ``counters`` and the properties."""
+    """A way for spans to leave. Used by the sender's thread, but for ``remove``, ``counters`` and ``has_failed``."""
 
-    @property
-    def chunk_size(self) -> int:
-        """How many spans are handed on at once."""
+    provider: TracerProvider | None
+    """Whose spans they are where the program has no provider; None: then there are none."""
+    chunk_size: int
+    """How many spans are handed on at once."""
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """What makes spans of ranges."""
 
     def use(self, target: SpanTarget) -> None:
         """Spans are of this target from now on."""
 
-    def make_room(self, spans: int) -> None:
-        """Wait until there is room for so many; an exporter that hangs is waited for here."""
-
     def send(self, spans: Sequence[Any]) -> None:
-        """Hand on spans, as the mapper made them."""
-
-    def idle(self) -> None:
-        """Nothing has come for a while."""
+        """Hand on a chunk, as the mapper made it, when there is room; an empty one now and then while nothing comes."""
 
     def flush(self, timeout_s: float) -> bool:
         """Export what was handed on; False where the time wasn't enough."""
@@ -182,73 +138,59 @@ class Delivery(Protocol):
     def has_failed(self) -> bool:
         """Whether the last of what was sent was not taken."""
 
-    @property
-    def lost(self) -> int:
-        """Spans that certainly nobody took."""
-
-    @property
-    def exports_here(self) -> bool:
-        """Whether the calling thread is in the middle of an export, which nobody may wait for there."""
-
     def remove(self, process_ends: bool) -> None:
         """Leave everything as it was found. Where the process ends, nothing more of ours is exported."""
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans."""
 
-
-class _Settled(NamedTuple):
-    """When it was waited for exporters last: after a flush, or one that brought nothing."""
-
-    spans: int
-    """That had been handed on. Exporters may never finish with some, as those of a processor that was shut down."""
-    finished: int
+    def after_fork_in_child(self) -> Delivery:
+        """The one of a forked child."""
 
 
 class SpanDelivery:
-    """To the processors of one target at a time, whose own threads export."""
+    """To the processors of one target at a time, in chunks that their queues have room for."""
+
+    provider: TracerProvider | None = None
 
     def __init__(self) -> None:
-        self._target: SpanTarget | None = None
-        self._watch = ExportWatch()
+        self._used: list[Any] = []
+        """The target, its processors and their exporters, as they were last."""
+        self._exporters: list[_Exporter] = []
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
-        self._spans = self._unwatched = 0
-        """What was handed on; of these, those whose exporters can't be watched."""
-        self._settled = _Settled(0, 0)
+        self._exported_before = self._failed_before = 0
+        """Of exporters that aren't used any more."""
+        self._spans = self._unwatched = self._since_flush = 0
+        """What came; of that, what was handed on where no exporter can be shadowed; what was handed on since the last flush."""
         self._room = self.chunk_size = 1
-        self._logged = False
+        self._ended = self._logged = False
+
+    def mapper(self, target: SpanTarget) -> SpanMapper:
+        """Spans of the SDK."""
+        return SpanMapper(target)
 
     def use(self, target: SpanTarget) -> None:
-        """See Delivery."""
-        self._target = target
-        self._watch.watch(target.exporters(), target.scope)
-        self._receivers = target.receivers()
-        self.chunk_size = target.chunk_size()
-        self._room = max(target.room_beside(), self.chunk_size)
-
-    def make_room(self, spans: int) -> None:
-        """Wait for the processors' own threads; where these don't export, have them flush."""
-        while self._waiting() and self._waiting() + spans > self._room:
-            if not self._exports_beside() or not self._exported_some():
-                finished = self._watch.finished
-                self.flush(FLUSH_TIMEOUT_S)
-                if self._watch.finished == finished:
-                    self._settle()
-
-    def _exports_beside(self) -> bool:
-        """Whether the processors have threads that export before there is no room, as far as is known."""
-        has_left_some = self._settled.spans > self._settled.finished
-        is_stuck = has_left_some and self._watch.finished == self._settled.finished
-        return self._watch.watching and self._room > self.chunk_size and not is_stuck
-
-    def _settle(self) -> None:
-        """Wait no more for what was handed on so far."""
-        self._settled = _Settled(self._spans, self._watch.finished)
+        """Find the processors, and their exporters: any may have been added or replaced since the last time."""
+        processors = target.processors()
+        exporters = exporters_of(processors)
+        if self._used == [target, *processors, *exporters]:
+            return
+        self._unwatch()
+        self._used = [target, *processors, *exporters]
+        self._exporters = [one for one in (_Exporter(each, target.scope) for each in exporters) if one.shadow is not None]
+        self._receivers, queue = target.receivers(), shortest_queue(processors)
+        self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
-        """See Delivery."""
+        """Hand a chunk on; before one that the queues may have no room for, have the processors flush."""
         self._spans += len(spans)
-        self._unwatched += 0 if self._watch.watching else len(spans)
+        if self._since_flush and self._since_flush + len(spans) > self._room:
+            self.flush(FLUSH_TIMEOUT_S)
+            self._since_flush = 0
+        if self._ended:
+            return
+        self._since_flush += len(spans)
+        self._unwatched += 0 if self._exporters else len(spans)
         for span in spans:
             for receive in self._receivers:
                 try:
@@ -256,98 +198,113 @@ class SpanDelivery:
                 except (Exception, SystemExit) as error:
                     self._tell_raised(error)
 
-    def _exported_some(self) -> bool:
-        with resting():
-            return self._watch.wait(OWN_PACE_SECONDS)
-
-    def _waiting(self) -> int:
-        """Spans that processors may still have in their queues."""
-        return max(0, self._spans - self._settled.spans - (self._watch.finished - self._settled.finished))
-
     def _tell_raised(self, error: BaseException) -> None:
         if not self._logged:
             self._logged = True
-            text = "otel-recfn: a span processor raised in on_end; its spans count as failed"
-            _logger.error(text, exc_info=safe_exception(error))
-
-    def idle(self) -> None:
-        """The processors have threads of their own."""
+            _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
 
     def flush(self, timeout_s: float) -> bool:
-        """See Delivery."""
-        if self._target is None:
+        """Have the processors export."""
+        if not self._used:
             return True
-        flushed = self._target.force_flush(timeout_s)
-        if flushed:
-            self._settle()
-        return flushed
+        self._since_flush = 0
+        target: SpanTarget = self._used[0]
+        return target.force_flush(timeout_s)
 
     @property
     def has_failed(self) -> bool:
-        """See Delivery."""
-        return self._watch.has_failed
-
-    @property
-    def lost(self) -> int:
-        """See Delivery."""
-        return self._watch.finished - self._watch.exported
-
-    @property
-    def exports_here(self) -> bool:
-        """See Delivery."""
-        return self._watch.exports_here
+        """Whether an exporter's last export failed; false before the first one."""
+        return any(one.has_failed for one in self._exporters)
 
     def remove(self, process_ends: bool) -> None:
-        """See Delivery.
+        """Leave every exporter as it was found.
 
         A provider goes on with what waits in its processors' queues, ten seconds for each batch where the backend is down. So
-        exporters that are behind get none of our spans any more when the process ends.
+        exporters get none of our spans any more where the process ends.
         """
-        if process_ends and self._waiting():
-            self._watch.refuse()
-            self._settle()
-        else:
-            self._watch.remove()
+        self._ended = True
+        for one in self._exporters:
+            one.refuses = process_ends
+        if not process_ends:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        self._exported_before, self._failed_before = self._exported(), self._failed()
+        exporters, self._exporters, self._used = self._exporters, [], []
+        for one in exporters:
+            if one.shadow is not None:
+                one.shadow.remove()
+
+    def _exported(self) -> int:
+        """Spans that every exporter took: of several, the one that took fewest counts."""
+        return self._exported_before + min([one.exported for one in self._exporters], default=0)
+
+    def _failed(self) -> int:
+        return self._failed_before + max([one.failed for one in self._exporters], default=0)
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the spans; the module's docstring says how the counts add up."""
-        watched = self._spans - self._unwatched
-        exported, finished = min(self._watch.exported, watched), min(self._watch.finished, watched)
-        lost = max(0, finished - exported, watched - exported - self._waiting())
-        failed = min(self._watch.refused, lost)
-        return {"exported": exported + self._unwatched, "failed": failed, "dropped.shutdown": lost - failed}
+        """What became of the spans; after the end all have come to something."""
+        exported = min(self._exported(), self._spans - self._unwatched)
+        failed = min(self._failed(), self._spans - self._unwatched - exported)
+        exported += self._unwatched
+        left = self._spans - exported - failed if self._ended else 0
+        return {"exported": exported, "failed": failed, "dropped.shutdown": left}
 
-
-class WayOut(Protocol):
-    """One of the ways."""
-
-    @property
-    def provider(self) -> TracerProvider | None:
-        """Whose spans they are where the program has no provider; None: then there are none."""
-
-    def mapper(self, target: SpanTarget) -> SpanMapper:
-        """What makes spans of ranges."""
-
-    def delivery(self) -> Delivery:
-        """What hands them on."""
-
-    def after_fork_in_child(self) -> WayOut:
-        """The same in a forked child."""
-
-
-class ThroughProcessors:
-    """To the provider's span processors."""
-
-    provider: TracerProvider | None = None
-
-    def mapper(self, target: SpanTarget) -> SpanMapper:
-        """Spans of the SDK."""
-        return SpanMapper(target)
-
-    def delivery(self) -> Delivery:
-        """In chunks that they have room for."""
+    def after_fork_in_child(self) -> SpanDelivery:
+        """A new one; the inherited exporters are left as they were found."""
+        self._unwatch()
         return SpanDelivery()
 
-    def after_fork_in_child(self) -> WayOut:
-        """The same."""
-        return self
+
+class ProviderCalls:
+    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread.
+
+    Args:
+        flush: delivers what was recorded, in so many seconds; False where they were not enough.
+    """
+
+    def __init__(self, flush: Callable[[float], bool]) -> None:
+        self._flush = flush
+        self._lock = ForkSafeLock()
+        self._provider: Any = None
+        self._shadows: list[Shadow] = []
+
+    def watch(self, provider: Any) -> None:
+        """Shadow the methods of this provider alone, from now on."""
+        with self._lock:
+            if provider is self._provider:
+                return
+            self.remove()
+            self._provider = provider
+            with suppress(AttributeError, TypeError):  # one with slots, say
+                self._shadows.append(Shadow(provider, "force_flush", self._force_flush))
+                self._shadows.append(Shadow(provider, "shutdown", self._shutdown))
+
+    def remove(self) -> None:
+        """Leave the provider as it was found."""
+        with self._lock:
+            for shadow in self._shadows:
+                shadow.remove()
+            self._provider, self._shadows = None, []
+
+    def _force_flush(self, own: Callable[..., Any], timeout_millis: float = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
+        """False where the time, which both have together, was not enough for ours."""
+        began = time.monotonic()
+        flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000))
+        took = int(1000 * (time.monotonic() - began))
+        answer = own(max(0, timeout_millis - took), *rest, **more)
+        return answer if flushed else False
+
+    def _shutdown(self, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        self._flushed(SHUTDOWN_SECONDS)
+        return own(*arguments, **keywords)
+
+    def _flushed(self, timeout_s: float) -> bool:
+        if isinstance(threading.current_thread(), OwnThread):  # the sender's, which others would wait for
+            return True
+        try:
+            return self._flush(timeout_s)
+        except Exception as error:  # this is the program's call
+            if raised_by_signal_handler(error):
+                raise
+            return False

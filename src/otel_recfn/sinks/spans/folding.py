@@ -1,6 +1,6 @@
 """From batches to decided units: every range comes to its unit, and a unit goes out when nothing more can come to it.
 
-batch ──► Stage.add: planned, linked, folded ──► OpenUnits: what is known of each
+batch ──► Stage.add: planned, linked, folded ──► OpenUnit: what is known of each
 units that have ended ──► Budgets: how many spans each may have ──► Stage.decide ──► DecidedUnits (sender.py)
 
 A unit is decided when nothing more can come: the program's span has ended before the last drain began, and no outermost range
@@ -11,26 +11,41 @@ one, or one of the process that this one was forked from) a unit is decided when
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import Link, SpanContext
 
-from otel_recfn.batches.stage import MOST_WAITING, Added, Decided, Stage, UnitInBatch, UnitToDecide
+from otel_recfn.batches.number_sets import is_in
+from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
+from otel_recfn.batches.stage import MOST_WAITING, Added, Stage, UnitInBatch, UnitToDecide
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd
-from otel_recfn.sinks.spans.mapping import Summaries, ToldOfKept, sums_of
-from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, KeptSpans, Piece, RootSpans, SummarySpans, roots_alone
+from otel_recfn.model.events import EventKind
+from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
+from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
+from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
 
 NEVER = (1 << 63) - 1
 MOST_ROWS_UNSEEN = 2000
 """Of a unit below a span whose end can't be seen."""
+MAX_UNITS = 4096
+MAX_KEPT = 1 << 18
+"""Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
+MAX_ROWS_OF_A_UNIT = 100_000
+"""A unit that stays open is decided in parts of so many rows."""
+ROWS_AT_ONCE = 1 << 15
+"""Where each range is a span: so many wait as one unit."""
+OPEN_FOR_LONG = "open for long"
+MOST_OPEN = 1000
+"""Spans of a trace of open ranges."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,6 +55,8 @@ class OpenUnit:
     above: SpanContext
     key: tuple[int, int]
     """Trace id and span id of the span above."""
+    touched: int
+    """The number of the last batch that had rows of it."""
     first_ns: int = NEVER
     last_ns: int = 0
     failed: bool = False
@@ -48,130 +65,17 @@ class OpenUnit:
     """That came since its last part."""
     open: int = 0
     """How many announced outermost ranges haven't ended."""
-    touched: int = 0
-    """The number of the last batch that had rows of it."""
     ended_ns: int = NEVER
     """When the program's span had certainly ended: a program may give it an end that is still to come."""
     end: SpanEnd | None = None
     """How the program's span ended, once it was seen to have."""
+    trace: StepTrace | None = None
+    """Where it is one of ours, and complete."""
 
-
-class OpenUnits:
-    """Of one sink.
-
-    Args:
-        spans: the program's.
-    """
-
-    def __init__(self, spans: ProgramSpans) -> None:
-        self._spans = spans
-        self._units: dict[tuple[int, int], OpenUnit] = {}
-        self._batches = 0
-
-    def __len__(self) -> int:
-        return len(self._units)
-
-    def rest(self) -> None:
-        """No batch came for a while."""
-        self._batches += 1
-
-    def note(self, units: Iterable[UnitInBatch]) -> list[OpenUnit]:
-        """A batch came: note what it tells of its units, which are returned."""
-        self._batches += 1
-        touched = []
-        for told in units:
-            key = (told.above.trace_id, told.above.span_id)
-            unit = self._units.get(key)
-            if unit is None:
-                unit = self._units[key] = OpenUnit(told.above, key, touched=self._batches)
-            unit.open += told.begun
-            touched.append(unit)
-            if not told.rows:
-                continue
-            unit.touched = self._batches
-            unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
-            unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
-            unit.failed = unit.failed or told.failed > 0
-        return touched
-
-    def of_trace(self, trace: StepTrace) -> OpenUnit | None:
-        """The unit of a trace of ours, if ranges came to it."""
-        context = trace.context
-        return self._units.get((context.trace_id, context.span_id)) if context is not None else None
-
-    def ended(self, drained_ns: int, roots: Collection[int]) -> list[OpenUnit]:
-        """The units to which nothing more can come.
-
-        Args:
-            drained_ns: when the last drain began.
-            roots: span ids of our roots whose traces aren't complete.
-        """
-        found = []
-        for unit in [one for one in self._units.values() if not one.open]:
-            span = self._end(unit)
-            if span is not None:
-                unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if span.end_ns is None else span.end_ns)
-                has_ended = unit.ended_ns < drained_ns
-            else:
-                is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
-                has_ended = is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
-            if has_ended:
-                found.append(unit)
-        return found
-
-    def oldest(self, most: int) -> list[OpenUnit]:
-        """Those that rows came to longest ago, if there are more than ``most``."""
-        surplus = len(self._units) - most
-        return sorted(self._units.values(), key=attrgetter("touched"))[:surplus] if surplus > 0 else []
-
-    def all(self) -> list[OpenUnit]:
-        """Every unit."""
-        return list(self._units.values())
-
-    def forget(self, units: Iterable[OpenUnit], *, goes_on: bool) -> None:
-        """They are decided, or the rows that came until now."""
-        for unit in units:
-            unit.rows = 0
-            if not goes_on:
-                self._units.pop(unit.key, None)
-                self._spans.forget(*unit.key)
-
-    def end_of(self, unit: OpenUnit, trace: StepTrace | None, goes_on: bool) -> UnitEnd:
-        """What is known of a unit at its end."""
-        of_span, ranges = unit.key, unit.rows
-        if trace is not None:
-            duration = None if goes_on else trace.end_ns - trace.start_ns
-            return UnitEnd(*of_span, trace.name, duration, unit.failed, unit.last_ns, ranges, trace.aside)
-        span = self._end(unit)
-        if span is None:
-            duration = None if goes_on else max(0, unit.last_ns - unit.first_ns)
-            return UnitEnd(*of_span, "", duration, unit.failed, unit.last_ns, ranges)
-        start_ns, end_ns = self.extent_of(unit)
-        ended_ns = max(unit.last_ns, min(end_ns, unit.ended_ns))
-        return UnitEnd(*of_span, span.name, end_ns - start_ns, unit.failed or span.failed, ended_ns, ranges)
-
-    def extent_of(self, unit: OpenUnit) -> tuple[int, int]:
-        """From when to when the unit goes, in Unix nanoseconds."""
-        span = self._end(unit)
-        start_ns = span.start_ns if span is not None else None
-        end_ns = span.end_ns if span is not None else None
-        return unit.first_ns if start_ns is None else start_ns, unit.last_ns if end_ns is None else end_ns
-
-    def _end(self, unit: OpenUnit) -> SpanEnd | None:
-        if unit.end is None:
-            unit.end = self._spans.end_of(*unit.key)
-        return unit.end
-
-
-MAX_UNITS = 4096
-MAX_KEPT = 1 << 18
-"""Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
-MAX_ROWS_OF_A_UNIT = 100_000
-"""A unit that stays open is decided in parts of so many rows."""
-
-
-ROWS_AT_ONCE = 1 << 15
-"""Where each range is a span: so many wait as one unit."""
+    def extent(self) -> tuple[int, int]:
+        """From when to when it goes, in Unix nanoseconds."""
+        start_ns, end_ns = (self.end.start_ns, self.end.end_ns) if self.end is not None else (None, None)
+        return self.first_ns if start_ns is None else start_ns, self.last_ns if end_ns is None else end_ns
 
 
 class _Granted(NamedTuple):
@@ -184,17 +88,18 @@ class Folding:
     """Of one sink.
 
     Args:
-        budgets: how many spans units may have.
         most: spans of a unit.
-        units: the open ones.
+        volume: how many spans units may have.
+        spans: the program's.
         traces: of our own.
     """
 
-    def __init__(self, budgets: Budgets, most: int, units: OpenUnits, traces: StepTraces) -> None:
-        self._budgets, self._units, self._traces = budgets, units, traces
+    def __init__(self, most: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
+        self._budgets, self._spans, self._traces = Budgets(most, volume), spans, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
         self._stage = Stage(most, self._most_held - most)
-        self._drained_ns = 0
+        self._units: dict[tuple[int, int], OpenUnit] = {}
+        self._batches = self._drained_ns = 0
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """Add a batch's ranges to their units. Those that are full are decided in part, and go on.
@@ -205,85 +110,123 @@ class Folding:
         """
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         added = self._stage.add(batch, roots)
-        touched = self._units.note(added.units)
+        self._batches += 1
+        touched = [self._note(told) for told in added.units]
         if self._stage.has_many_names:
-            decided = self._decide(self._units.all(), {}, goes_on=True)
+            decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
             return added, decided
-        return added, self._decide([unit for unit in touched if unit.rows >= MAX_ROWS_OF_A_UNIT], {}, goes_on=True)
+        return added, self._decide([unit for unit in touched if unit.rows >= MAX_ROWS_OF_A_UNIT], goes_on=True)
 
-    def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
+    def due(
+        self, finished: Sequence[StepTrace], drained_ns: int = 0, *, rests: bool = False, ends: bool = False
+    ) -> list[DecidedUnits]:
         """All units to which nothing more can come.
 
         Args:
             finished: traces of ours that are complete; what was folded directly into one is noted there.
             drained_ns: what had ended by then has come.
             rests: no batch came for a while.
+            ends: nothing comes any more, to any unit.
         """
         self._drained_ns = max(self._drained_ns, drained_ns)
-        if rests:
-            self._units.rest()
-        traces = self._traces_of_units(finished)
-        units = [*traces, *self._units.ended(self._drained_ns, self._traces.open_spans())]
-        units += self._surplus(set(units))
-        return self._decide(list(dict.fromkeys(units)), traces, goes_on=False) + roots_alone(finished, traces.values())
+        self._batches += rests
+        units, alone = dict[OpenUnit, None](), []
+        for trace in finished:
+            unit = self._units.get((trace.context.trace_id, trace.context.span_id)) if trace.context is not None else None
+            if unit is None:
+                alone.append(trace)
+            else:
+                unit.trace, units[unit] = trace, None
+        roots = self._traces.open_spans()
+        units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit, roots)])
+        units |= dict.fromkeys(self._surplus(units))
+        return self._decide(list(units), goes_on=False) + roots_alone(alone)
 
-    def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
-        """All units, and the roots of these traces."""
-        traces = self._traces_of_units(finished)
-        return self._decide(self._units.all(), traces, goes_on=False) + roots_alone(finished, traces.values())
+    def _note(self, told: UnitInBatch) -> OpenUnit:
+        """What a batch tells of a unit."""
+        key = (told.above.trace_id, told.above.span_id)
+        unit = self._units.get(key)
+        if unit is None:
+            unit = self._units[key] = OpenUnit(told.above, key, self._batches)
+        unit.open += told.begun
+        if told.rows:
+            unit.touched = self._batches
+            unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
+            unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
+            unit.failed = unit.failed or told.failed > 0
+        return unit
 
-    def _traces_of_units(self, finished: Iterable[StepTrace]) -> dict[OpenUnit, StepTrace]:
-        found = [(self._units.of_trace(trace), trace) for trace in finished]
-        return {unit: trace for unit, trace in found if unit is not None}
+    def _has_ended(self, unit: OpenUnit, roots: Set[int]) -> bool:
+        """Whether nothing more can come to it; ``roots`` are the span ids of our roots whose traces aren't complete."""
+        if unit.open:
+            return False
+        if unit.end is None:
+            unit.end = self._spans.end_of(*unit.key)
+        if unit.end is not None:
+            unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if unit.end.end_ns is None else unit.end.end_ns)
+            return unit.ended_ns < self._drained_ns
+        is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
+        return is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
 
-    def _surplus(self, ended: Set[OpenUnit]) -> list[OpenUnit]:
+    def _surplus(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
         """Units that rows came to longest ago, where there are too many, or too many rows may be kept of them all."""
+        if self._stage.waiting <= MAX_KEPT and len(self._units) <= MAX_UNITS:
+            return []
+        units = sorted(self._units.values(), key=attrgetter("touched"))
         if self._stage.waiting <= MAX_KEPT:
-            return self._units.oldest(MAX_UNITS)
-        units = [unit for unit in self._units.oldest(0) if unit not in ended]
+            return units[: len(units) - MAX_UNITS]
+        units = [unit for unit in units if unit not in ended]
         kept = [min(unit.rows, self._most_held) for unit in units]
         of_newer = [*accumulate(reversed(kept))][::-1]
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
 
-    def _decide(self, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace], *, goes_on: bool) -> list[DecidedUnits]:
+    def _decide(self, units: Sequence[OpenUnit], *, goes_on: bool) -> list[DecidedUnits]:
         """In the order in which they ended, ordinary ones apart."""
-        ends = [(unit, self._units.end_of(unit, traces.get(unit), goes_on)) for unit in units]
-        ended = sorted(ends, key=lambda one: one[1].end_ns)
+        ended = sorted([(unit, self._end_of(unit, goes_on)) for unit in units], key=lambda one: one[1].end_ns)
         granted = [_Granted(unit, end, self._budgets.grant(end)) for unit, end in ended]
-        parts = [list(part) for _, part in groupby(granted, attrgetter("grant.is_ordinary"))]
-        decided = [self._decided(part, traces, goes_on) for part in parts]
-        self._units.forget(units, goes_on=goes_on)
+        decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, attrgetter("grant.is_ordinary"))]
+        for unit in units:
+            unit.rows = 0
+            if not goes_on:
+                del self._units[unit.key]
+                self._spans.forget(*unit.key)
         return decided
 
-    def _decided(self, part: Sequence[_Granted], traces: Mapping[OpenUnit, StepTrace], goes_on: bool) -> DecidedUnits:
-        units, ranges = [one.unit for one in part], sum(one.end.ranges for one in part)
-        wanted = [
-            UnitToDecide(one.unit.above, one.grant.spans, *self._units.extent_of(one.unit), goes_on, one.unit in traces)
-            for one in part
-        ]
-        done = self._stage.decide(wanted, ranges)
-        if traces:
-            self._tell_traces(done, units, traces)
-        roots = [traces[unit] for unit in units if unit in traces]
-        pieces: list[Piece] = [KeptSpans(done.plan, ToldOfKept(done) if len(done.sums) else None, done.folded)]
-        if len(done.summaries):
-            summaries, first = Summaries(done), int((done.summaries["sums"] >= 0).sum())
-            pieces = [SummarySpans(summaries, 0, first), *pieces, SummarySpans(summaries, first, len(done.summaries))]
-        if roots:
-            pieces.insert(0, RootSpans(roots))
-        beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
-        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside)
-        return DecidedUnits(pieces, ranges, nbytes + len(roots) * ROOT_BYTES, part[0].grant.is_ordinary)
+    def _end_of(self, unit: OpenUnit, goes_on: bool) -> UnitEnd:
+        """What is known of a unit at its end."""
+        name, failed, last_ns, aside = "", unit.failed, unit.last_ns, False
+        start_ns, end_ns = min(unit.first_ns, unit.last_ns), unit.last_ns
+        span = unit.end = unit.end or self._spans.end_of(*unit.key)
+        if unit.trace is not None:
+            name, aside, start_ns, end_ns = unit.trace.name, unit.trace.aside, unit.trace.start_ns, unit.trace.end_ns
+        elif span is not None:
+            name, failed, goes_on = span.name, failed or span.failed, False
+            start_ns, end_ns = unit.extent()
+            last_ns = max(last_ns, min(end_ns, unit.ended_ns))
+        return UnitEnd(*unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
 
-    def _tell_traces(self, done: Decided, units: Sequence[OpenUnit], traces: Mapping[OpenUnit, StepTrace]) -> None:
-        """Note what was folded directly into traces of ours, whose roots tell it."""
-        places = np.flatnonzero(done.sums["holder"] < 0)
-        columns = (done.sums["unit"][places].tolist(), done.sums["ranges"][places].tolist())
-        for attributes, unit, ranges in zip(sums_of(done, places), *columns, strict=True):
-            trace = traces.get(units[unit])
+    def _decided(self, part: Sequence[_Granted], goes_on: bool) -> DecidedUnits:
+        ranges = sum(one.end.ranges for one in part)
+        done = self._stage.decide(
+            [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, _, grant in part],
+            ranges,
+        )
+        traces = [one.unit.trace for one in part]
+        places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
+        for place in places:  # what was folded directly into traces of ours, whose roots tell it
+            trace = traces[done.sums["unit"][place]]
             if trace is not None:
-                trace.folded, trace.folded_ranges = attributes, ranges
+                (trace.folded,), trace.folded_ranges = sums_of(done, np.array([place])), int(done.sums["ranges"][place])
+        roots = [trace for trace in traces if trace is not None]
+        beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
+        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside) + len(roots) * ROOT_BYTES
+        return DecidedUnits(done.plan, done, roots, ranges, part[0].grant.is_ordinary, nbytes=nbytes)
+
+
+def roots_alone(traces: Sequence[StepTrace]) -> list[DecidedUnits]:
+    """The roots of traces of ours to which no unit came, or which isn't sent with them."""
+    return [DecidedUnits(roots=traces, nbytes=len(traces) * ROOT_BYTES)] if traces else []
 
 
 class EveryRange:
@@ -302,7 +245,7 @@ class EveryRange:
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
         parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
         nbytes = plan.nbytes(self._new_texts(batch.names))
-        return added, [DecidedUnits([KeptSpans(one)], len(one.row), nbytes * len(one.row) // added.planned) for one in parts]
+        return added, [DecidedUnits(one, ranges=len(one.row), nbytes=nbytes * len(one.row) // added.planned) for one in parts]
 
     def _new_texts(self, names: Sequence[str]) -> Sequence[str]:
         """The names that no batch had before."""
@@ -310,11 +253,81 @@ class EveryRange:
         self._names, self._named = names, len(names)
         return names[known : self._named]
 
-    def due(self, finished: Sequence[StepTrace], drained_ns: int, rests: bool) -> list[DecidedUnits]:
-        """The roots of traces that are complete."""
-        del drained_ns, rests  # nothing waits for them
-        return roots_alone(finished, ())
+    def due(
+        self, finished: Sequence[StepTrace], drained_ns: int = 0, *, rests: bool = False, ends: bool = False
+    ) -> list[DecidedUnits]:
+        """The roots of traces that are complete: nothing else waits."""
+        return roots_alone(finished)
 
-    def all(self, finished: Sequence[StepTrace]) -> list[DecidedUnits]:
-        """The same: nothing else is left."""
-        return roots_alone(finished, ())
+
+class OpenTraces:
+    """Ranges that are open for long, as traces of their own: one for each outermost range in which something hangs.
+
+        open for long      a root of ours, linked to the span that the ranges lie in
+        └─ epoch           a span with ``recfn.partial``
+           └─ aten::mm     another one
+
+    They can't be sent in the trace that they belong to: the span around them hasn't ended, and may never come, and they come
+    there themselves, under the same ids, when they end.
+
+    Args:
+        traces: of our own.
+        hook: the program's, which is asked apart from the spans of ranges that have ended; None where it has none.
+        most: spans of ranges in a trace.
+    """
+
+    def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
+        self._traces, self._hook, self._most = traces, hook, MOST_OPEN if most is None else most
+        self._told: Ids = np.zeros(0, np.uint64)
+        """The event ids of ranges that are open and were told."""
+
+    def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
+        """A trace of each tree of open ranges that has some which weren't told, with what they lie in.
+
+        Args:
+            batch: all ranges that are open for long, as partial rows.
+            target: where spans go now.
+        """
+        self._told = self._told[is_in(self._told, batch.event_id)]
+        fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
+        untold = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._told)
+        rows = np.flatnonzero(untold)
+        trees: dict[int, list[int]] = {}
+        for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
+            trees.setdefault(int(batch.root[row]), []).append(row)
+        found = [self._trace(batch, root, rows, target) for root, rows in trees.items()]
+        return [units for units in found if units is not None]
+
+    def _trace(self, batch: Batch, root: int, untold: list[int], target: SpanTarget) -> DecidedUnits | None:
+        """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
+        if not self._traces.limiter.admit(int(batch.end_ns.max())):
+            return None
+        context, trace = batch.contexts[int(batch.context[untold[0]])], self._traces.find(root)
+        above = span_context(context) if fate_of(context) == Fate.IN_SPAN else trace.context if trace is not None else None
+        start = target.start_root(OPEN_FOR_LONG, {"recfn.root": True}, links=[Link(above)] if above is not None else [])
+        self._told = np.concatenate([self._told, batch.event_id[untold]])
+        if start is None:
+            return None
+        rows = np.array(self._with_ancestors(batch, untold), np.int64)
+        thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
+        told = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
+        left_out = len(set(untold).difference(rows.tolist()))
+        told.folded = {FOLDED_COUNT: left_out} if left_out else None
+        parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
+        inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
+        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context])
+        mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
+        return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
+
+    def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
+        """The rows and the open ranges around them, parents first; as many as fit."""
+        place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
+        kept: dict[int, None] = {}
+        for row in untold:
+            line: list[int] = []
+            at: int | None = row
+            while at is not None and at not in kept:
+                line.append(at)
+                at = place.get(parents[at])
+            kept.update(dict.fromkeys(line[::-1][: self._most - len(kept)]))
+        return list(kept)

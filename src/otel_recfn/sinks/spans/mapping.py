@@ -14,8 +14,8 @@ once, of columns: taking numbers out of columns one by one takes longer than all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,9 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, Column
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.code_text import called_code
-from otel_recfn.support.json_text import text_of_utf8
-
-FOLDED_COUNT = "recfn.folded.count"
-"""The attribute of a span that tells how many ranges were folded into it."""
+from otel_recfn.support.texts import called_code, text_of_utf8
 
 Attributes = dict[str, AttributeValue]
 
@@ -65,26 +62,17 @@ def _top(decided: Decided, places: Places) -> list[str]:
     return [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
 
 
-class ToldOfKept:
-    """Attributes of kept ranges, made when they are asked for.
+def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
+    """The attributes of some kept ranges, by row, where ranges were folded into them."""
+    holder = decided.sums["holder"]
+    places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
+    return dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True))
 
-    Args:
-        decided: what was decided.
-    """
 
-    def __init__(self, decided: Decided) -> None:
-        self._decided = decided
-        holder = decided.sums["holder"]
-        in_kept = np.flatnonzero(holder >= 0)
-        self._place = np.full(len(decided.folded), -1, np.int64)
-        """Of the sums of each, -1 where it has none."""
-        self._place[holder[in_kept]] = in_kept
-
-    def of(self, kept: Places) -> dict[int, Attributes]:
-        """Those of some of them, where they have some."""
-        places = self._place[kept]
-        having = places >= 0
-        return dict(zip(kept[having].tolist(), sums_of(self._decided, places[having]), strict=True))
+def folded_in_summaries(decided: Decided, which: slice) -> int:
+    """How many ranges only these summaries tell of."""
+    sums = decided.summaries["sums"][which]
+    return int(decided.sums["ranges"][sums[sums >= 0]].sum())
 
 
 SUFFIX = " (folded)"
@@ -94,91 +82,39 @@ _BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
 """Of durations by how many binary digits they have."""
 
 
-class Summary(NamedTuple):
-    """A span for the ranges of a path."""
-
-    name: str
-    span_id: int
-    parent_id: int
-    above: SpanContext
-    """The span that the unit is below; its trace is this span's."""
-    start_ns: int
-    end_ns: int
-    attributes: Attributes
-
-
-class Summaries:
-    """Those of units that were decided together. They are made when they are asked for.
-
-    Args:
-        decided: what became of their ranges.
-    """
-
-    def __init__(self, decided: Decided) -> None:
-        self._decided = decided
-
-    def folded(self, which: slice) -> int:
-        """How many ranges only these spans tell of."""
-        sums = self._decided.summaries["sums"][which]
-        return int(self._decided.sums["ranges"][sums[sums >= 0]].sum())
-
-    def make(self, which: slice) -> list[Summary]:
-        """Some of them."""
-        decided, rows = self._decided, self._decided.summaries[which]
-        attributes = [_attributes(row) for row in rows[_ATTRIBUTES].tolist()]
-        self._add_histograms(attributes, which)
-        self._add_sums(attributes, rows["sums"])
-        columns = ("name", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns")
-        return [
-            Summary(self._name(name, count), span_id, parent_id, decided.plan.spans_above[unit], start_ns, end_ns, said)
-            for (name, count, span_id, parent_id, unit, start_ns, end_ns), said in zip(
-                rows[[*columns]].tolist(), attributes, strict=True
-            )
-        ]
-
-    def _add_histograms(self, attributes: Sequence[Attributes], which: slice) -> None:
-        """Of the durations of each path that has many ranges."""
-        decided, rows = self._decided, self._decided.summaries[which]
-        many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
-        begins = begins_of(decided.summaries["counts_end"], many + (which.start or 0))
-        columns = (many, rows["digits"][many], begins, rows["counts_end"][many])
-        for place, lowest, first, last in zip(*[column.tolist() for column in columns], strict=True):
-            said, counts = attributes[place], decided.counts[first:last].tolist()
-            said["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : max(lowest, lowest + len(counts) - 1)]
-            said["aggregation.histogram_bucket_counts"] = counts or [0]
-
-    def _add_sums(self, attributes: Sequence[Attributes], sums: Places) -> None:
-        telling = np.flatnonzero(sums >= 0)
-        for place, more in zip(telling.tolist(), sums_of(self._decided, sums[telling]), strict=True):
-            attributes[place].update(more)
-
-    def _name(self, number: int, count: int) -> str:
-        name = text_of_utf8(self._decided.names[number])
-        return name if count == 1 else name + SUFFIX
-
-
-_ATTRIBUTES = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns"]
-
-
-def _attributes(row: tuple[int, ...]) -> Attributes:
-    """What is said of the ranges of a path."""
-    first_id, count, shortest_ns, longest_ns, total_ns = row
-    if count == 1:
-        return {"recfn.event_id": first_id}
-    return {
-        "aggregation.is_summary": True,
-        "aggregation.span_count": count,
-        "aggregation.duration_min_ns": shortest_ns,
-        "aggregation.duration_max_ns": longest_ns,
-        "aggregation.duration_avg_ns": total_ns // count,
-        "aggregation.duration_total_ns": total_ns,
-    }
+def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
+    """What is said of the ranges of call paths."""
+    rows, found = decided.summaries[which], list[Attributes]()
+    columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns"]
+    for first_id, count, shortest_ns, longest_ns, total_ns in rows[columns].tolist():
+        if count == 1:
+            found.append({"recfn.event_id": first_id})
+            continue
+        found.append(
+            {
+                "aggregation.is_summary": True,
+                "aggregation.span_count": count,
+                "aggregation.duration_min_ns": shortest_ns,
+                "aggregation.duration_max_ns": longest_ns,
+                "aggregation.duration_avg_ns": total_ns // count,
+                "aggregation.duration_total_ns": total_ns,
+            }
+        )
+    many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
+    begins = begins_of(decided.summaries["counts_end"], many + which.start)
+    of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
+    for place, lowest, first, last in zip(*[column.tolist() for column in of_many], strict=True):
+        counts = decided.counts[first:last].tolist()
+        found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : max(lowest, lowest + len(counts) - 1)]
+        found[place]["aggregation.histogram_bucket_counts"] = counts or [0]
+    telling = np.flatnonzero(rows["sums"] >= 0)
+    for place, more in zip(telling.tolist(), sums_of(decided, rows["sums"][telling]), strict=True):
+        found[place].update(more)
+    return found
 
 
 MAX_KEPT_CONTEXTS = 4096
 MAX_KEPT_BASES = 4096
-DROPPED = "recfn.dropped"
-"""The attribute of a span that tells how many ranges and spans this process has lost since an earlier span told it."""
 NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
 _SELDOM_COLUMNS = sorted(
     [column for column in BY_SIZE if column.attribute and (column.seldom or column.value is str)],
@@ -195,10 +131,15 @@ _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | 
 
 
 class SpanMapper:
-    """Builds spans for one target."""
+    """Builds spans for one target, but for those that the program's hook drops.
 
-    def __init__(self, target: SpanTarget) -> None:
-        self._target = target
+    Args:
+        target: the target.
+        hook: the program's; None where it has none.
+    """
+
+    def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
+        self._target, self._hook = target, hook
         self._limits = AppliedLimits(target.limits)
         self._contexts: dict[int, SpanContext] = {}
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
@@ -211,13 +152,15 @@ class SpanMapper:
             told: further attributes, by row.
         """
         self._bound_caches()
-        batch, rows = plan.batch, plan.row
+        batch, rows, hook = plan.batch, plan.row, self._hook
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
+        events: Iterable[Any] = batch.take(rows).events() if hook is not None else [None] * len(rows)
         spans = []
-        for row, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(
+        for row, event, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(
             rows.tolist(),
+            events,
             map(plan.spans_above.__getitem__, plan.above.tolist()),
             plan.span_id.tolist(),
             plan.parent_id.tolist(),
@@ -232,6 +175,11 @@ class SpanMapper:
                 self._add_seldom(attributes, batch, row)
             if row in told:
                 attributes |= told[row]
+            if hook is not None:
+                hooked = hook.ask(event, span_id, parent_id, name, attributes)
+                if hooked is None:
+                    continue
+                name, parent_id = hooked
             failed = not plain and batch.flags[row] & EventFlag.ERROR
             error = text_of_utf8(batch.names[batch.error[row]]) if failed else ""
             stacktrace = text_of_utf8(batch.names[batch.stacktrace[row]]) if failed else ""
@@ -240,7 +188,7 @@ class SpanMapper:
                 context=self._own_context(span_id, top),
                 parent=top if parent_id == top.span_id else self._parent_context(parent_id, top),
                 resource=resource,
-                attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
+                attributes=limits.span_attributes(attributes),
                 events=self._events(int(batch.flags[row]), error, stacktrace, end_ns) if not plain else (),
                 links=limits.links(Link(links[row])) if row in links else (),
                 kind=SpanKind.INTERNAL,
@@ -252,22 +200,28 @@ class SpanMapper:
             spans.append(span)
         return spans
 
-    def summaries(self, made: Sequence[Summary]) -> list[ReadableSpan]:
-        """Spans for folded ranges."""
+    def summaries(self, decided: Decided, which: slice) -> list[ReadableSpan]:
+        """Spans for the ranges of call paths, below what is sent of the ranges around them."""
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
-        spans = []
-        for one in made:
-            above, start_ns = one.above, max(one.start_ns, 0)
+        rows, spans = decided.summaries[which], []
+        names = {number: text_of_utf8(decided.names[number]) for number in set(rows["name"].tolist())}
+        columns = ["name", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
+        for (name, count, span_id, parent_id, unit, start_ns, end_ns), attributes in zip(
+            rows[columns].tolist(), _summary_attributes(decided, which), strict=True
+        ):
+            above = decided.plan.spans_above[unit]
+            if self._hook is not None:
+                parent_id = self._hook.sent_instead(parent_id)
             span = ReadableSpan(
-                name=one.name,
-                context=_in_trace_of(above, one.span_id),
-                parent=above if one.parent_id == above.span_id else _in_trace_of(above, one.parent_id),
+                name=names[name] if count == 1 else names[name] + SUFFIX,
+                context=_in_trace_of(above, span_id),
+                parent=above if parent_id == above.span_id else _in_trace_of(above, parent_id),
                 resource=resource,
-                attributes=one.attributes if limits.attributes_unbound else limits.span_attributes(one.attributes),
+                attributes=limits.span_attributes(attributes),
                 kind=SpanKind.INTERNAL,
                 status=_UNSET,
-                start_time=start_ns,
-                end_time=max(one.end_ns, start_ns),
+                start_time=max(start_ns, 0),
+                end_time=max(end_ns, start_ns, 0),
                 instrumentation_scope=scope,
             )
             spans.append(span)
@@ -298,7 +252,8 @@ class SpanMapper:
         """The span that each row links to, by row."""
         linked = np.flatnonzero(plan.linked_id)
         columns = (plan.row[linked].tolist(), plan.linked_id[linked].tolist(), plan.linked_above[linked].tolist())
-        return {row: _in_trace_of(plan.spans_above[above], span_id) for row, span_id, above in zip(*columns, strict=True)}
+        sent = self._hook.sent_instead if self._hook is not None else int
+        return {row: _in_trace_of(plan.spans_above[above], sent(span_id)) for row, span_id, above in zip(*columns, strict=True)}
 
     def _own_context(self, span_id: int, top: SpanContext) -> SpanContext:
         """The span's own context: the one that its children have as their parent, which nobody needs any more, or a new one."""

@@ -8,8 +8,7 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
     Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
     <multi span processor>._span_processors                      without it: exporters can't be watched, and a processor that
                                                                  raises keeps spans from those behind it
-    BatchSpanProcessor._batch_processor._max_queue_size,
-        ._max_export_batch_size                                  without them: the defaults of the environment
+    BatchSpanProcessor._batch_processor._max_queue_size          without it: the default size
     Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
@@ -26,16 +25,17 @@ from __future__ import annotations
 import encodings.idna  # noqa: F401
 import logging
 import netrc  # noqa: F401
-import os
+import pickle
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
@@ -44,10 +44,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from otel_recfn.batches.span_plan import SAMPLED
-from otel_recfn.sinks.spans.provider_calls import own_method
-from otel_recfn.support.calls import calling_out
-from otel_recfn.support.interrupts import raised_by_signal_handler
 from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
 from otel_recfn.version import __version__
 
 MOST_ATTRIBUTES = 32
@@ -78,20 +76,17 @@ class AppliedLimits:
 
     def events(self, named: Mapping[str, Attributes], timestamp_ns: int) -> Sequence[Event]:
         """Events of these names, or what the limits leave of them."""
-        events = [Event(name, self._event_attributes(attributes), timestamp_ns) for name, attributes in named.items()]
-        most = self._limits.max_events
-        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
-
-    def _event_attributes(self, attributes: Attributes) -> Attributes:
         limits = self._limits
-        if self._event_attributes_unbound:
-            return attributes
-        return _bounded(attributes, limits.max_event_attributes, limits.max_attribute_length)
+        if not self._event_attributes_unbound:
+            most, length = limits.max_event_attributes, limits.max_attribute_length
+            named = {name: _bounded(attributes, most, length) for name, attributes in named.items()}
+        events = [Event(name, attributes, timestamp_ns) for name, attributes in named.items()]
+        most = limits.max_events
+        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
 
     def links(self, link: Link) -> Sequence[Link]:
         """One link, or what the limits leave of it."""
-        limits = self._limits
-        return BoundedList.from_seq(limits.max_links, (link,)) if limits.max_links == 0 else (link,)
+        return BoundedList.from_seq(0, (link,)) if self._limits.max_links == 0 else (link,)
 
 
 def _bounded(attributes: Attributes, max_count: int | None, max_length: int | None) -> Attributes:
@@ -122,27 +117,18 @@ class HashedResource(Resource):
 
 
 def hashed(resource: Resource) -> Resource:
-    """The resource with its hash remembered; itself where that can't be told to stand for it."""
-    if type(resource) is not Resource:  # it may have another hash each time
-        return resource
+    """The resource with its hash remembered; itself where that can't be done."""
     try:
-        made = HashedResource(resource)
-        stands_for_it = Resource.__eq__(made, resource) and Resource.__hash__(made) == hash(made)
-    except Exception:  # it isn't hashable: spans are made all the same
+        return HashedResource(resource) if type(resource) is Resource else resource  # another may have a new hash each time
+    except Exception:  # it isn't hashable, or has no attributes of its own
         return resource
-    return made if stands_for_it else resource
 
 
 SCOPE_NAME = "otel_recfn"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 """The first semantic conventions with ``code.function.name`` as we use it."""
 
-MAX_CHUNK = 256
-"""Spans per export. Exporting holds the GIL for some 20 us a span; fewer at a time cost more a span, more don't cost less."""
-
 DEFAULT_QUEUE_SIZE = 2048
-DEFAULT_EXPORT_BATCH_SIZE = 512
-MAX_PROCESSOR_DEPTH = 8
 _TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
 
 
@@ -195,7 +181,15 @@ class SpanTarget:
         """
         try:
             with calling_out():
-                return self._start_root(name, attributes, parent, links)
+                around, trace_id = Context(), parent.trace_id if parent is not None else self._new_id(128)
+                if parent is not None:
+                    around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
+                sampler: Sampler = self._tracer.sampler
+                result = sampler.should_sample(around, trace_id, name, SpanKind.INTERNAL, attributes, links)
+                if result.decision is not Decision.RECORD_AND_SAMPLE:
+                    return None
+                context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
+                return RootStart(context, dict(result.attributes), parent, links)
         except Exception:
             self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
@@ -213,19 +207,6 @@ class SpanTarget:
             return None
         return span
 
-    def _start_root(
-        self, name: str, attributes: Mapping[str, AttributeValue], parent: SpanContext | None, links: Sequence[trace.Link]
-    ) -> RootStart | None:
-        around, trace_id = Context(), parent.trace_id if parent is not None else self._new_id(128)
-        if parent is not None:
-            around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
-        sampler: Sampler = self._tracer.sampler
-        result = sampler.should_sample(around, trace_id, name, SpanKind.INTERNAL, attributes, links)
-        if result.decision is not Decision.RECORD_AND_SAMPLE:
-            return None
-        context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
-        return RootStart(context, dict(result.attributes), parent, links)  # of a mapping that may raise, say
-
     def _tell_once(self, message: str) -> None:
         if not self._sampler_failed:
             self._sampler_failed = True
@@ -234,11 +215,7 @@ class SpanTarget:
     @property
     def resource(self) -> Resource:
         """Equal to the provider's, for spans: exporters ask for the hash of each one's. A forked child's differs."""
-        try:
-            resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
-        except Exception:
-            self._tell_once("the resource raised; spans have the last one")
-            return self._resources[1]
+        resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
         if resource is not self._resources[0]:
             self._resources = resource, hashed(resource)
         return self._resources[1]
@@ -257,57 +234,42 @@ class SpanTarget:
             raise ValueError(f"{made!r} is no id of {bits} bits")
         return made
 
+    def processors(self) -> list[Any]:
+        """All of them, also those in others."""
+        return _flattened(self._tracer.span_processor)
+
     def receivers(self) -> list[Callable[[ReadableSpan], None]]:
         """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
-        return [processor.on_end for processor in _one_after_the_other(self._tracer.span_processor, MAX_PROCESSOR_DEPTH)]
-
-    def chunk_size(self) -> int:
-        """How many spans fit between two ``force_flush`` without crowding out the program's own spans.
-
-        A quarter of the shortest queue, and below the size at which a BatchSpanProcessor's own thread begins to export: then
-        ``force_flush`` exports in our thread, whose share of time is bounded.
-        """
-        size = MAX_CHUNK
-        for processor in _flattened(self._tracer.span_processor):
-            if _has_queue(processor):
-                queue, batch = _queue_sizes(processor)
-                size = min(size, queue // 4, batch - 1)
-        return max(size, 1)
-
-    def room_beside(self) -> int:
-        """How many of our spans may wait for exporters while processors' own threads export: a batch, and a chunk beside it.
-
-        0 where that is more than half of a queue: then each such thread may not begin, since it waits for a whole batch, or for
-        seconds.
-        """
-        sizes = [_queue_sizes(processor) for processor in _flattened(self._tracer.span_processor) if _has_queue(processor)]
-        room = max((batch for _, batch in sizes), default=0) + self.chunk_size()
-        return room if sizes and all(2 * room <= queue for queue, _ in sizes) else 0
-
-    def exporters(self) -> list[Any]:
-        """The exporters behind the processors that say which they have, each once."""
-        found = [getattr(processor, "span_exporter", None) for processor in _flattened(self._tracer.span_processor)]
-        return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
+        return [processor.on_end for processor in _flattened(self._tracer.span_processor, in_turn=True)]
 
     def sole_exporter(self) -> Any:
         """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
-        processors = _flattened(self._tracer.span_processor)
-        is_sole = len(processors) == 1 and type(processors[0]) is BatchSpanProcessor
+        processors = self.processors()
+        is_sole = [type(each) for each in processors] == [BatchSpanProcessor]
         return getattr(processors[0], "span_exporter", None) if is_sole else None
 
     def force_flush(self, timeout_s: float) -> bool:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
         try:
-            return own_method(self._provider, "force_flush")(max(0, int(timeout_s * 1000))) is not False
+            flushed: object = self._provider.force_flush(max(0, int(timeout_s * 1000)))
+            return flushed is not False
         except (Exception, SystemExit) as error:
             text = "otel-recfn: a span processor raised in force_flush; spans that it held count as failed"
             _logger.error(text, exc_info=safe_exception(error))
             return False
 
-    def parts(self) -> list[Any]:
-        """Its resource, processors and their exporters: while they are the same, all that is said here of them is the same."""
-        processors = _flattened(self._tracer.span_processor)
-        return [self.resource, *processors, *[getattr(processor, "span_exporter", None) for processor in processors]]
+
+def exporters_of(processors: Sequence[Any]) -> list[Any]:
+    """The exporters behind the processors that say which they have, each once."""
+    found = [getattr(processor, "span_exporter", None) for processor in processors]
+    return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
+
+
+def shortest_queue(processors: Sequence[Any]) -> int:
+    """How many spans fit into the queue of each processor that has one; SDKs before 1.33 keep the size in the processor."""
+    having = [getattr(processor, "_batch_processor", processor) for processor in processors]
+    sizes = [getattr(one, "_max_queue_size", None) or getattr(one, "max_queue_size", None) for one in having]
+    return min([size for size in sizes if size], default=DEFAULT_QUEUE_SIZE)
 
 
 class ProviderResolver:
@@ -335,31 +297,24 @@ class ProviderResolver:
         try:
             provider = self._found()
             if provider is not self._provider:
-                self._turn_to(provider)
+                self._target = self._target_of(provider)
+                if self._target is not None and self._tell_found is not None:
+                    self._tell_found(provider)
+                self._provider = provider
             target = self._target
             return target if target is not None and target.is_enabled() else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self.tell_once("the tracer provider raised; spans go where they went before")
+            if not self._told:
+                self._told = True
+                _logger.exception("otel-recfn: the tracer provider raised; spans go where they went before")
             return self._target
 
     @property
     def lacks_provider(self) -> bool:
         """Whether none was given, and the global one was not set so far."""
         return isinstance(self._found(), trace.ProxyTracerProvider)
-
-    def tell_once(self, message: str) -> None:
-        """Of what it raised."""
-        if not self._told:
-            self._told = True
-            _logger.exception("otel-recfn: %s", message)
-
-    def _turn_to(self, provider: trace.TracerProvider) -> None:
-        self._target = self._target_of(provider)
-        if self._target is not None and self._tell_found is not None:
-            self._tell_found(provider)
-        self._provider = None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
     def _found(self) -> trace.TracerProvider:
         provider = self._explicit or trace.get_tracer_provider()
@@ -372,52 +327,48 @@ class ProviderResolver:
         tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
         if all(hasattr(tracer, part) for part in _TRACER_PARTS):
             return SpanTarget(provider, tracer, provider is not self._otherwise)
-        if not isinstance(tracer, trace.NoOpTracer):
-            self._warn_foreign(provider)
-        return None
-
-    def _warn_foreign(self, provider: object) -> None:
-        if not self._warned:
+        if not self._warned and not isinstance(tracer, trace.NoOpTracer):
             self._warned = True
             _logger.warning(
                 "otel-recfn: %s is not a tracer provider of opentelemetry-sdk, so operators don't become spans; "
                 "pass tracer_provider=opentelemetry.sdk.trace.TracerProvider(...) to instrument()",
                 type(provider).__qualname__,
             )
+        return None
 
 
-def _flattened(processor: Any, depth: int = MAX_PROCESSOR_DEPTH) -> list[Any]:
+def _flattened(processor: Any, in_turn: bool = False) -> list[Any]:
+    """The processors in it; where asked for those that the SDK calls in turn, what calls them otherwise counts as one."""
     inner = getattr(processor, "_span_processors", None)
-    if inner is None or depth == 0:
+    if inner is None or (in_turn and type(processor) is not SynchronousMultiSpanProcessor):
         return [processor]
-    return [found for one in tuple(inner) for found in _flattened(one, depth - 1)]
+    return [found for one in inner for found in _flattened(one, in_turn)]
 
 
-def _one_after_the_other(processor: Any, depth: int) -> list[Any]:
-    """The processors that the SDK would call in turn; what calls them otherwise (in threads, say) goes on doing so."""
-    inner = getattr(processor, "_span_processors", None)
-    if type(processor) is not SynchronousMultiSpanProcessor or inner is None or depth == 0:
-        return [processor]
-    return [found for one in tuple(inner) for found in _one_after_the_other(one, depth - 1)]
+def told_of(provider: Any) -> bytes | None:
+    """What a child that isn't forked makes a provider of, where it has none; None where this one is none of the SDK's.
 
-
-def _has_queue(processor: Any) -> bool:
-    return hasattr(processor, "_batch_processor") or hasattr(processor, "max_queue_size")
-
-
-def _queue_sizes(processor: Any) -> tuple[int, int]:
-    """Queue and export batch size of a BatchSpanProcessor; SDKs before 1.33 keep them in the processor itself."""
-    inner = getattr(processor, "_batch_processor", None)
-    queue = getattr(inner, "_max_queue_size", None) or getattr(processor, "max_queue_size", None)
-    batch = getattr(inner, "_max_export_batch_size", None) or getattr(processor, "max_export_batch_size", None)
-    return (
-        queue or _size_from_environment("OTEL_BSP_MAX_QUEUE_SIZE", DEFAULT_QUEUE_SIZE),
-        batch or _size_from_environment("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", DEFAULT_EXPORT_BATCH_SIZE),
-    )
-
-
-def _size_from_environment(name: str, default: int) -> int:
+    Spans that we export ourselves need no processors, but the resource and the sampler.
+    """
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    sampler = b""
+    with suppress(Exception):  # one of the program's; the child has the default
+        sampler = pickle.dumps(provider.sampler)
     try:
-        return int(os.environ.get(name, default))
-    except ValueError:  # the SDK takes its default, too
-        return default
+        resource = provider.resource
+        return pickle.dumps((dict(resource.attributes), resource.schema_url, sampler))
+    except Exception:  # of another kind of provider
+        return None
+
+
+def made_of(told: bytes) -> TracerProvider | None:
+    """The child's provider; None where it can't be made."""
+    try:
+        attributes, schema_url, pickled = pickle.loads(told)
+        sampler = None
+        with suppress(Exception):
+            sampler = pickle.loads(pickled)
+        return TracerProvider(sampler, Resource(attributes, schema_url), shutdown_on_exit=False)
+    except Exception:
+        return None

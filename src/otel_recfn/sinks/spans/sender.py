@@ -21,67 +21,39 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, is_
-from typing import Any, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.sinks.spans.delivery import Delivery, WayOut
-from otel_recfn.sinks.spans.mapping import DROPPED, SpanMapper, Summaries, ToldOfKept
-from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.span_hook import Hook, HookedMapper, SpanHook, part_that_was_made
+from otel_recfn.batches.stage import Decided
+from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
+from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, told_of
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.own_thread import OwnThread, at_work, resting
 from otel_recfn.support.safe_text import safe_exception
 
-_LOST = ("queue_full", "shutdown", "error")
-_NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
+log = logging.getLogger("otel_recfn")
 
-
-class Accounts:
-    """Of one sink. Every method may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may ask for the counts
-        self._counts = dict.fromkeys(_NAMES, 0)
-        self._closed = False
-
-    def add(self, **more: int) -> bool:
-        """Count so many more. False where the accounts are closed: nothing is counted, nor to be sent, any more."""
-        with self._lock:
-            if self._closed:
-                return False
-            for name, count in more.items():
-                self._counts[name] += count
-            return True
-
-    def close(self) -> None:
-        """What is unsent isn't sent any more."""
-        with self._lock:
-            self._closed = True
-            self._counts["shutdown"] += self._counts["folding"]
-            self._counts["folding"] = 0
-
-    @property
-    def lost(self) -> int:
-        """Ranges that never became a part of a span that was handed on, though they should."""
-        with self._lock:
-            return sum(self._counts[name] for name in _LOST)
-
-    def counts(self) -> dict[str, int]:
-        """All of them."""
-        with self._lock:
-            return dict(self._counts)
-
-
+MOST_BYTES = 64 << 20
+"""Of units that wait."""
 ROOT_BYTES = 2000
 """What is known of a trace of ours takes so many."""
+MAX_SHARE = 0.25
+"""Of one processor's time, how much making and handing on spans may take while the program runs."""
+LINGER_S = 0.5
+"""After so long without a unit the delivery is told that nothing comes."""
+LOOK_S = 0.05
+"""So often it is asked at the end of the process whether waiting is of use."""
+
+_LOST = ("queue_full", "shutdown", "error")
+_NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
 
 
 class Made(NamedTuple):
@@ -90,164 +62,79 @@ class Made(NamedTuple):
     spans: Sequence[Any]
     """Of the SDK, or encoded ones."""
     counts: Mapping[str, int]
-    """See ``Accounts``."""
+    """What they change in the account of all ranges."""
     plan: SpanPlan | None = None
-    """Of those spans that are of ranges."""
-
-
-class Piece(Protocol):
-    """Spans of one kind; its length is how many."""
-
-    def __len__(self) -> int: ...
-
-    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
-        """The spans of this part. A first one that is of a range tells of so many ``dropped`` ones."""
+    """Of those spans that are of ranges which have ended."""
+    dropped: int = 0
+    """Of how many lost ranges and spans the first one tells."""
 
 
 @dataclass(eq=False)
 class DecidedUnits:
     """Units that were decided together, to be sent whole or not at all."""
 
-    pieces: Sequence[Piece]
-    ranges: int
+    plan: SpanPlan | None = None
+    """Of the ranges that are kept, in the order in which they go out."""
+    decided: Decided | None = None
+    """What is told of the others; None: there are none."""
+    roots: Sequence[StepTrace] = ()
+    """Traces of ours whose root spans go out; what was folded directly into one is noted there."""
+    ranges: int = 0
     """That they tell of."""
-    nbytes: int
-    """What they take in memory while they wait."""
     is_ordinary: bool = False
     """None of them failed or took unusually long: where not all can be sent, these go first."""
+    mapper: SpanMapper | None = None
+    """Makes spans of ranges that are open still, which come again when they have ended."""
+    nbytes: int = 0
+    """What they take in memory while they wait."""
 
-    def __len__(self) -> int:
-        return sum(len(piece) for piece in self.pieces)
+    def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Made]:
+        """The spans, so many at a time, made when they are asked for.
 
-    def chunks(self, size: int) -> Iterator[tuple[Piece, int]]:
-        """Each piece with the first of each ``size`` of its spans."""
-        for piece in self.pieces:
-            for first in range(0, len(piece), size):
-                yield piece, first
+        Args:
+            mapper: makes them.
+            size: of a chunk.
+            dropped: how many ranges and spans were lost since that was told last, which the first span of a range tells.
+        """
+        mapper = self.mapper or mapper
+        telling, summaries = 0, 0
+        if self.decided is not None:
+            telling, summaries = int((self.decided.summaries["sums"] >= 0).sum()), len(self.decided.summaries)
+        for which in _slices(0, len(self.roots), size):
+            traces = self.roots[which]
+            folded = sum(trace.folded_ranges for trace in traces)
+            spans = [mapper.root_span(trace) for trace in traces]
+            yield Made(spans, {"added": len(traces), "folded": folded, "folding": -folded})
+        for which in _slices(0, telling, size):
+            yield self._summaries(mapper, which)
+        for which in _slices(0, len(self.plan.row) if self.plan is not None else 0, size):
+            yield self._kept(mapper, which, dropped())
+        for which in _slices(telling, summaries, size):
+            yield self._summaries(mapper, which)
 
-
-@dataclass(eq=False)
-class RootSpans:
-    """The roots of traces of ours."""
-
-    traces: Sequence[StepTrace]
-    """What was folded directly into one is noted there."""
-
-    def __len__(self) -> int:
-        return len(self.traces)
-
-    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
-        """See Piece."""
-        traces = self.traces[first:last]
-        folded = sum(trace.folded_ranges for trace in traces)
-        spans = [mapper.root_span(trace) for trace in traces]
-        return Made(spans, {"added": len(traces), "folded": folded, "folding": -folded})
-
-
-@dataclass(eq=False)
-class KeptSpans:
-    """The spans of ranges that were kept."""
-
-    plan: SpanPlan
-    """Of these ranges alone, in the order in which they go out."""
-    told: ToldOfKept | None = None
-    """What they say of folded ones; None: nothing."""
-    folded: NDArray[np.int64] | None = None
-    """How many each tells of; None: none."""
-
-    def __len__(self) -> int:
-        return len(self.plan.row)
-
-    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
-        """See Piece."""
-        plan = self.plan.part(slice(first, last))
-        told = self.told.of(plan.row) if self.told is not None else {}
-        if dropped:
-            row = int(plan.row[0])
-            told = {**told, row: {**told.get(row, {}), DROPPED: dropped}}
-        spans = mapper.spans(plan, told)
-        kept, folded = last - first, int(self.folded[first:last].sum()) if self.folded is not None else 0
-        counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
-        return Made(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans))
-
-
-@dataclass(eq=False)
-class SummarySpans:
-    """Spans for folded ranges."""
-
-    summaries: Summaries
-    """All of the units that were decided together."""
-    begin: int
-    end: int
-    """Which of them."""
-
-    def __len__(self) -> int:
-        return self.end - self.begin
-
-    def make(self, mapper: SpanMapper, first: int, last: int, dropped: int) -> Made:
-        """See Piece."""
-        part = slice(self.begin + first, self.begin + last)
-        spans, folded = mapper.summaries(self.summaries.make(part)), self.summaries.folded(part)
+    def _summaries(self, mapper: SpanMapper, which: slice) -> Made:
+        assert self.decided is not None
+        spans, folded = mapper.summaries(self.decided, which), folded_in_summaries(self.decided, which)
         return Made(spans, {"added": len(spans), "folded": folded, "folding": -folded})
 
-
-def roots_alone(finished: Sequence[StepTrace], sent: Iterable[StepTrace]) -> list[DecidedUnits]:
-    """The roots of finished traces that are not sent with a unit."""
-    with_units = set(sent)
-    others = [trace for trace in finished if trace not in with_units]
-    return [DecidedUnits([RootSpans(others)], 0, len(others) * ROOT_BYTES)] if others else []
-
-
-class CurrentTarget:
-    """Of one sink.
-
-    Args:
-        resolver: tells what takes spans now, if anything does.
-        way_out: how spans leave.
-        delivery: is told of the target.
-        hook: the program's; None where it has none.
-    """
-
-    def __init__(self, resolver: ProviderResolver, way_out: WayOut, delivery: Delivery, hook: Hook | None) -> None:
-        self._resolver = resolver
-        self._way_out, self._delivery = way_out, delivery
-        self.hook = SpanHook(hook) if hook is not None else None
-        """The program's, which is called for the spans of whatever target there is."""
-        self._used: Sequence[object] = ()
-        """The target that the delivery was told of last, and its parts."""
-        self._mapper: SpanMapper | None = None
-
-    def use(self) -> SpanMapper:
-        """What makes spans for the target, which gets them from now on; for the last one where nothing takes spans now.
-
-        Raises:
-            RuntimeError: there has never been one.
-        """
-        target = self._resolver.resolve()
-        if target is not None:
-            try:
-                now = [target, *target.parts()]
-                if len(now) != len(self._used) or not all(map(is_, now, self._used)):
-                    self._delivery.use(target)
-                    self._mapper = self._way_out.mapper(target) if self.hook is None else HookedMapper(target, self.hook)
-                    self._used = now
-            except Exception:  # of a span processor or an exporter that says what it is
-                self._resolver.tell_once("the tracer provider raised; spans go where they went before")
-        if self._mapper is None:
-            raise RuntimeError("the tracer provider was taken away before any span was sent")
-        return self._mapper
+    def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Made:
+        assert self.plan is not None
+        plan, told, folded = self.plan.part(which), dict[int, Any](), 0
+        if self.mapper is not None:
+            spans = mapper.spans(plan)
+            return Made(spans, {"added": len(spans)})
+        if self.decided is not None:
+            told, folded = told_of(self.decided, which), int(self.decided.folded[which].sum())
+        if dropped:
+            row = int(plan.row[0])
+            told[row] = {**told.get(row, {}), DROPPED: dropped}
+        spans, kept = mapper.spans(plan, told), len(plan.row)
+        counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
+        return Made(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
 
 
-log = logging.getLogger("otel_recfn")
-
-MOST_BYTES = 64 << 20
-"""Of units that wait."""
-MAX_SHARE = 0.25
-"""Of one processor's time, how much making and handing on spans may take while the program runs."""
-LINGER_S = 0.5
-"""After so long without a unit the delivery is told that nothing comes."""
-LOOK_S = 0.05
-"""So often it is asked at the end of the process whether waiting is of use."""
+def _slices(begin: int, end: int, size: int) -> list[slice]:
+    return [slice(first, min(first + size, end)) for first in range(begin, end, size)]
 
 
 def unit_queue() -> TaskQueue[DecidedUnits]:
@@ -259,28 +146,34 @@ class Sender:
     """Of one sink.
 
     Args:
-        target: where spans go at present.
+        resolver: tells what takes spans now, if anything does.
         delivery: hands them on.
-        accounts: what becomes of ranges.
+        hook: the program's; None where it has none.
         sent: is given each plan whose spans have been handed on; None for nobody.
         recorder_lost: ranges that the recorder has lost in all.
     """
 
     def __init__(
         self,
-        target: CurrentTarget,
+        resolver: ProviderResolver,
         delivery: Delivery,
-        accounts: Accounts,
+        hook: SpanHook | None,
         sent: Callable[[SpanPlan], None] | None,
         recorder_lost: Callable[[], int],
     ) -> None:
-        self._target, self._delivery, self._accounts, self._sent = target, delivery, accounts, sent
+        self._resolver, self._delivery, self._hook, self._sent = resolver, delivery, hook, sent
+        self._target: SpanTarget | None = None
+        self._mapper: SpanMapper | None = None
+        """Makes spans for that target."""
         self._recorder_lost, self._lost_before = recorder_lost, recorder_lost()
         self._told = 0
         """Of how many lost ranges and spans earlier spans tell."""
         self._queue = unit_queue()
         self._thread = OwnThread(self._run, "otel-recfn spans")
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # a signal handler may ask for the counts
+        self._counts = dict.fromkeys(_NAMES, 0)
+        self._closed = False
+        """Nothing is counted, nor sent, any more."""
         self._waiting = 0
         """How many wait for what is queued."""
         self._hurries = threading.Event()
@@ -297,11 +190,24 @@ class Sender:
             except RuntimeError as error:
                 self._log_once("no thread could be had for sending spans; the next ones try again", error)
 
+    def count(self, **more: int) -> bool:
+        """Count so many more ranges or spans, from any thread. False after the end."""
+        with self._lock:
+            if not self._closed:
+                for name, count in more.items():
+                    self._counts[name] += count
+            return not self._closed
+
+    def counts(self) -> dict[str, int]:
+        """What became of ranges and spans, from any thread."""
+        with self._lock:
+            return dict(self._counts)
+
     def put(self, units: DecidedUnits) -> None:
         """Send these. Their ranges are counted as ``folding`` by now."""
         self.start()
         for dropped in self._queue.put(units):
-            self._accounts.add(queue_full=dropped.ranges, folding=-dropped.ranges)
+            self.count(queue_full=dropped.ranges, folding=-dropped.ranges)
 
     def flush(self, timeout_s: float) -> bool:
         """Send what was put, and export; False where the time wasn't enough, or it would wait for itself."""
@@ -345,13 +251,16 @@ class Sender:
         self._finish()
 
     def _finish(self) -> None:
-        self._accounts.close()
+        with self._lock:
+            self._closed = True
+            self._counts["shutdown"] += self._counts["folding"]
+            self._counts["folding"] = 0
         self._queue.clear()
         self._delivery.remove(self._process_ends)
 
     def _would_wait_for_itself(self) -> bool:
         """Where a processor or an exporter of the program's calls."""
-        return self._thread is threading.current_thread() or self._delivery.exports_here
+        return self._thread is threading.current_thread() or is_exporting()
 
     def _time_left(self) -> float:
         return max(0.0, self._end_by - time.monotonic())
@@ -381,37 +290,49 @@ class Sender:
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
             else:
-                self._delivery.idle()
+                self._delivery.send(())
 
     def _send(self, units: DecidedUnits) -> None:
         """Send units; where spans can't be made, the rest of them is lost."""
         left = units.ranges
         try:
-            mapper = self._target.use()
-            for piece, first in units.chunks(self._delivery.chunk_size):
-                began = time.thread_time()
-                made = self._made(piece, mapper, first)
-                self._delivery.make_room(len(made.spans))
-                if not self._accounts.add(**made.counts):
+            mapper, began = self._current_mapper(), time.thread_time()
+            for made in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
+                if not self.count(**made.counts):
                     return
                 left += made.counts.get("folding", 0)
                 self._delivery.send(made.spans)
+                self._told += made.dropped
                 if self._sent is not None and made.plan is not None:
                     self._sent(made.plan)
                 if not self._queue.is_filling:
                     with resting():
                         self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))
+                began = time.thread_time()
         except BaseException:  # also one of the program's hook or processor
-            self._accounts.add(error=left, folding=-left)
+            self.count(error=left, folding=-left)
             raise
 
-    def _made(self, piece: Piece, mapper: SpanMapper, first: int) -> Made:
-        """A chunk. Its first span of a range tells of what was lost since that was told last."""
-        lost = self._recorder_lost() - self._lost_before + self._accounts.lost + self._delivery.lost
-        made = piece.make(mapper, first, min(first + self._delivery.chunk_size, len(piece)), max(0, lost - self._told))
-        if made.plan is not None and len(made.plan.row):
-            self._told = max(lost, self._told)
-        return made
+    def _current_mapper(self) -> SpanMapper:
+        """What makes spans for the target that takes them now; for the last one where nothing does.
+
+        Raises:
+            RuntimeError: there has never been one.
+        """
+        target = self._resolver.resolve() or self._target
+        if target is None:
+            raise RuntimeError("the tracer provider was taken away before any span was sent")
+        if target is not self._target or self._mapper is None:
+            self._mapper = self._delivery.mapper(target) if self._hook is None else SpanMapper(target, self._hook)
+            self._target = target
+        self._delivery.use(target)
+        return self._mapper
+
+    def _lost_since(self) -> int:
+        """How many ranges and spans were lost since a span has told that."""
+        counts, delivered = self.counts(), self._delivery.counters()
+        lost = sum(counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
+        return max(0, lost + self._recorder_lost() - self._lost_before - self._told)
 
     def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:

@@ -17,22 +17,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 from otel_recfn.batches.span_plan import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
-from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Budgets, Volume
-from otel_recfn.sinks.spans.delivery import ThroughProcessors, WayOut
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenUnits
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
+from otel_recfn.sinks.spans.delivery import Delivery, ProviderCalls, SpanDelivery
+from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenTraces
 from otel_recfn.sinks.spans.mapping import code_attributes
-from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.provider_calls import ProviderCalls
-from otel_recfn.sinks.spans.sender import Accounts, CurrentTarget, DecidedUnits, Sender
-from otel_recfn.sinks.spans.span_hook import Hook
+from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
+from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
 
@@ -43,19 +41,24 @@ REST_SECONDS = 1.5
 Result = TypeVar("Result")
 
 
-def nothing_lost() -> int:
-    """Where nobody counts."""
-    return 0
+class Process(NamedTuple):
+    """What a sink asks of the process that it is in; the defaults stand for nobody who answers."""
+
+    recorder_lost: Callable[[], int] = lambda: 0
+    """How many ranges the recorder has lost in all."""
+    flush: Callable[[float], bool] = lambda _timeout_s: True
+    """Delivers what was recorded, in so many seconds; the provider's ``force_flush`` and ``shutdown`` call it first."""
+    ends: Callable[[], bool] = lambda: False
+    """Whether the process ends."""
+    exit_timeout_s: float = 2.0
+    """How long ``close`` may then wait for a backend."""
+    find_worker: FindsWorker = no_worker
+    """What this process works for, if it is another one's worker."""
+    sent: Callable[[SpanPlan], None] | None = None
+    """Is given each plan whose spans have been handed on."""
 
 
-def lives_on() -> bool:
-    """Where nobody says that the process ends."""
-    return False
-
-
-def nothing_to_flush(timeout_s: float) -> bool:
-    """Where nobody drains."""
-    return True
+NO_PROCESS = Process()
 
 
 class SpansSink(Sink):
@@ -64,16 +67,11 @@ class SpansSink(Sink):
     Args:
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
-        promised: of these, the ones that the program was told of.
-        sent: is given each plan whose spans have been handed to the processors.
         volume: how many spans become of how many ranges.
-        spans: the program's, above ranges.
-        find_worker: what this process works for, if it is another one's worker.
-        recorder_lost: ranges that the recorder has lost in all.
-        way_out: how spans leave; through the provider's processors where it is None.
-        flush: delivers what was recorded, in so many seconds; the provider's ``force_flush`` and ``shutdown`` call it first.
-        exit_timeout_s: how long ``close`` may wait for a backend where the process ends.
-        process_ends: whether it does.
+        hook: the program's; None where it has none.
+        delivery: how spans leave; None: through the provider's processors.
+        process: the one that it is in.
+        parent: the sink of the process that this one was forked from.
     """
 
     name = "spans"
@@ -83,40 +81,30 @@ class SpansSink(Sink):
         self,
         tracer_provider: TracerProvider | None = None,
         roots_per_second: float | None = 1.0,
-        promised: PromisedTraces | None = None,
-        sent: Callable[[SpanPlan], None] | None = None,
-        hook: Hook | None = None,
         volume: Volume = EVERY_RANGE,
-        spans: ProgramSpans | None = None,
-        find_worker: FindsWorker = no_worker,
-        way_out: WayOut | None = None,
-        recorder_lost: Callable[[], int] = nothing_lost,
-        flush: Callable[[float], bool] = nothing_to_flush,
-        exit_timeout_s: float = 2.0,
-        process_ends: Callable[[], bool] = lives_on,
+        hook: Hook | None = None,
+        delivery: Delivery | None = None,
+        process: Process = NO_PROCESS,
+        parent: SpansSink | None = None,
     ) -> None:
         self._lock = threading.RLock()
         """Held while units are changed: by who writes, or flushes."""
-        self._exit_timeout_s, self._process_ends = exit_timeout_s, process_ends
-        self._tracer_provider, self._roots_per_second, self._volume = tracer_provider, roots_per_second, volume
-        self._hook, self._find_worker = hook, find_worker
-        self._sent, self._recorder_lost = sent, recorder_lost
-        self._promised, self._way_out = promised or PromisedTraces(), way_out or ThroughProcessors()
-        self._accounts, self._spans = Accounts(), spans or ProgramSpans()
-        self._surroundings = Surroundings(self._spans, find_worker)
+        self._given, self._volume, self._process = (tracer_provider, roots_per_second, volume, hook), volume, process
+        self._spans: ProgramSpans = parent._spans if parent is not None else ProgramSpans()
+        self._promised: PromisedTraces = parent._promised if parent is not None else PromisedTraces()
+        self._surroundings = Surroundings(self._spans, process.find_worker)
         most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
         self._folding: Folding | EveryRange | None = self._made_folding()
         """None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0
         """Ranges that are in units which aren't decided."""
-        self._delivery = self._way_out.delivery()
-        self._flush = flush
-        self._provider_calls = ProviderCalls(flush)
-        self._resolver = ProviderResolver(tracer_provider, self._way_out.provider, self._provider_calls.watch)
-        self._target = CurrentTarget(self._resolver, self._way_out, self._delivery, hook)
-        self._sender = Sender(self._target, self._delivery, self._accounts, sent, recorder_lost)
-        self._open_traces = OpenTraces(self._traces, self._target.hook, volume.of_unit)
+        self._delivery = delivery or SpanDelivery()
+        self._provider_calls = ProviderCalls(process.flush)
+        self._resolver = ProviderResolver(tracer_provider, self._delivery.provider, self._provider_calls.watch)
+        span_hook = SpanHook(hook) if hook is not None else None
+        self._sender = Sender(self._resolver, self._delivery, span_hook, process.sent, process.recorder_lost)
+        self._open_traces = OpenTraces(self._traces, span_hook, volume.of_unit)
         self._written_at = time.monotonic()
         self._told_of_memory = False
 
@@ -124,8 +112,7 @@ class SpansSink(Sink):
         volume = self._volume
         if volume.of_unit is None:
             return EveryRange()
-        units = OpenUnits(self._spans)
-        return Folding(Budgets(volume.of_unit, volume), volume.of_unit, units, self._traces)
+        return Folding(volume.of_unit, volume, self._spans, self._traces)
 
     def start(self) -> None:
         """Start the sender's thread, and look for a provider; else the first unit and the first range do."""
@@ -144,29 +131,26 @@ class SpansSink(Sink):
                 if batch.long_open is not None:
                     self._tell_open(batch.long_open)
             except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted
-                self._tell_of_memory()
+                if not self._told_of_memory:
+                    self._told_of_memory = True
+                    log.error("otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost")
 
     def _add(self, batch: Batch) -> None:
         target = self._resolver.resolve()
         if target is None:
-            self._accounts.add(recorded=len(batch), unsampled=len(batch))
+            self._sender.count(recorded=len(batch), unsampled=len(batch))
             return
         batch = self._surroundings.without_inherited(batch)
         roots = self._traces.advance(batch, target)
         added, decided = self._folded(lambda folding: folding.add(batch, roots))
         ranges, unsampled = sum(added.fates[Fate.SUPPRESSED :]), added.fates[Fate.SUPPRESSED] + added.fates[Fate.UNSAMPLED]
-        self._accounts.add(recorded=ranges, unsampled=unsampled, folding=added.planned)
+        self._sender.count(recorded=ranges, unsampled=unsampled, folding=added.planned)
         self._undecided += added.planned
         self._put(decided)
 
-    def _tell_of_memory(self) -> None:
-        if not self._told_of_memory:
-            self._told_of_memory = True
-            log.error("otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost")
-
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
-        self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests)))
+        self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests=rests)))
 
     def _tell_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
@@ -183,7 +167,7 @@ class SpansSink(Sink):
             self._folding = self._folding or self._made_folding()
             return step(self._folding)
         except BaseException:
-            self._accounts.add(error=self._undecided, folding=-self._undecided)
+            self._sender.count(error=self._undecided, folding=-self._undecided)
             self._folding, self._undecided = None, 0  # a new one takes memory, too
             raise
 
@@ -236,20 +220,20 @@ class SpansSink(Sink):
         Where the process ends, the provider exports afterwards what is queued, for as long as that takes. No time for a backend
         that is known to be down: all would be dropped anyway.
         """
-        process_ends = self._process_ends()
+        process_ends = self._process.ends()
         if process_ends:
-            timeout_s = 0.0 if self._delivery.has_failed else min(timeout_s, self._exit_timeout_s)
+            timeout_s = 0.0 if self._delivery.has_failed else min(timeout_s, self._process.exit_timeout_s)
         self._provider_calls.remove()
         try:
             with self._lock:
                 self._traces.close_all()
-                self._put(self._folded(lambda folding: folding.all(self._traces.take_finished())))
+                self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), ends=True)))
         finally:  # also where there is no memory for it
             self._sender.close(timeout_s, process_ends)
 
     def counters(self) -> Mapping[str, int]:
         """What became of ranges, and of spans, as ``model/counters.py`` names it."""
-        ranges, spans = self._accounts.counts(), self._delivery.counters()
+        ranges, spans = self._sender.counts(), self._delivery.counters()
         return {
             **{name: ranges[name] for name in ("recorded", "added", "folded", "unsampled")},
             "exported": spans["exported"],
@@ -260,24 +244,9 @@ class SpansSink(Sink):
         }
 
     def after_fork_in_child(self) -> Sink | None:
-        """A fresh sink; the inherited exporters are unwatched first. Span ids got a new key when the child began."""
-        self._delivery.remove(process_ends=False)
-        self._provider_calls.after_fork_in_child()
+        """A fresh sink. Span ids got a new key when the child began."""
+        self._provider_calls.remove()
         self._spans.start_empty()
-        fresh = SpansSink(
-            self._tracer_provider,
-            self._roots_per_second,
-            self._promised,
-            self._sent,
-            self._hook,
-            self._volume,
-            self._spans,
-            self._find_worker,
-            self._way_out.after_fork_in_child(),
-            self._recorder_lost,
-            self._flush,
-            self._exit_timeout_s,
-            self._process_ends,
-        )
+        fresh = SpansSink(*self._given, self._delivery.after_fork_in_child(), self._process, self)
         fresh._resolver.resolve()  # the ranges of the child ask this sink for its spans
         return fresh

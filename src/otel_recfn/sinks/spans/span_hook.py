@@ -9,37 +9,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from numbers import Integral
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import Link, SpanContext
 
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.mapping import FOLDED_COUNT, SpanMapper, Summary
-from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
-from otel_recfn.support.json_text import text_of_utf8
+from otel_recfn.sinks.spans.provider import AttributeValue
+from otel_recfn.sinks.spans.surroundings import remember
+from otel_recfn.support.texts import text_of_utf8
 
 _logger = logging.getLogger(__name__)
 
 Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
 """Of a row and of its span's attributes, which it may change. It returns another name, False to drop the span, or None."""
 MAX_REMEMBERED = 1 << 17
-_TELLING = {FOLDED_COUNT, "recfn.dropped"}
-
-
-class Hooked(NamedTuple):
-    """What becomes of a span."""
-
-    name: str
-    parent_id: int
-    attributes: dict[str, AttributeValue]
+FOLDED_COUNT = "recfn.folded.count"
+"""The attribute of a span that tells how many ranges were folded into it."""
+DROPPED = "recfn.dropped"
+"""The attribute of a span that tells how many ranges and spans this process has lost since an earlier span told it."""
+_TELLING = {FOLDED_COUNT, DROPPED}
 
 
 class SpanHook:
@@ -60,19 +53,17 @@ class SpanHook:
         """The same function, for spans of the same ranges in another trace: what is dropped or sent there says nothing here."""
         return SpanHook(self._call)
 
-    def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> Hooked | None:
-        """What becomes of the span of a row; None where it is dropped."""
+    def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> tuple[str, int] | None:
+        """The name and the parent's id of the span of a row, whose attributes the hook may change; None where it is dropped."""
         parent_id = self.sent_instead(parent_id)
         is_needed = span_id in self._named or bool(event.flags & EventFlag.SHOWN) or not _TELLING.isdisjoint(attributes)
         wanted = self._call(event, attributes)
         self._named.pop(span_id, None)
         if wanted is False and not is_needed:
-            self._dropped[span_id] = parent_id
-            _bound(self._dropped)
+            remember(self._dropped, span_id, parent_id, MAX_REMEMBERED)
             return None
-        self._named[parent_id] = None
-        _bound(self._named)
-        return Hooked(wanted if isinstance(wanted, str) else name, parent_id, attributes)
+        remember(self._named, parent_id, None, MAX_REMEMBERED)
+        return wanted if isinstance(wanted, str) else name, parent_id
 
     def sent_instead(self, span_id: int) -> int:
         """The nearest span around a dropped one that wasn't dropped; any other span itself."""
@@ -124,74 +115,8 @@ def _clean_single(value: Any) -> str | bool | int | float | None:
     return None
 
 
-def _bound(remembered: dict[int, Any]) -> None:
-    if len(remembered) > MAX_REMEMBERED:
-        for oldest in list(islice(remembered, MAX_REMEMBERED // 4)):
-            del remembered[oldest]
-
-
-class HookedMapper(SpanMapper):
-    """Builds spans for one target, but for those that the hook drops."""
-
-    def __init__(self, target: SpanTarget, hook: SpanHook) -> None:
-        super().__init__(target)
-        self._target, self._hook = target, hook
-
-    def spans(self, plan: SpanPlan, *more: Any) -> list[ReadableSpan]:
-        """The spans of a plan, in its order, without the dropped ones."""
-        events = plan.batch.take(plan.row).events()
-        above = [plan.spans_above[place] for place in plan.above.tolist()]
-        made = zip(super().spans(plan, *more), events, above, plan.parent_id.tolist(), strict=True)
-        return [span for each in made if (span := self._hooked(*each)) is not None]
-
-    def summaries(self, made: Sequence[Summary]) -> list[ReadableSpan]:
-        """Spans for folded ranges, below what is sent of those around them."""
-        return super().summaries([one._replace(parent_id=self._hook.sent_instead(one.parent_id)) for one in made])
-
-    def _hooked(self, span: ReadableSpan, event: Event, above: SpanContext, parent_id: int) -> ReadableSpan | None:
-        asked = self._hook.ask(event, _context(span).span_id, parent_id, span.name, dict(span.attributes or {}))
-        return self._changed(span, asked, above) if asked is not None else None
-
-    def _changed(self, span: ReadableSpan, asked: Hooked, above: SpanContext) -> ReadableSpan:
-        limits = self._target.limits
-        attributes: Any = BoundedAttributes(
-            limits.max_span_attributes, asked.attributes, max_value_len=limits.max_span_attribute_length
-        )
-        parent = span.parent
-        if parent is None or parent.span_id != asked.parent_id:
-            parent = _with_id(above, asked.parent_id)
-        return ReadableSpan(
-            name=asked.name,
-            context=span.context,
-            parent=parent,
-            resource=span.resource,
-            attributes=attributes,
-            events=span.events,
-            links=[self._to_sent(link) for link in span.links],
-            kind=span.kind,
-            status=span.status,
-            start_time=span.start_time,
-            end_time=span.end_time,
-            instrumentation_scope=span.instrumentation_scope,
-        )
-
-    def _to_sent(self, link: Link) -> Link:
-        instead = self._hook.sent_instead(link.context.span_id)
-        return link if instead == link.context.span_id else Link(_with_id(link.context, instead), link.attributes)
-
-
-def part_that_was_made(plan: SpanPlan, spans: list[ReadableSpan]) -> SpanPlan:
+def part_that_was_made(plan: SpanPlan, spans: Sequence[ReadableSpan]) -> SpanPlan:
     """The plan without the spans that the hook dropped."""
-    made = np.array([_context(span).span_id for span in spans], np.uint64)
+    contexts: list[Any] = [span.context for span in spans]
+    made = np.array([context.span_id for context in contexts], np.uint64)
     return plan.part(np.flatnonzero(is_in(plan.span_id, made)))
-
-
-def _with_id(context: SpanContext, span_id: int) -> SpanContext:
-    if span_id == context.span_id:
-        return context
-    return SpanContext(context.trace_id, span_id, False, context.trace_flags, context.trace_state)
-
-
-def _context(span: ReadableSpan) -> SpanContext:
-    context: SpanContext = span.context
-    return context

@@ -24,7 +24,7 @@ never announced (its batch was missed, or it was forgotten) is taken in as if it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -36,103 +36,25 @@ from opentelemetry.trace import SpanContext
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.span_plan import Fate, fate_of
-from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
 from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 
-_RANGE = int(EventKind.RANGE)
-
-
-class TopLevel(NamedTuple):
-    """The begin of a top-level range."""
-
-    event_id: int
-    name: str
-    source: int
-    start_ns: int
-    thread: Track
-    flags: int = 0
-
-    @property
-    def is_step(self) -> bool:
-        """Whether the range is an optimizer's step."""
-        return self.name.startswith(OPTIMIZER_STEP)
-
-    @property
-    def is_of_optimizer(self) -> bool:
-        """Whether it is that, or an optimizer does something else in it."""
-        return self.name.startswith(OPTIMIZER)
-
-    @property
-    def is_evaluation(self) -> bool:
-        """Whether it is a module call that is no part of training."""
-        return bool(self.flags & EventFlag.EVALUATION)
-
-    @property
-    def is_training(self) -> bool:
-        """Whether it is known to be a part of training."""
-        return not self.is_evaluation and (self.source == EventSource.MODULE or self.is_of_optimizer)
-
-    @property
-    def begins_trace(self) -> bool:
-        """Whether its source has a trace for each such range."""
-        return SOURCES[self.source].begins_traces and not self.is_step
-
-    @property
-    def trace_name(self) -> str:
-        """What a trace is called that begins with it; empty: after its thread."""
-        return trace_name(self.source, self.name)
-
-
-@dataclass(slots=True)
-class RootRows:
-    """What a batch's rows tell about each outermost range that they lie in, by its event id."""
-
-    spans: dict[int, int]
-    first_row: dict[int, int]
-    ends: dict[int, int]
-    stepped: set[int]
-    trained: set[int]
-    """In which modules are called in training."""
-    evaluated: set[int]
-    """Or outside of it."""
-    training_threads: set[Track]
-
-
-def rows_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
-    """The ranges in these contexts."""
-    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
-        return np.zeros(0, np.int64)
-    which = bytes([index in contexts for index in range(len(batch.contexts))])
-    rows: NDArray[np.int64] = np.frombuffer(_native.ranges_in(batch, which, _RANGE), np.int64)
-    return rows
-
-
-def rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> RootRows:
-    """What the rows that belong to traces of our own tell about their roots."""
-    roots, first, counts = groups(batch.root[rows])
-    top = rows[batch.parent[rows] == 0]
-    steps = rows[is_in(batch.name[rows], _step_names(batch, rows))]
-    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
-    evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
-    return RootRows(
-        spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
-        first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
-        ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
-        stepped=set(batch.root[steps].tolist()),
-        trained=set(batch.root[calls[~evaluated]].tolist()),
-        evaluated=set(batch.root[calls[evaluated]].tolist()),
-        training_threads={batch.tracks[index] for index in distinct(batch.thread[steps]).tolist()},
-    )
-
-
-def _step_names(batch: Batch, rows: NDArray[np.int64]) -> list[int]:
-    return [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
-
-
-FIRST_ROOTS = 100
+TRAINING = "training step"
+MAX_SPANS = 2000
+MAX_CALLS_WHEN_TRAINING = 1024
+MAX_CALLS_WHEN_EVALUATING = 64
 NS_PER_SECOND = 1_000_000_000
+IDLE_NS = NS_PER_SECOND
+REST_NS = NS_PER_SECOND // 10
+"""After so long, operators without a step or call around them are another piece of work."""
+MAX_LENGTH_NS = 10 * NS_PER_SECOND
+"""Of a trace that is neither a training step nor a call: its ranges are told when it ends."""
+MAX_REMEMBERED_ROOTS = 1 << 15
+MAX_THREADS = 4096
+MAX_WAITING = 1024
+FIRST_ROOTS = 100
 CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
 """Where a begin is this much earlier than one before it, somebody set the wall clock back: no thread reports so late."""
 
@@ -155,32 +77,15 @@ class RootLimiter:
         """Whether a trace may start at ``now_ns``; takes a token if so."""
         if self._rate is None:
             return True
-        self._refill(now_ns, self._rate)
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    def _refill(self, now_ns: int, rate: float) -> None:
         elapsed_ns = now_ns - self._at_ns
-        if elapsed_ns < -CLOCK_WAS_SET_NS:
+        if elapsed_ns > 0:
+            refilled = self._tokens + self._rate * elapsed_ns / NS_PER_SECOND
+            self._tokens = max(self._tokens, min(refilled, max(self._rate, 1.0)))
+        if elapsed_ns > 0 or elapsed_ns < -CLOCK_WAS_SET_NS:  # else threads report interleaved
             self._at_ns = now_ns
-        if elapsed_ns <= 0:  # threads report interleaved
-            return
-        refilled = self._tokens + rate * elapsed_ns / NS_PER_SECOND
-        self._tokens = max(self._tokens, min(refilled, max(rate, 1.0)))
-        self._at_ns = now_ns
-
-
-TRAINING = "training step"
-MAX_SPANS = 2000
-MAX_CALLS_WHEN_TRAINING = 1024
-MAX_CALLS_WHEN_EVALUATING = 64
-IDLE_NS = NS_PER_SECOND
-REST_NS = NS_PER_SECOND // 10
-"""After so long, operators without a step or call around them are another piece of work."""
-MAX_LENGTH_NS = 10 * NS_PER_SECOND
-"""Of a trace that is neither a training step nor a call: its ranges are told when it ends."""
+        admits = self._tokens >= 1
+        self._tokens -= admits
+        return admits
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +99,7 @@ class StepTrace:
     end_ns: int
     spans: int = 0
     calls: int = 0
-    """How many of its top-level ranges are of a source whose ranges begin traces."""
+    """How many of its top-level ranges are of a source whose ranges begin traces; the first is what it is called after."""
     called: str = ""
     trains: bool = False
     number: int = -1
@@ -224,7 +129,7 @@ class StepTrace:
 
 
 @dataclass(slots=True)
-class ThreadSteps:
+class _Thread:
     """Which trace a thread works on now, and what it did last."""
 
     trains: bool = False
@@ -240,54 +145,76 @@ class ThreadSteps:
             trace.trains, trace.number = True, self.steps
             self.steps += 1
 
-
-def starts_new(thread: ThreadSteps, trace: StepTrace, begin: TopLevel, most_spans: int) -> bool:
-    """Whether a begin in the thread is the first of a new trace, and not the next one of its current trace.
-
-    Args:
-        thread: what it did last.
-        trace: its current one.
-        begin: the begin.
-        most_spans: of a training step or a call.
-    """
-    if thread.after_step and not begin.is_step:
-        return True
-    if trace.evaluates and begin.is_training:
-        return True
-    calls = 1 if not thread.trains else MAX_CALLS_WHEN_EVALUATING if trace.evaluates else MAX_CALLS_WHEN_TRAINING
-    if begin.begins_trace and trace.calls >= calls:
-        return True
-    if begin.start_ns < trace.start_ns:
-        return True
-    if not (thread.trains or trace.calls) and (trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS):
-        return True
-    rest_ns = IDLE_NS if thread.trains or trace.calls else REST_NS
-    return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
+    def starts_new(self, begin: Opened, most_spans: int) -> bool:
+        """Whether a begin in it is the first of a new trace, and not the next one of its current trace."""
+        trace = self.current
+        if trace is None or (self.after_step and not _is_step(begin)) or begin.start_ns < trace.start_ns:
+            return True
+        in_training = not _is_evaluation(begin) and (begin.source == EventSource.MODULE or begin.name.startswith(OPTIMIZER))
+        if trace.evaluates and in_training:
+            return True
+        calls = 1 if not self.trains else MAX_CALLS_WHEN_EVALUATING if trace.evaluates else MAX_CALLS_WHEN_TRAINING
+        if _begins_trace(begin) and trace.calls >= calls:
+            return True
+        rest_ns = IDLE_NS
+        if not (self.trains or trace.calls):
+            if trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS:
+                return True
+            rest_ns = REST_NS
+        return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
 
 
-def new_trace(start: RootStart | None, begin: TopLevel, called: str, aside: bool) -> StepTrace:
-    """The trace that begins there.
-
-    Args:
-        start: where it is recorded.
-        begin: its first range.
-        called: its name, as far as is known now.
-        aside: see ``StepTrace.aside``.
-    """
-    return StepTrace(start, begin.thread, begin.start_ns, begin.start_ns, called=called, aside=aside)
+def _is_step(begin: Opened) -> bool:
+    return begin.name.startswith(OPTIMIZER_STEP)
 
 
-def note_call(trace: StepTrace, begin: TopLevel) -> None:
-    """A top-level range began in the trace: the first that begins traces is what the trace is called after."""
-    if begin.begins_trace:
-        trace.called = trace.called if trace.calls else begin.trace_name
-        trace.calls += 1
-    trace.evaluates = trace.evaluates or begin.is_evaluation
+def _is_evaluation(begin: Opened) -> bool:
+    """Whether it is a module call that is no part of training."""
+    return bool(begin.flags & EventFlag.EVALUATION)
 
 
-MAX_REMEMBERED_ROOTS = 1 << 15
-MAX_THREADS = 4096
-MAX_WAITING = 1024
+def _begins_trace(begin: Opened) -> bool:
+    """Whether its source has a trace for each such range."""
+    return SOURCES[begin.source].begins_traces and not _is_step(begin)
+
+
+class _Rows(NamedTuple):
+    """What a batch's rows tell about each outermost range that they lie in, by its event id."""
+
+    spans: dict[int, int]
+    first_row: dict[int, int]
+    ends: dict[int, int]
+    stepped: set[int]
+    trained: set[int]
+    """In which modules are called in training."""
+    evaluated: set[int]
+    """Or outside of it."""
+    training_threads: set[Track]
+
+
+def _ranges_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
+    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
+        return np.zeros(0, np.int64)
+    which = bytes([index in contexts for index in range(len(batch.contexts))])
+    return np.frombuffer(_native.ranges_in(batch, which, int(EventKind.RANGE)), np.int64)
+
+
+def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
+    roots, first, counts = groups(batch.root[rows])
+    top = rows[batch.parent[rows] == 0]
+    step_names = [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
+    steps = rows[is_in(batch.name[rows], step_names)]
+    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
+    evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
+    return _Rows(
+        spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
+        first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
+        ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
+        stepped=set(batch.root[steps].tolist()),
+        trained=set(batch.root[calls[~evaluated]].tolist()),
+        evaluated=set(batch.root[calls[evaluated]].tolist()),
+        training_threads={batch.tracks[index] for index in distinct(batch.thread[steps]).tolist()},
+    )
 
 
 class StepTraces:
@@ -311,11 +238,10 @@ class StepTraces:
         self.limiter = RootLimiter(roots_per_second)
         """Of all traces that we start."""
         self._promised = promised or PromisedTraces()
-        self._threads: dict[int, ThreadSteps] = {}
+        self._threads: dict[int, _Thread] = {}
         self._roots: dict[int, StepTrace] = {}
-        self._waiting: dict[StepTrace, None] = {}
         self._unsent: dict[StepTrace, None] = {}
-        """Those whose root spans are to be sent: all that rows were found to belong to, until they are given out."""
+        """The recorded ones that aren't given out."""
         self._finished: list[StepTrace] = []
         """The traces whose root spans are complete, each once; only those that are recorded."""
 
@@ -331,26 +257,24 @@ class StepTraces:
         """
         self._forget_oldest_roots()
         contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
-        begins = [
-            TopLevel(one.event_id, one.name, one.source, one.start_ns, batch.tracks[one.thread], one.flags)
-            for one in batch.opened.in_contexts(contexts)
-        ]
-        rows = rows_in(batch, contexts)
-        roots: dict[int, SpanContext] = {}
-        if begins or len(rows):
-            of_roots = rows_by_root(batch, rows)
-            self._take_in(batch, begins, of_roots, target)
-            traces = [(root, self._roots[root].context) for root in of_roots.spans]
-            roots = {root: context for root, context in traces if context is not None}
-        return roots
-
-    def _take_in(self, batch: Batch, begins: Sequence[TopLevel], rows: RootRows, target: SpanTarget) -> None:
-        self._note_training(begins, rows)
+        begins, ranges = batch.opened.in_contexts(contexts), _ranges_in(batch, contexts)
+        if not len(begins) and not len(ranges):
+            return {}
+        rows, tracks = _rows_by_root(batch, ranges), batch.tracks
+        # A thread trains from the first on that an optimizer does in it; within this batch, from before it.
+        for thread in {tracks[begin.thread] for begin in begins if begin.name.startswith(OPTIMIZER)} | rows.training_threads:
+            self._thread(thread).trains = True
         self._note(rows, rows.spans)
         for begin in begins:
-            self._open(begin, target)
+            self._open(begin, tracks[begin.thread], target)
             self._note(rows, (begin.event_id,))
-        self._adopt_unannounced(batch, rows, target)
+        for root in sorted(rows.spans.keys() - self._roots.keys()):  # those that were never announced
+            row = rows.first_row[root]
+            track, start_ns = int(batch.thread[row]), int(batch.start_ns[row])
+            self._open(Opened(root, "", EventSource.TORCH, start_ns, track, 0), tracks[track], target)
+            self._note(rows, (root,))
+        traces = [(root, self._roots[root].context) for root in rows.spans]
+        return {root: context for root, context in traces if context is not None}
 
     def take_finished(self) -> list[StepTrace]:
         """The traces that are complete, and were not taken before."""
@@ -376,43 +300,43 @@ class StepTraces:
         """End every trace now; ranges still open come later, into a trace whose root span is out, or never."""
         for thread in self._threads.values():
             self._end_trace(thread)
-        for trace in [*self._waiting, *self._unsent]:
+        for trace in list(self._unsent):
             self._give_out(trace)
 
-    def _open(self, begin: TopLevel, target: SpanTarget) -> None:
-        thread = self._thread(begin.thread)
+    def _open(self, begin: Opened, track: Track, target: SpanTarget) -> None:
+        thread = self._thread(track)
         promised, start = self._promised.decide(begin.event_id)
-        if thread.current is not None and (promised or starts_new(thread, thread.current, begin, self._most_spans)):
+        if promised or thread.starts_new(begin, self._most_spans):
             self._end_trace(thread)
         if thread.current is None:
-            self._threads[begin.thread.number] = self._threads.pop(begin.thread.number)  # the last to be forgotten
-            thread.current = self._new_trace(start, begin) if promised else self._start_trace(thread, begin, target)
+            self._threads[track.number] = self._threads.pop(track.number)  # the last to be forgotten
+            name = trace_name(begin.source, begin.name) or self._surroundings.name(track.name)
+            start = start if promised else self._start_root(thread, begin, name, target)
+            aside = self._surroundings.worker() is not None
+            thread.current = StepTrace(start, track, begin.start_ns, begin.start_ns, called=name, aside=aside)
         trace = thread.current
         if trace.context is not None:
             self._unsent[trace] = None
         self._roots[begin.event_id] = trace
         self._promised.publish(begin.event_id, trace.context)
         trace.open.add(begin.event_id)
-        note_call(trace, begin)
-        thread.last_root, thread.after_step = begin.event_id, begin.is_step
-        if begin.is_step:
+        if _begins_trace(begin):
+            trace.called = trace.called if trace.calls else trace_name(begin.source, begin.name)
+            trace.calls += 1
+        trace.evaluates = trace.evaluates or _is_evaluation(begin)
+        thread.last_root, thread.after_step = begin.event_id, _is_step(begin)
+        if thread.after_step:
             thread.note_step(trace)
 
-    def _start_trace(self, thread: ThreadSteps, begin: TopLevel, target: SpanTarget) -> StepTrace:
+    def _start_root(self, thread: _Thread, begin: Opened, name: str, target: SpanTarget) -> RootStart | None:
         """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
-        trains = thread.trains and not begin.is_evaluation
-        start = self._surroundings.start_root(target, TRAINING if trains else self._name_of(begin))
+        trains = thread.trains and not _is_evaluation(begin)
+        start = self._surroundings.start_root(target, TRAINING if trains else name)
         if start is not None and (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
-            start = None
-        return self._new_trace(start, begin)
+            return None
+        return start
 
-    def _new_trace(self, start: RootStart | None, begin: TopLevel) -> StepTrace:
-        return new_trace(start, begin, self._name_of(begin), self._surroundings.worker() is not None)
-
-    def _name_of(self, begin: TopLevel) -> str:
-        return begin.trace_name or self._surroundings.name(begin.thread.name)
-
-    def _note(self, rows: RootRows, roots: Iterable[int]) -> None:
+    def _note(self, rows: _Rows, roots: Iterable[int]) -> None:
         """Apply what the rows tell about those of ``roots`` that are known."""
         for root in roots:
             trace = self._roots.get(root)
@@ -421,39 +345,20 @@ class StepTraces:
             trace.spans += rows.spans[root]
             trace.evaluates = root not in rows.trained and (trace.evaluates or root in rows.evaluated)
             if root in rows.stepped:
-                self._note_step(trace, root)
+                thread = self._thread(trace.thread)
+                thread.note_step(trace)
+                thread.after_step = thread.after_step or thread.last_root == root
             if root in rows.ends:
-                self._note_end(trace, root, rows.ends[root])
+                trace.open.discard(root)
+                if not trace.given_out:
+                    trace.end_ns = max(trace.end_ns, rows.ends[root])
+                if trace.over and not trace.open:
+                    self._give_out(trace)
 
-    def _note_step(self, trace: StepTrace, root: int) -> None:
-        thread = self._thread(trace.thread)
-        thread.note_step(trace)
-        if thread.last_root == root:
-            thread.after_step = True
-
-    def _note_end(self, trace: StepTrace, root: int, end_ns: int) -> None:
-        trace.open.discard(root)
-        if not trace.given_out:
-            trace.end_ns = max(trace.end_ns, end_ns)
-        if trace.over and not trace.open:
-            self._give_out(trace)
-
-    def _note_training(self, begins: Iterable[TopLevel], rows: RootRows) -> None:
-        """A thread trains from the first on that an optimizer does in it; within this batch, from before it."""
-        for info in {begin.thread for begin in begins if begin.is_of_optimizer} | rows.training_threads:
-            self._thread(info).trains = True
-
-    def _adopt_unannounced(self, batch: Batch, rows: RootRows, target: SpanTarget) -> None:
-        for root in sorted(rows.spans.keys() - self._roots.keys()):
-            row = rows.first_row[root]
-            thread, start_ns = batch.tracks[int(batch.thread[row])], int(batch.start_ns[row])
-            self._open(TopLevel(root, "", EventSource.TORCH, start_ns, thread), target)
-            self._note(rows, (root,))
-
-    def _thread(self, info: Track) -> ThreadSteps:
+    def _thread(self, info: Track) -> _Thread:
         thread = self._threads.get(info.number)
         if thread is None:
-            thread = self._threads[info.number] = ThreadSteps()
+            thread = self._threads[info.number] = _Thread()
             if len(self._threads) > MAX_THREADS:
                 self._end_trace(self._threads.pop(next(iter(self._threads))))
         return thread
@@ -466,7 +371,7 @@ class StepTraces:
             if root in trace.open and len(self._roots) < 2 * MAX_REMEMBERED_ROOTS:
                 self._roots[root] = trace  # the last to be forgotten
 
-    def _end_trace(self, thread: ThreadSteps) -> None:
+    def _end_trace(self, thread: _Thread) -> None:
         trace, thread.current = thread.current, None
         thread.after_step = False
         if trace is None:
@@ -474,14 +379,12 @@ class StepTraces:
         trace.over = True
         if not trace.open:
             self._give_out(trace)
-            return
-        self._waiting[trace] = None
-        if len(self._waiting) > MAX_WAITING:
-            self._give_out(next(iter(self._waiting)))
+        waiting = [one for one in self._unsent if one.over] if len(self._unsent) > MAX_WAITING else []
+        if len(waiting) > MAX_WAITING:
+            self._give_out(waiting[0])
 
     def _give_out(self, trace: StepTrace) -> None:
         if trace.context is not None and not trace.given_out:
             self._finished.append(trace)
         trace.given_out = True
-        self._waiting.pop(trace, None)
         self._unsent.pop(trace, None)

@@ -20,15 +20,14 @@ A sink decides on a trace when it sees its outermost range begin, a drain later.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -38,12 +37,30 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_recfn.model.batch import NO_CONTEXT, Batch
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
-from otel_recfn.support.process_role import WorkerProcess
-from otel_recfn.support.spawned import span_of_parent
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.processes import WorkerProcess, span_of_parent
 
 MAX_REMEMBERED = 1 << 12
+"""Of the program's spans."""
+MOST_PROMISED = 1 << 15
+"""Of traces of ours that the program was told of."""
 LAST_NS = (1 << 63) - 1
+NAMELESS = "operators"
+"""What a trace is called whose thread has no name."""
+_NUMBERED = re.compile(r"^(Thread|ThreadPoolExecutor|Dummy|asyncio)[-_]\d+(_\d+)?")
+"""Names that Python numbers. Backends list the names of spans, so the numbers are left to the attribute ``thread.name``."""
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+FindsWorker = Callable[[], WorkerProcess | None]
+
+
+def remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """As the newest of so many; beyond, the oldest quarter goes. From any thread."""
+    values.pop(key, None)
+    values[key] = value
+    if len(values) > most:
+        for oldest in list(islice(values, most // 4 + 1)):  # one at a time would look through all that went before
+            values.pop(oldest, None)
 
 
 class SpanEnd(NamedTuple):
@@ -71,17 +88,22 @@ class ProgramSpans:
     def made_in(self) -> SpanContext | None:
         """The span of its parent that this process was forked or started in. A fork of an instrumented fork server that has
         imported the program learns of it when it exists already."""
-        return self._forked_in or _started_in()
+        around = span_of_parent()
+        if self._forked_in is not None or around is None:
+            return self._forked_in
+        state = TraceState.from_header([around.trace_state]) if around.trace_state else None
+        return SpanContext(around.trace_id, around.span_id, False, TraceFlags(around.flags), state)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
         if not isinstance(span, ReadableSpan) or span.end_time is not None:
             return
-        if (nanoseconds(span.start_time) or 0) < self._since_ns:
-            self._note_inherited(trace_id, span_id, span)
-            return
-        self._spans[trace_id, span_id] = span
-        _bound(self._spans)
+        key = (trace_id, span_id)
+        if (nanoseconds(span.start_time) or 0) >= self._since_ns:
+            remember(self._spans, key, span, MAX_REMEMBERED)
+        elif key not in self._inherited:
+            self._forked_in = self._forked_in or span.get_span_context()
+            remember(self._inherited, key, None, MAX_REMEMBERED)
 
     def was_inherited(self, trace_id: int, span_id: int) -> bool:
         """Whether this process was forked or started inside the span."""
@@ -96,11 +118,10 @@ class ProgramSpans:
     def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
         """How the span ended; None where it hasn't, or isn't remembered."""
         span = self._spans.get((trace_id, span_id))
-        end_ns = span.end_time if span is not None else None
-        if span is None or end_ns is None:
+        if span is None or span.end_time is None:
             return None
         name, failed = span.name, span.status.status_code is StatusCode.ERROR
-        return SpanEnd(name if isinstance(name, str) else "", nanoseconds(span.start_time), nanoseconds(end_ns), failed)
+        return SpanEnd(name if isinstance(name, str) else "", nanoseconds(span.start_time), nanoseconds(span.end_time), failed)
 
     def forget(self, trace_id: int, span_id: int) -> None:
         """Nobody asks for it any more."""
@@ -112,41 +133,14 @@ class ProgramSpans:
         self._inherited, self._forked_in = {}, None
         self._since_ns = time.time_ns()
 
-    def _note_inherited(self, trace_id: int, span_id: int, span: ReadableSpan) -> None:
-        if (trace_id, span_id) in self._inherited:
-            return
-        if self._forked_in is None:
-            self._forked_in = span.get_span_context()
-        self._inherited[trace_id, span_id] = None
-        _bound(self._inherited)
-
-
-def _started_in() -> SpanContext | None:
-    around = span_of_parent()
-    if around is None:
-        return None
-    state = TraceState.from_header([around.trace_state]) if around.trace_state else None
-    return SpanContext(around.trace_id, around.span_id, False, TraceFlags(around.flags), state)
-
 
 def nanoseconds(time: Any) -> int | None:
     """A span's time as OTLP takes it; None for anything else: the SDK keeps whatever the program gives."""
     return int(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_NS else None
 
 
-def _bound(remembered: dict[tuple[int, int], Any]) -> None:
-    """Forget the oldest where there are many."""
-    if len(remembered) > MAX_REMEMBERED:
-        with contextlib.suppress(RuntimeError):  # another thread adds one meanwhile, and sees to it
-            for key in list(islice(remembered, MAX_REMEMBERED // 4)):
-                remembered.pop(key, None)
-
-
-MOST_PROMISED = 1 << 15
-
-
 class PromisedTraces:
-    """Decides on the traces of the newest ``MOST_PROMISED`` outermost ranges. Every method may be called from any thread."""
+    """Decides on the traces of the newest outermost ranges. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -173,8 +167,8 @@ class PromisedTraces:
             self._deciding.now = False
         with self._lock:
             if root not in self._contexts:
-                self._remember(root, started.context if started is not None else None)
-                self._promised[root] = started
+                remember(self._contexts, root, started.context if started is not None else None, MOST_PROMISED)
+                remember(self._promised, root, started, MOST_PROMISED)
             return self._contexts[root]
 
     def decide(self, root: int) -> tuple[bool, RootStart | None]:
@@ -182,27 +176,14 @@ class PromisedTraces:
         with self._lock:
             if root in self._promised:
                 return True, self._promised[root]
-            self._remember(root, None)
+            remember(self._contexts, root, None, MOST_PROMISED)
             return False, None
 
     def publish(self, root: int, context: SpanContext | None) -> None:
         """The sink has decided on the trace of this range: from now on the program gets its root span too."""
         with self._lock:
-            self._remember(root, context)
+            remember(self._contexts, root, context, MOST_PROMISED)
             self._promised.pop(root, None)
-
-    def _remember(self, root: int, context: SpanContext | None) -> None:
-        self._contexts[root] = context
-        for oldest in list(islice(self._contexts, max(0, len(self._contexts) - MOST_PROMISED))):
-            del self._contexts[oldest]
-            self._promised.pop(oldest, None)
-
-
-FindsWorker = Callable[[], WorkerProcess | None]
-NAMELESS = "operators"
-"""What a trace is called whose thread has no name."""
-_NUMBERED = re.compile(r"^(Thread|ThreadPoolExecutor|Dummy|asyncio)[-_]\d+(_\d+)?")
-"""Names that Python numbers. Backends list the names of spans, so the numbers are left to the attribute ``thread.name``."""
 
 
 def no_worker() -> WorkerProcess | None:
@@ -256,6 +237,5 @@ class Surroundings:
     def _launched_in(self) -> trace.SpanContext | None:
         """The span that the process was launched in, as environment variables carry it by OpenTelemetry's specification."""
         carried = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
-        span = trace.get_current_span(TraceContextTextMapPropagator().extract(carried, Context())) if carried else None
-        context = span.get_span_context() if span is not None else None
-        return context if context is not None and context.is_valid else None
+        context = trace.get_current_span(TraceContextTextMapPropagator().extract(carried, Context())).get_span_context()
+        return context if context.is_valid else None

@@ -44,7 +44,7 @@ def test_a_batch_that_is_not_written_does_not_count(writer: TraceWriter, path: P
 
     writer.write(make_batch([change(10, 100)]))
     with monkeypatch.context() as patched:
-        patched.setattr("otel_recfn.sinks.files.growing_file.GrowingFile.show", full)
+        patched.setattr("otel_recfn.sinks.growing_file.GrowingFile.show", full)
         writer.write(make_batch([change(20, 1000)]))
     writer.write(make_batch([change(30, 1)]))
     assert [total for _, _, total in counted(path)] == [100, 101]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batches import make_batch
 from otel_recfn.model.events import EventKind, EventSource
-from otel_recfn.sinks.chrome.python_ids import PythonIds
+from otel_recfn.sinks.chrome.encoder import PythonIds
 
 pytestmark = pytest.mark.one_python
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.chrome import metadata, span_slices
+from otel_recfn.sinks.chrome import span_slices, trace_file
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.support.seen_spans import seen_spans
@@ -147,7 +147,7 @@ def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path
 
 
 def test_the_file_says_which_trace_and_span_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "MOST_TRACE_IDS", 2)
+    monkeypatch.setattr(trace_file, "MOST_TRACE_IDS", 2)
     writer = TraceWriter(path)
     writer.write(make_batch([row(1, 0, 10, REQUEST)]))
     writer.write(make_batch([row(2, 20, 30, OTHER), row(3, 40, 50, context(11, 12))]))

@@ -17,7 +17,7 @@ from batches import context, make_batch
 from otel_recfn.sinks.metrics.instruments import DURATION
 from otel_recfn.sinks.metrics.sent_spans import SentSpans
 from otel_recfn.sinks.metrics.sink import MetricsSink
-from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.spans.sink import Process, SpansSink
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -30,7 +30,7 @@ class TestExemplars:
         exporter = InMemorySpanExporter()
         tracers = TracerProvider(shutdown_on_exit=False)
         tracers.add_span_processor(SimpleSpanProcessor(exporter))
-        return SpansSink(tracers, sent=sent.note), exporter
+        return SpansSink(tracers, process=Process(sent=sent.note)), exporter
 
     def exemplars(self, one: InMemoryMetricReader) -> list[Any]:
         found = [each for each in metrics_of(one.get_metrics_data()) if each.name == DURATION]

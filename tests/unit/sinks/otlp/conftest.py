@@ -10,9 +10,8 @@ from otlp_plans import plan_of, target
 
 from batches import context
 from otel_recfn.sinks.otlp import request_sender
-from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.encoding import OtlpMapper
-from otel_recfn.sinks.otlp.export import way_out
+from otel_recfn.sinks.otlp.export import otlp_delivery
 
 MIB = 1 << 20
 
@@ -21,10 +20,9 @@ class Sending:
     """A delivery, and the spans that it is given."""
 
     def __init__(self, exporter: Any, request_bytes: int = MIB, queue_bytes: int = 64 * MIB) -> None:
-        way = way_out(exporter, request_bytes, queue_bytes)
-        assert way is not None
-        self.delivery = way.delivery()
-        assert isinstance(self.delivery, OtlpDelivery)
+        delivery = otlp_delivery(exporter, request_bytes, queue_bytes)
+        assert delivery is not None
+        self.delivery = delivery
         self._target = target()
         self.delivery.use(self._target)
         self._mapper = OtlpMapper(self._target)
@@ -34,7 +32,7 @@ class Sending:
         """Spans of these names, as one request."""
         self.sent += len(names)
         self.delivery.send(self._mapper.spans(plan_of([_row(name) for name in names])))
-        self.delivery._seal()  # type: ignore[attr-defined]
+        self.delivery._seal()
 
     def end(self) -> None:
         """Its threads have told what they had to tell, which they do when a flush has returned."""
@@ -50,7 +48,7 @@ class Sending:
     @property
     def failures(self) -> int:
         """Attempts that failed since one was answered."""
-        failures: int = self.delivery._sender._failures  # type: ignore[attr-defined]
+        failures: int = self.delivery._sender._failures
         return failures
 
 

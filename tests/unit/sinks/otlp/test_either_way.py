@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batches import BASE_NS, context, make_batch, open_for_long
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.otlp.export import OtlpWayOut
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import Outcome, Verdict
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
@@ -81,8 +81,8 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     provider = TracerProvider(shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     through, beside = (
-        SpansSink(provider, None, hook=hooked, volume=volume, way_out=way)
-        for way in (None, OtlpWayOut(keeps, request_bytes=1024, queue_bytes=1 << 20))
+        SpansSink(provider, None, hook=hooked, volume=volume, delivery=way)
+        for way in (None, OtlpDelivery(keeps, request_bytes=1024, queue_bytes=1 << 20))
     )
     counters = []
     for sink in (through, beside):

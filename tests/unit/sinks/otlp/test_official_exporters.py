@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.otlp.export import way_out
+from otel_recfn.sinks.otlp.export import otlp_delivery
 from otel_recfn.sinks.otlp.official import made, transport_of
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
 
@@ -88,8 +88,8 @@ def test_otlp_has_the_protocol_that_the_environment_says(
 ) -> None:
     if asked is not None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", asked)
-    way: Any = way_out("otlp", 1 << 20, 1 << 20)
-    assert type(way._transport).__name__.startswith(protocol)
+    delivery: Any = otlp_delivery("otlp", 1 << 20, 1 << 20)
+    assert type(delivery._transport).__name__.startswith(protocol)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,6 @@ def test_spans_of_an_exporter_that_cannot_be_read_go_through_the_processors(
     exporter: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert way_out(exporter, 1 << 20, 1 << 20) is None
+        assert otlp_delivery(exporter, 1 << 20, 1 << 20) is None
     assert why in caplog.text
     assert "through the provider's span processors" in caplog.text

@@ -19,9 +19,8 @@ from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.batches import stage
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.spans import folding
+from otel_recfn.sinks.spans import delivery, folding
 from otel_recfn.sinks.spans.budgets import Volume
-from otel_recfn.sinks.spans.provider import SpanTarget
 from patience import PATIENCE_S
 from thoroughness import examples
 
@@ -164,7 +163,7 @@ def test_spans_say_the_same_in_chunks_of_any_size(monkeypatch: pytest.MonkeyPatc
         return [(one.name, one.start_time, one.end_time, one.attributes) for one in units.ours()]
 
     whole = said()
-    monkeypatch.setattr(SpanTarget, "chunk_size", lambda target: chunk)
+    monkeypatch.setattr(delivery, "MAX_CHUNK", chunk)
     assert said() == whole
     assert {"relu (folded)", "sum"} <= {name for name, *_ in whole}
     assert any("aggregation.histogram_bucket_counts" in attributes for *_, attributes in whole)

@@ -17,7 +17,7 @@ from otel_recfn.model.events import make_event_id
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.spans.sink import Process, SpansSink
 from otel_recfn.support.own_thread import OwnThread
 from patience import PATIENCE_S
 
@@ -68,7 +68,7 @@ class Hangs(SpanExporter):
 def losses_at_the_end(exporter: SpanExporter, caplog: pytest.LogCaptureFixture, handed_on: Callable[[], object]) -> list[str]:
     provider, session = TracerProvider(shutdown_on_exit=False), process_session()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1))
-    sink = SpansSink(provider, exit_timeout_s=0.1, process_ends=lambda: session.process_ends)
+    sink = SpansSink(provider, process=Process(ends=lambda: session.process_ends, exit_timeout_s=0.1))
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, exit_timeout_s=0.1)
     session.start(capture)
     sink.write(rows())

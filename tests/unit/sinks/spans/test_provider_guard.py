@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResult, StaticSampler
 
 from otel_recfn.sinks.spans import provider as ours
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget, exporters_of, shortest_queue
 
 
 def new_provider(*processors: SpanProcessor, **options: object) -> TracerProvider:
@@ -56,18 +56,8 @@ class TestWhatTheSdkHas:
         assert SimpleSpanProcessor(exporter).span_exporter is exporter
         batching.shutdown()
 
-    def test_batch_processor_sizes(self) -> None:
-        processor = BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=100, max_export_batch_size=7)
-        assert ours._queue_sizes(processor) == (100, 7)
-        processor.shutdown()
-
 
 class TestFallbacks:
-    def test_sizes_come_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")
-        monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many")
-        assert ours._queue_sizes(SpanProcessor()) == (64, ours.DEFAULT_EXPORT_BATCH_SIZE)
-
     def test_tracer_without_private_parts(self) -> None:
         class Bare:
             def __init__(self, tracer: object) -> None:
@@ -84,7 +74,7 @@ class TestFallbacks:
         nested = ConcurrentMultiSpanProcessor()
         nested.add_span_processor(SimpleSpanProcessor(exporter))
         target = target_of(new_provider(nested, SimpleSpanProcessor(exporter), SpanProcessor()))
-        assert target.exporters() == [exporter]
+        assert exporters_of(target.processors()) == [exporter]
 
 
 class TestResolving:
@@ -126,18 +116,13 @@ class TestResolving:
         assert resolver.resolve() is None
 
 
-class TestChunks:
-    @pytest.mark.parametrize(
-        ("queue", "batch", "chunk"), [(2048, 512, 256), (2048, 200, 199), (400, 400, 100), (3, 2, 1), (1, 1, 1)]
-    )
-    def test_size_leaves_room_and_keeps_the_export_in_our_thread(self, queue: int, batch: int, chunk: int) -> None:
-        processor = BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=queue, max_export_batch_size=batch)
-        provider = new_provider(processor, SimpleSpanProcessor(InMemorySpanExporter()))
-        assert target_of(provider).chunk_size() == chunk
+class TestQueues:
+    @pytest.mark.parametrize("sizes", [(2048,), (100, 2048), (7,), ()])
+    def test_the_shortest_counts(self, sizes: tuple[int, ...]) -> None:
+        queues = [BatchSpanProcessor(InMemorySpanExporter(), size, max_export_batch_size=1) for size in sizes]
+        provider = new_provider(*queues, SimpleSpanProcessor(InMemorySpanExporter()))
+        assert shortest_queue(target_of(provider).processors()) == min(sizes, default=ours.DEFAULT_QUEUE_SIZE)
         provider.shutdown()
-
-    def test_size_without_a_queue(self) -> None:
-        assert target_of(new_provider()).chunk_size() == ours.MAX_CHUNK
 
     def test_force_flush_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         class Broken(SpanProcessor):
@@ -193,24 +178,3 @@ class TestRoots:
         assert start is not None
         assert start.context.trace_state.get("k") == "v"
         assert dict(start.attributes) == {"ratio": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "room"),
-    [
-        ([(2048, 512)], 768),
-        ([(2048, 900)], 0),
-        ([(400, 50)], 99),
-        ([(64, 64)], 0),
-        ([(4096, 512), (2048, 512)], 768),
-        ([(2048, 512), (64, 16)], 0),  # the thread of the first would wait for a batch that the other has no room for
-        ([(64, 16), (2048, 512)], 0),
-    ],
-)
-def test_room_beside(sizes: list[tuple[int, int]], room: int) -> None:
-    queues = [
-        BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=queue, max_export_batch_size=batch) for queue, batch in sizes
-    ]
-    provider = new_provider(*queues)
-    assert target_of(provider).room_beside() == room
-    provider.shutdown()

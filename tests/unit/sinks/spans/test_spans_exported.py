@@ -50,7 +50,7 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(205)))
         sink.close(PATIENCE_S)
-        assert exporter.batches == [10] * 20 + [5]
+        assert exporter.batches == [20] * 10 + [5]
         assert sink.counters()["exported"] == 205
         provider.shutdown()
 
@@ -120,9 +120,7 @@ class TestExporting:
         harness = Harness()
         harness.provider.add_span_processor(Broken())
         assert len(harness.write(*in_request(3))) == 3
-        assert [record.getMessage() for record in caplog.records] == [
-            "otel-recfn: a span processor raised in on_end; its spans count as failed"
-        ]
+        assert [record.getMessage() for record in caplog.records] == ["otel-recfn: a span processor raised in on_end"]
 
     def test_what_a_processor_cut_off_by_an_interrupt_was_refused_by_nobody(self) -> None:
         class Interrupts(SpanProcessor):
@@ -135,10 +133,11 @@ class TestExporting:
         sink = SpansSink(provider)
         sink.write(make_batch(in_request(3)))
         assert sink.flush(PATIENCE_S)
+        assert_balanced(sink.counters(), waiting=3)
+        sink.close(PATIENCE_S)
         counters = sink.counters()
         assert (counters["dropped.shutdown"], counters["failed"]) == (3, 0)
         assert_balanced(counters)
-        sink.close(PATIENCE_S)
         provider.shutdown()
 
     def test_what_a_replaced_provider_still_exports_was_refused_by_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +157,10 @@ class TestExporting:
         monkeypatch.setattr(trace, "get_tracer_provider", lambda: second)
         sink.write(make_batch(in_request(2, first=10)))
         assert sink.flush(PATIENCE_S)
+        sink.close(PATIENCE_S)
         counters = sink.counters()
         assert (counters["exported"], counters["dropped.shutdown"], counters["failed"]) == (2, 3, 0)
         assert_balanced(counters)
-        sink.close(PATIENCE_S)
         go_on.set()
         first.shutdown()
         second.shutdown()

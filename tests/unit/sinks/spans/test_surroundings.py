@@ -14,8 +14,7 @@ from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import surroundings
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, Surroundings, no_worker
-from otel_recfn.support.process_role import WorkerProcess
-from otel_recfn.support.spawned import SpanOfParent
+from otel_recfn.support.processes import SpanOfParent, WorkerProcess
 
 
 def begun(span_id: int, start_ns: int) -> ReadableSpan:

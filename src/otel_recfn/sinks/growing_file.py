@@ -6,6 +6,10 @@ A kill in the middle of a write cuts the file there, at the latest where the con
 
 The file is made under a name that can't be foreseen and gets its own name with the first ``show``, so it takes the place of
 what was there before as a whole. It is locked as long as it is written, so that two processes don't write one file.
+
+The system follows the links of a path for whoever may write where they lead: for root, anywhere. Here the file's own name is
+followed where the link belongs to this user or to root. A directory's is followed too where it belongs to the owner of the
+directory that it lies in, who decides there anyway (as Linux does itself in sticky directories, ``protected_symlinks``).
 """
 
 from __future__ import annotations
@@ -17,15 +21,19 @@ import secrets
 import stat
 from pathlib import Path
 
-from otel_recfn.sinks.files.followed_path import PathRefusedError, followed
 from otel_recfn.support.own_file import FileInUseError, OwnFile, unlink
 
 LONGEST_ADDITION = len(".") + len(".0123456789abcdef.next")
 """What a hidden name has beyond the file's."""
+MAX_LINKS = 40
 
 
 class FileGoneError(OSError):
     """Its name doesn't lead to the file any more."""
+
+
+class PathRefusedError(OSError):
+    """This path may not be written; ``strerror`` says why, and the way out."""
 
 
 class GrowingFile:
@@ -56,7 +64,8 @@ class GrowingFile:
             self._file.lock()
             # On some file systems every file belongs to one user, ours too.
             self._owners = {os.geteuid(), self._file.owner}
-            _close(self._previous())
+            if (previous := self._previous()) is not None:
+                previous.close()
         except BaseException:
             self.close()
             raise
@@ -93,11 +102,10 @@ class GrowingFile:
 
     def close(self) -> None:
         """Close the file as it was shown; without a ``show``, none is left."""
-        if self._name != self.path:
-            if self._file.is_at(self._name):
-                unlink(self._name)
-        else:
+        if self._name == self.path:
             self.take_back()
+        elif self._file.is_at(self._name):
+            unlink(self._name)
         self._file.close()
 
     def close_in_child(self) -> None:
@@ -119,19 +127,30 @@ class GrowingFile:
         """Give the file its name, in place of a file that may be replaced."""
         previous = self._previous()
         try:
-            self._file.set_mode(_kept_mode(previous.status(), self._mode) if previous else self._mode)
-            if previous is not None:
-                os.replace(self._name, self.path)
-            else:
+            if previous is None:
+                self._file.set_mode(self._mode)
                 _move_to_free_name(self._name, self.path)
+            else:
+                status = previous.status()
+                # Another user may have planted one of several names of a file.
+                self._file.set_mode(status.st_mode & 0o777 if status.st_nlink == 1 else self._mode)
+                os.replace(self._name, self.path)
             self._name = self.path
         finally:
-            _close(previous)
+            if previous is not None:
+                previous.close()
 
     def _previous(self) -> OwnFile | None:
         """The file that has the name now, locked, if it may be replaced; None where there is none."""
         try:
-            self._check_previous(os.lstat(self.path))
+            status = os.lstat(self.path)
+            if stat.S_ISDIR(status.st_mode):
+                raise PathRefusedError(errno.EISDIR, "it is a directory; choose another name")
+            if not stat.S_ISREG(status.st_mode):
+                raise PathRefusedError(errno.EINVAL, "it is not a regular file; remove it or choose another name")
+            if status.st_uid not in self._owners:
+                text = f"it belongs to user {status.st_uid}; have it removed or choose another name"
+                raise PathRefusedError(errno.EPERM, text)
             found = OwnFile(self.path)
         except FileNotFoundError:
             return None
@@ -144,31 +163,8 @@ class GrowingFile:
             raise
         return found
 
-    def _check_previous(self, status: os.stat_result) -> None:
-        if stat.S_ISDIR(status.st_mode):
-            raise PathRefusedError(errno.EISDIR, "it is a directory; choose another name")
-        if not stat.S_ISREG(status.st_mode):
-            raise PathRefusedError(errno.EINVAL, "it is not a regular file; remove it or choose another name")
-        if status.st_uid not in self._owners:
-            raise PathRefusedError(errno.EPERM, f"it belongs to user {status.st_uid}; have it removed or choose another name")
-
-
-def _close(previous: OwnFile | None) -> None:
-    if previous is not None:
-        previous.close()
-
-
-def _kept_mode(previous: os.stat_result, mode: int) -> int:
-    """The permissions of a file that is replaced; not of one with further names, one of which another user may have planted."""
-    return previous.st_mode & 0o777 if previous.st_nlink == 1 else mode
-
 
 def _move_to_free_name(source: Path, target: Path) -> None:
-    """Give a file another name.
-
-    Raises:
-        FileInUseError: somebody else has just made a file of that name.
-    """
     try:
         try:
             os.link(source, target)
@@ -181,3 +177,53 @@ def _move_to_free_name(source: Path, target: Path) -> None:
             os.unlink(source)
     except FileExistsError as error:
         raise FileInUseError(errno.EBUSY, "somebody else has just made it") from error
+
+
+def followed(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of the file that is meant, without links; the file need not exist.
+
+    Raises:
+        PathRefusedError: a link of another user stands in the way.
+        OSError: a directory is missing, or may not be searched.
+    """
+    done, rest, links = Path("/"), _parts(absolute(path)), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        done /= part
+        try:
+            status = os.lstat(done)
+        except FileNotFoundError:
+            if rest:
+                raise
+            return done
+        if not stat.S_ISLNK(status.st_mode):
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise PathRefusedError(errno.ELOOP, "its symbolic links lead in a circle; correct them")
+        if status.st_uid not in _trusted_owners() and not (rest and status.st_uid == os.lstat(done.parent).st_uid):
+            text = f"{done} is a symbolic link of user {status.st_uid}; give the path that it leads to, or another one"
+            raise PathRefusedError(errno.ELOOP, text)
+        target = os.readlink(done)
+        done = Path("/") if os.path.isabs(target) else done.parent
+        rest += _parts(target)
+    return done
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The absolute path, with its links; FileNotFoundError for a relative path where the working directory was removed."""
+    text = os.fspath(path)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def _trusted_owners() -> set[int]:
+    """This user and root. In a user namespace root may have another number: that of the owner of ``/``."""
+    return {0, os.geteuid(), os.lstat("/").st_uid}
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path, the first one last, so that ``pop`` takes them in order."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]

@@ -17,7 +17,7 @@ from otel_recfn import profile
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from otel_recfn.sinks.files.growing_file import GrowingFile
+from otel_recfn.sinks.growing_file import GrowingFile
 
 NOBODY = 65534
 VICTIM = "the victim's"

@@ -1,7 +1,8 @@
-"""An exception's stack trace: what Python prints, bounded, whatever the exception does."""
+"""Names of calls, texts of exceptions and their stack traces: what Python prints, bounded, whatever an exception does."""
 
 from __future__ import annotations
 
+import subprocess
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.support.failures import MOST_BYTES, MOST_FRAMES, MOST_WALKED, failure
+from otel_recfn.support.texts import (
+    MAX_CHARACTERS,
+    MOST_BYTES,
+    MOST_FRAMES,
+    CalledCode,
+    called_code,
+    error_text,
+    failure,
+    is_failure,
+    python_call_name,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("model.py(12): forward", CalledCode("forward", "model.py", 12)),
+        ("odd(3): name.py(12): <lambda>", CalledCode("<lambda>", "odd(3): name.py", 12)),
+        ("(0): <module>", CalledCode("<module>", "", 0)),
+        ("<built-in function len>", CalledCode("<built-in function len>")),
+        ("nn.Module: Linear_0", CalledCode("nn.Module: Linear_0")),
+        ("", CalledCode("")),
+    ],
+)
+def test_what_a_name_says(name: str, code: CalledCode) -> None:
+    assert called_code(name) == code
+
+
+@given(st.text(), st.integers(0, 1 << 40), st.from_regex(r"[\w<>.]*", fullmatch=True))
+def test_what_was_said_comes_back(file: str, line: int, function: str) -> None:
+    assert called_code(python_call_name(file, line, function)) == CalledCode(function, file, line)
+
+
+class Hostile(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (GeneratorExit(), "GeneratorExit"),
+        (ValueError("no"), "ValueError: no"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (subprocess.SubprocessError("x"), "subprocess.SubprocessError: x"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (ValueError("\ud800"), "ValueError: \\ud800"),
+        (Hostile(), f"{__name__}.Hostile: <message unavailable: its __str__ failed>"),
+    ],
+)
+def test_error_text(error: BaseException, text: str) -> None:
+    assert error_text(error) == text
+
+
+def test_an_exit_with_a_code_is_a_failure() -> None:
+    assert [is_failure(SystemExit(code)) for code in (None, 0, 1, "text")] == [False, False, True, True]
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(error_text(ValueError("x" * 10_000))) == MAX_CHARACTERS
+
 
 MADE: dict[str, Any] = {}
 exec(  # a file that nobody can read, as in what we write there are no lines of source code
@@ -90,18 +151,6 @@ def test_it_is_bounded(frames: int) -> None:
     assert stacktrace.endswith("xxx\n")
 
 
-def test_of_a_stack_without_end_the_outer_part_is_known() -> None:
-    error = ValueError("deep")
-    links = None
-    for _ in range(MOST_WALKED + 10):
-        found = caught(deep, 0, ValueError()).__traceback__
-        assert found is not None
-        found.tb_next = links
-        links = found
-    stacktrace = failure(error.with_traceback(links))[1]
-    assert "  [frames further in are not shown]\nValueError: deep\n" in stacktrace
-
-
 def test_long_errors_that_it_came_of_are_left_out_and_the_error_itself_is_there() -> None:
     error: BaseException = ValueError("first")
     for number in range(30):
@@ -115,8 +164,8 @@ def test_long_errors_that_it_came_of_are_left_out_and_the_error_itself_is_there(
     assert "first" not in stacktrace
 
 
-class Hostile(Exception):
-    """Whatever may be said of an exception raises."""
+class Unspeakable(Exception):
+    """Whatever may be said of it raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -127,15 +176,8 @@ class Hostile(Exception):
         raise RuntimeError(f"no {name}")
 
 
-def test_no_code_of_the_exceptions_own_is_needed() -> None:
-    outer = caught(deep, 1, Hostile())
-    try:
-        raise ValueError("after") from outer
-    except ValueError as error:
-        stacktrace = failure(error)[1]
-    assert stacktrace.count("<message unavailable: its __str__ failed>") == 1
-    assert "in deep" in stacktrace
-    assert stacktrace.endswith("ValueError: after\n")
+def test_what_an_exceptions_own_code_raises_goes_no_further() -> None:
+    assert failure(Unspeakable()) == ("Exception", "")
 
 
 def test_exceptions_that_came_of_each_other_end() -> None:

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from batches import make_batch
-from forked import fork, killed_in_child
+from forked import killed_in_child
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 from small_process import Run
 from trace_files import events_in, names_in_cut
+from trace_kills import kill_one
 
 pytestmark = pytest.mark.one_python
 
@@ -30,7 +31,6 @@ CALLS: list[tuple[Any, str]] = [
 ]
 TURNS = 4
 BEFORE = '[\n{"ph": "X", "name": "an earlier run"}\n]\n'
-ROWS = [{"name": f"op {n % 9}", "shapes": "[[2,3]]"} for n in range(300)]
 KILLS = 40
 
 
@@ -100,34 +100,13 @@ def test_a_kill_at_any_moment_leaves_what_was_written_before(path: Path, in_smal
 
 
 def kill_writers(path: Path) -> None:
-    """Each at another moment, some after they said how much they had written."""
     chance = random.Random(3)
     for _ in range(KILLS):
-        said = killed_while_it_writes(path, chance.randrange(5), chance.uniform(0.0, 0.01))
-        assert len(names_in_cut(path)) >= said * len(ROWS) if path.exists() else not said
-
-
-def killed_while_it_writes(path: Path, least: int, later_s: float) -> int:
-    """How many batches it said it had written, when it was killed some time after so many."""
-
-    def write_forever() -> None:
-        writer = TraceWriter(path)
-        while True:
-            writer.write(make_batch(ROWS))
-            os.write(saying, b".")
-
-    hearing, saying = os.pipe()
-    child = fork(write_forever)
-    os.close(saying)
-    with open(hearing, "rb", buffering=0) as heard:
-        said = sum(len(heard.read(1)) for _ in range(least))
-        time.sleep(later_s)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return said + len(heard.read())
+        kill_one(path, chance)
 
 
 SLICES = "select count(*) from slice"
+COMPLAINTS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 
 
 def test_perfetto_opens_a_trace_whose_process_was_killed(path: Path) -> None:
@@ -135,11 +114,26 @@ def test_perfetto_opens_a_trace_whose_process_was_killed(path: Path) -> None:
     assert ask_perfetto(path, SLICES) == [[(len(events_in(path, "X")),)]]
 
 
-def write_twice(path: Path) -> None:
+def test_perfetto_opens_a_trace_that_was_killed_amid_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object's last fields are there, its beginning isn't yet."""
+
+    def work() -> None:
+        writer = write_twice(path)
+        write = os.pwrite
+        monkeypatch.setattr(os, "pwrite", lambda *given: write(*given) if given[2] else os.kill(os.getpid(), signal.SIGKILL))
+        writer.close()
+
+    killed_in_child(work)
+    assert names_in_cut(path) == ["op"] * 200
+    assert ask_perfetto(path, SLICES, COMPLAINTS) == [[(200,)], []]
+
+
+def write_twice(path: Path) -> TraceWriter:
     writer, now_ns = TraceWriter(path), time.time_ns()
     for turn in range(2):
         starts = range(now_ns + turn * 1000, now_ns + turn * 1000 + 100)
         writer.write(make_batch([{"name": "op", "start_ns": start, "end_ns": start + 1} for start in starts]))
+    return writer
 
 
 def test_perfetto_opens_a_text_that_is_cut_anywhere(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from otel_recfn import _native
 
@@ -40,43 +40,27 @@ LAST_BLOCK = b"\x03\x00"
 """RFC 1951: with nothing in it."""
 
 
-class TextStream(Protocol):
-    """Turns text into a file's bytes. ``at`` is where in the file they are to stand."""
+class PlainStream:
+    """Turns text into a file's bytes, which it is. ``at`` is where in the file they are to stand."""
 
     def put(self, text: Data, at: int) -> Data:
         """Take text; returns the bytes that are to be appended to the file."""
+        return text
 
     def flush(self, at: int) -> bytes:
         """Returns the bytes that are still to be appended so that everything that was put is in the file."""
+        return b""
 
     def forget(self) -> None:
         """What was put since ``flush`` is not wanted in the file."""
 
     def alone(self, text: bytes, at: int) -> bytes:
         """A text that is not put: as many bytes for each of one length."""
-
-
-class PlainStream:
-    """As it is."""
-
-    def put(self, text: Data, at: int) -> Data:
-        """The text."""
-        return text
-
-    def flush(self, at: int) -> bytes:
-        """Nothing: all was returned by ``put``."""
-        return b""
-
-    def forget(self) -> None:
-        """Nothing waits here."""
-
-    def alone(self, text: bytes, at: int) -> bytes:
-        """The text."""
         return text
 
 
-class GzipStream:
-    """As gzip members."""
+class GzipStream(PlainStream):
+    """The same as gzip members."""
 
     def __init__(self) -> None:
         self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -85,23 +69,19 @@ class GzipStream:
         """How many bytes of text became one, last."""
 
     def put(self, text: Data, at: int) -> bytes:
-        """Nothing, until there is much text."""
         self._waiting += text
         return self.flush(at) if len(self._waiting) >= WAITING_BYTES else b""
 
     def flush(self, at: int) -> bytes:
-        """All that waits."""
         text, self._waiting = self._waiting, bytearray()
         made = _members(text, at, self._compressed, lambda room: int(room * self._shrinks * 0.95))
         _native.zero_upper_vectors()
         return made
 
     def forget(self) -> None:
-        """Nothing waits any more."""
         self._waiting = bytearray()
 
     def alone(self, text: bytes, at: int) -> bytes:
-        """Stored as it is."""
         return _members(text, at, _stored, lambda room: room - len(_stored(b"")))
 
     def _compressed(self, text: memoryview) -> bytes:

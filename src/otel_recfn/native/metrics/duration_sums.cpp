@@ -1,18 +1,20 @@
-// Adds the durations of a batch to the sums of their series, and to counts between given bounds. Without the GIL.
-#pragma once
-#include "columns/column_view.hpp"
-#include "cpython/python.hpp"
-#include "model/events.hpp"
-
+// Adds the durations of a batch to the sums of their series, and to counts between given bounds: in arrays of numpy's, in place.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
+#include "columns/column_view.hpp"
+#include "columns/table_view.hpp"
+#include "cpython/python.hpp"
+#include "model/events.hpp"
+
 namespace recfn {
+namespace {
 
 // How many bits a duration has: durations of as many bits are within a factor of two.
-inline size_t bits_of(int64_t ns) { return ns == 0 ? 0 : 64 - static_cast<size_t>(__builtin_clzll(static_cast<uint64_t>(ns))); }
+size_t bits_of(int64_t ns) { return ns == 0 ? 0 : 64 - static_cast<size_t>(__builtin_clzll(static_cast<uint64_t>(ns))); }
 
 // Bucket n of a series counts durations of at least n of the bounds.
 class BoundBuckets {
@@ -112,5 +114,85 @@ struct DurationSums {
     for (auto& buckets : bounded) buckets.add(number, ns);
   }
 };
+
+// The arrays of a call, held until its end.
+class Taken {
+ public:
+  DurationSums sums{};
+
+  // `buckets`: a list of tuples (least_ns, counts).
+  bool take(PyObject* series, PyObject* buckets) {
+    if (!series_.take(series, "series")) return false;
+    sums.series = series_.begin(), sums.series_count = series_.size() / DurationSums::kFields;
+    Py_ssize_t at = 0;
+    while (at < PyList_GET_SIZE(buckets) && take_buckets(PyList_GET_ITEM(buckets, at))) ++at;
+    return at == PyList_GET_SIZE(buckets);
+  }
+
+ private:
+  bool take_buckets(PyObject* given) {
+    PyObject *least_ns, *counts;
+    if (!PyArg_ParseTuple(given, "OO", &least_ns, &counts)) return false;
+    auto& bounds = held_.emplace_back();
+    auto& counted = held_.emplace_back();
+    if (!bounds.take(least_ns, "least_ns") || !counted.take(counts, "counts")) return false;
+    const size_t number = bounds.size();
+    sums.bounded.emplace_back(bounds.begin(), number, counted.begin());
+    const size_t needed = sums.series_count * (number + 1);
+    if (counted.size() >= needed) return true;
+    PyErr_Format(PyExc_ValueError, "counts has %zu numbers; %zu are needed for all series", counted.size(), needed);
+    return false;
+  }
+
+  TableView<int64_t> series_;
+  std::deque<TableView<int64_t>> held_;  // its elements stay where they are
+};
+
+PyObject* add_durations(PyObject*, PyObject* arguments) {
+  PyObject *batch, *numbers, *series, *buckets;
+  if (!PyArg_ParseTuple(arguments, "OOOO!", &batch, &numbers, &series, &PyList_Type, &buckets)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    Taken taken;
+    TableView<int32_t> numbered;
+    DurationsOfRows durations;
+    if (!numbered.take(numbers, "numbers") || !durations.take(batch, numbered.size()) || !taken.take(series, buckets)) {
+      return nullptr;
+    }
+    if (!without_gil([&] { taken.sums.add(numbered.begin(), numbered.size(), durations); })) return nullptr;
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* find_series(PyObject*, PyObject* arguments) {
+  PyObject *batch, *slots, *numbers;
+  if (!PyArg_ParseTuple(arguments, "OOO", &batch, &slots, &numbers)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    SeriesOfRows rows;
+    TableView<int32_t> known, numbered;
+    if (!known.take(slots, "slots") || !numbered.take(numbers, "numbers") || !rows.take(batch, numbered.size())) return nullptr;
+    std::vector<uint64_t> unknown;
+    rows.find(known.begin(), known.size(), numbered.begin(), unknown);
+    PyObject* keys = PyList_New(static_cast<Py_ssize_t>(unknown.size()));
+    for (size_t at = 0; keys != nullptr && at < unknown.size(); ++at) {
+      PyObject* key = PyLong_FromUnsignedLongLong(unknown[at]);
+      if (key != nullptr) PyList_SET_ITEM(keys, static_cast<Py_ssize_t>(at), key);
+      if (key == nullptr) Py_CLEAR(keys);
+    }
+    return keys;
+  });
+}
+
+PyMethodDef functions[] = {
+    {"add_durations", add_durations, METH_VARARGS,
+     "add_durations(batch, numbers, series, buckets)\n\n"
+     "Add the durations of a batch's ranges to the sums of their series, as sinks/metrics/sums.py says."},
+    {"find_series", find_series, METH_VARARGS,
+     "find_series(batch, slots, numbers) -> list of int\n\n"
+     "Write the series of each row into numbers; name * NUM_SCOPES + scope of each range that slots has none for."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_metrics(PyObject* module) { return PyModule_AddFunctions(module, functions); }
 
 }  // namespace recfn

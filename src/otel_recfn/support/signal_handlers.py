@@ -1,15 +1,19 @@
-"""Refuses a signal handler that starts, stops or flushes captures in the middle of a start, stop or flush of its thread.
+"""What the program's signal handlers, which Python runs in the middle of our code, may raise and call.
 
-The handler's call would go on with what the interrupted one has half done. A sink or a sampler of the program's may make all
-three calls: whoever calls it has left everything in a state that allows it.
+A handler that starts, stops or flushes captures amid a start, stop or flush of its thread is refused, since it would go on with
+what the interrupted call has half done. A sink or a sampler of the program's may make all three calls: whoever calls it has
+left everything in a state that allows it.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
+from typing import Any
 
 from otel_recfn.model.errors import CallRefused
 from otel_recfn.support.forks import Order, around_forks
@@ -68,3 +72,19 @@ def _in_child() -> None:
 
 
 around_forks(Order.SESSION, in_child=_in_child)
+
+
+def raised_by_signal_handler(error: BaseException) -> bool:
+    """Whether a handler that is set now (a timeout's, say) stands in the error's traceback: then the error is the program's."""
+    if threading.current_thread() is not threading.main_thread():
+        return False  # handlers run in the main thread alone
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    return any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
+
+
+def _code(handler: Any) -> Any:
+    handler = getattr(handler, "func", handler)  # functools.partial
+    handler = getattr(handler, "__func__", handler)  # a bound method
+    if not hasattr(handler, "__code__"):
+        handler = vars(type(handler)).get("__call__")  # an object that can be called
+    return getattr(handler, "__code__", None)

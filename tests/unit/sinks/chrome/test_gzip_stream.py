@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn import _native
-from otel_recfn.sinks.files import text_stream
-from otel_recfn.sinks.files.text_stream import PAGE, GzipStream
+from otel_recfn.sinks import gzip_stream
+from otel_recfn.sinks.gzip_stream import PAGE, GzipStream
 
 
 @pytest.fixture(params=["zlib", "igzip"])
 def compressor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     module = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(text_stream, "deflate", module)
+    monkeypatch.setattr(gzip_stream, "deflate", module)
 
 
 @pytest.mark.usefixtures("compressor")

@@ -1,1 +1,0 @@
-"""Files that grow while the program runs."""

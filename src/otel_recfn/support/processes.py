@@ -1,0 +1,228 @@
+"""What this process is to its program (the one that was launched, a child, a rank), and what children get that aren't forked.
+
+    parent   Process.start() ► multiprocessing.spawn.get_preparation_data() ◄ our entry is added to what it returns
+    child    the entry is unpickled, first of all: what it says stands in ``multiprocessing.spawn``
+             ► the main module is imported, the target and its arguments are unpickled
+             ► ``begin``, before Process._bootstrap(): the instrumentor starts as opentelemetry-instrument starts it
+
+So every way by which multiprocessing starts a child works, but a fork, which needs none of this: spawn and the fork server,
+also one that was started earlier, pools, ``concurrent.futures``, ``torch.multiprocessing``. The child may not be able to import
+this package when it unpickles the entry, as it gets its parent's ``sys.path`` only then. So the entry is text that Python's
+``exec`` takes, and holds nothing but objects of Python's own. Recording doesn't begin before the target does: the settings may
+hold objects of the main module's classes, a sink or a hook.
+
+``spawn.get_preparation_data`` and ``Process._bootstrap`` are details of multiprocessing that nobody promises;
+``tests/integration/test_spawned_children.py`` notices when they change. Without them, such children aren't recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from otel_recfn.support.wrapped_function import WrappedFunction
+
+RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Variables of torchrun and other launchers; the first that is a number counts."""
+LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+MOST_DIGITS = 9
+_imported_in = os.getpid()
+
+SPAWN = "multiprocessing.spawn"
+FUNCTION = "get_preparation_data"
+ENTRY = "otel_recfn"
+GIVEN = "_given_by_otel_recfn"
+ARRIVES = f"""
+def arrive():
+    from multiprocessing import process, spawn
+    spawn.{GIVEN} = given
+    bootstrap = process.BaseProcess._bootstrap
+    def begin_and_bootstrap(*args, **kwargs):
+        try:
+            if process.BaseProcess._bootstrap is begin_and_bootstrap:
+                process.BaseProcess._bootstrap = bootstrap
+            from otel_recfn.support.processes import begin
+            begin()
+        except Exception:  # the program goes on
+            pass
+        return bootstrap(*args, **kwargs)
+    process.BaseProcess._bootstrap = begin_and_bootstrap
+try:
+    arrive()
+except Exception:  # another multiprocessing: the child runs all the same
+    pass
+"""
+Given = Mapping[str, Any]
+"""Of Python's own objects alone. ``starts``: a module whose ``start_in_child`` is called. ``span``: as ``SpanOfParent``, or
+None. ``is_first``: of the program's children. The rest is for who starts."""
+
+
+class WorkerProcess(NamedTuple):
+    """What a process works for that another one has begun."""
+
+    name: str
+    """What its work is called."""
+    of_one_caller: bool
+    """It lives for what it was begun in alone; else for others, too, which come later."""
+
+
+class SpanOfParent(NamedTuple):
+    """The span that was current where a child was started."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+    trace_state: str
+
+
+# --- what this process is
+
+
+def is_child() -> bool:
+    """Whether a process of this program has made this one: by a fork, or by multiprocessing. By a fork that was before anything
+    of this package was imported: not known."""
+    processes = sys.modules.get("multiprocessing.process")
+    has_parent = processes is not None and processes.parent_process() is not None
+    return os.getpid() != _imported_in or has_parent or is_beginning()
+
+
+def is_beginning() -> bool:
+    """Whether multiprocessing makes this process, and may not have told it of its parent: it does after the main module is
+    imported and the arguments are unpickled."""
+    processes = sys.modules.get("multiprocessing.process")
+    is_inheriting = processes is not None and hasattr(processes.current_process(), "_inheriting")
+    return is_inheriting or given_here() is not None
+
+
+def number_of(variables: Iterable[str], environment: Mapping[str, str] | None = None) -> int | None:
+    """What the first of the variables says that has a number; None where none has."""
+    found = os.environ if environment is None else environment
+    texts = [found.get(variable, "") for variable in variables]
+    return next((int(text) for text in texts if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS), None)
+
+
+def addition(child: bool = False) -> str:
+    """What the names of this process's files have, that no other process of the program has; empty for the launched one.
+
+    ``child``: it is known to be a child.
+    """
+    rank, restarts = number_of((*RANK, *LOCAL_RANK)), number_of(RESTARTS)
+    of_rank = f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
+    return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
+
+
+LONGEST_ADDITION = len(f".rank{'9' * MOST_DIGITS}.restart{'9' * MOST_DIGITS}.pid4194304")
+
+
+# --- what it got, where it is a child that wasn't forked
+
+
+def given_here() -> Given | None:
+    """What this process got; None where it got nothing, as one that is no such child."""
+    return getattr(sys.modules.get(SPAWN), GIVEN, None)
+
+
+def is_the_one_to_tell() -> bool:
+    """Whether it is this process that says what holds for all children of a program: the first of them, or no such child."""
+    given = given_here()
+    return given is None or given["is_first"] is True
+
+
+def span_of_parent() -> SpanOfParent | None:
+    """The span that was current where this process was started, if it is such a child."""
+    given = given_here()
+    span = given["span"] if given is not None else None
+    return SpanOfParent(*span) if span is not None else None
+
+
+def span_around_thread() -> SpanOfParent | None:
+    """The span of the parent that the calling thread began in: such a child's main thread. Other threads began in nothing."""
+    around = span_of_parent()
+    is_main = around is not None and threading.get_ident() == threading.main_thread().ident  # current_thread() may make one
+    return around if is_main else None
+
+
+def begin() -> None:
+    """In a child: start recording as its parent does. Does so once."""
+    global _begun
+    given = given_here()
+    if given is None or _begun:
+        return
+    _begun = True
+    context = sys.modules.get("opentelemetry.context")
+    if context is not None:  # a fork server may have asked already what is current here
+        context.detach(context.attach(context.get_current()))
+    try:
+        import_module(given["starts"]).start_in_child(given)
+    except Exception:  # the program goes on
+        logging.getLogger("otel_recfn").exception("otel-recfn could not start in this child process; it is not recorded")
+
+
+# --- what its own children get
+
+_give: Callable[[], Given] | None = None
+"""Makes what children get; None: nothing."""
+_wrapper: WrappedFunction | None = None
+_gave = _begun = False
+
+
+class _Entry:
+    """Part of the preparation data."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
+        global _gave
+        is_first, _gave = not _gave and is_the_one_to_tell(), True
+        return exec, (ARRIVES, {"given": {**self._given, "is_first": is_first}})
+
+
+def hand_over(give: Callable[[], Given]) -> None:
+    """From now on the children of this process get what ``give`` returns, and the span that is current; see ``watch``."""
+    global _give
+    _give = give
+
+
+def watch() -> None:
+    """Look at the children that multiprocessing starts, where it has been imported and somebody hands something over."""
+    global _wrapper
+    spawn = sys.modules.get(SPAWN)
+    if _give is not None and _wrapper is None and callable(getattr(spawn, FUNCTION, None)):
+        _wrapper = WrappedFunction(spawn, FUNCTION, _with_entry)
+        _wrapper.install()
+
+
+def stop() -> None:
+    """Hand nothing over any more."""
+    global _give, _wrapper
+    _give = None
+    if _wrapper is not None:
+        _wrapper.remove()
+        _wrapper = None
+
+
+def _with_entry(data: Any, *_arguments: Any, **_keywords: Any) -> Any:
+    give = _give
+    if give is not None and isinstance(data, dict):
+        data[ENTRY] = _Entry({**give(), "span": _current_span()})
+    return data
+
+
+def _current_span() -> tuple[int, int, int, str] | None:
+    """The program's: our ranges around it may not become spans."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is not None:
+        span = api.get_current_span()
+        context = getattr(span, "__wrapped__", span).get_span_context()
+        if context.is_valid:
+            return context.trace_id, context.span_id, int(context.trace_flags), context.trace_state.to_header()
+    around = span_around_thread()
+    return tuple(around) if around is not None else None  # type: ignore[return-value]

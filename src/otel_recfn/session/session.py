@@ -24,8 +24,7 @@ from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.draining import Captures, Draining
-from otel_recfn.session.exits import ExitHandler
-from otel_recfn.session.losses import UnusedRanges, tell_losses
+from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
@@ -65,8 +64,6 @@ class Session:
         self._switching = threading.RLock()
         self._held: dict[int, list[threading.RLock]] = {}
         """The locks that forking threads hold."""
-        self._starting: dict[Capture, int] = {}
-        """Captures that are being started, and the thread that starts each."""
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         around_forks(
             Order.SESSION, before=self.before_fork, in_parent=self.after_fork_in_parent, in_child=self.after_fork_in_child
@@ -82,21 +79,15 @@ class Session:
         """
         try:
             with calling("start"):
-                self._start_or_end(capture)
+                try:
+                    self._start(capture)
+                except BaseException:
+                    self._stop(capture, EXIT_SECONDS)
+                    raise
         except CallRefused:
             capture.has_ended = True
             capture.close(0.0)
             raise
-
-    def _start_or_end(self, capture: Capture) -> None:
-        self._starting[capture] = threading.get_ident()
-        try:
-            self._start(capture)
-        except BaseException:
-            self._stop(capture, EXIT_SECONDS)
-            raise
-        finally:
-            self._starting.pop(capture, None)
 
     def _start(self, capture: Capture) -> None:
         # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
@@ -189,8 +180,7 @@ class Session:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
                 self._record()
         for capture in self._captures:
-            if not capture.has_provider:
-                self._unused.look(capture, alone=self._captures.alone)
+            self._unused.look(capture, alone=len(self._captures) == 1)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -249,8 +239,7 @@ class Session:
         self._leave(capture)
 
     def _close(self, capture: Capture, deadline: float) -> None:
-        if not capture.has_provider:
-            self._unused.look(capture, alone=self._captures.alone, ends=True)
+        self._unused.look(capture, alone=not self._captures, ends=True)
         if not capture.was_delivered:
             log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
         if capture.was_delivered and not capture.is_delivering:
@@ -344,10 +333,12 @@ class Session:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
         ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
         self._held, self.process_ends = {}, False
-        for part in (self._draining, self._unused, self._captures):
-            part.after_fork_in_child()
-        self._leave_to_parent(ending)
-        self._drop_half_started()
+        self._draining.after_fork_in_child()
+        self._unused.after_fork_in_child()
+        for capture in self._captures:
+            capture.after_fork_in_child()
+        for capture in ending:  # those that don't run here have the parent's sinks, which only the parent may close
+            capture.has_ended = capture.has_ended or capture not in self._captures
         if self._captures:
             self._record()  # the child's sinks may want other ranges than the parent's
             self._recorder.call_when_recorded(self._drain_from_now_on)
@@ -358,20 +349,6 @@ class Session:
         with self._changing(0.0):
             if not self._captures.all_end:
                 self._draining.start_thread()
-
-    def _drop_half_started(self) -> None:
-        """In a child: captures that other threads of the parent were starting, so that nobody here knows that they run."""
-        own, starting = threading.get_ident(), self._starting
-        self._starting = {capture: thread for capture, thread in starting.items() if thread == own}
-        dropped = starting.keys() - self._starting.keys()
-        self._leave_to_parent(dropped)
-        for capture in dropped:
-            self.stop(capture, 0.0)
-
-    def _leave_to_parent(self, captures: Iterable[Capture]) -> None:
-        """In a child: those that don't run here have the parent's sinks, which only the parent may close."""
-        for capture in captures:
-            capture.has_ended = capture.has_ended or capture not in self._captures
 
 
 def _seconds_to(deadline: float) -> float:

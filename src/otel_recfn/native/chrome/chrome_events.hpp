@@ -174,10 +174,10 @@ class ChromeEvents {
   }
 
   [[gnu::always_inline]] inline void encode_numbers(ChromeWriter& out, Py_ssize_t row) const {
-#define RECFN_ENCODE(type, name, empty, attribute, argument, ...)                          \
-  if (sizeof argument > 1 && columns_.name[row] != static_cast<type>(empty)) {             \
-    using Number = std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>;          \
-    out.argument(",\"" argument "\":", static_cast<Number>(columns_.name[row]));           \
+#define RECFN_ENCODE(type, name, empty, attribute, key, ...)                       \
+  if (sizeof key > 1 && columns_.name[row] != static_cast<type>(empty)) {           \
+    using Number = std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>;   \
+    out.argument(",\"" key "\":", static_cast<Number>(columns_.name[row]));         \
   }
     RECFN_NUMBER_COLUMNS(RECFN_ENCODE)
 #undef RECFN_ENCODE

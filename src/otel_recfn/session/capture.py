@@ -152,8 +152,6 @@ class Capture:
         """Those that every sink has taken or missed."""
         self.has_provider = False
         """The program was seen to have a tracer provider for its spans."""
-        self.was_delivered = True
-        """Its sinks have got all that was recorded for it."""
         self.has_ended = False
         self.recorder_at_begin: RecorderCounters | None = None
         """What the recorder had counted when it began; None where it didn't."""

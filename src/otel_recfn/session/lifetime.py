@@ -1,4 +1,4 @@
-"""What ends with the process or a capture: exit handlers, and what the log then says of losses, and of ranges that go nowhere."""
+"""What ends with the process or a capture: exit handlers, and what the log then says of losses and of a missing provider."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from functools import partial
 from opentelemetry import metrics, trace
 
 from otel_recfn.session.capture import Capture
-from otel_recfn.support.processes import given_here, is_the_one_to_tell
-from otel_recfn.support.processes import is_beginning
+from otel_recfn.support.processes import given_here, is_beginning, is_the_one_to_tell
 
 log = logging.getLogger("otel_recfn")
 

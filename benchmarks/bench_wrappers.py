@@ -20,8 +20,7 @@ import torch
 from lib.command_line import number_given
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
-from otel_recfn.codegen.generate import generate, write
-from otel_recfn.codegen.shards import Request
+from otel_recfn.codegen.modules import Request, generate, write
 from otel_recfn.tracing.trace import Tracer, tracing_into
 
 ROUNDS = 100

@@ -25,10 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, remove_callback
-from otel_recfn.codegen.generate import generate, write
-from otel_recfn.codegen.names import parameter_name
+from otel_recfn.codegen.modules import Request, generate, write
+from otel_recfn.codegen.python_words import parameter_name
 from otel_recfn.codegen.schemas import packaged_schemas
-from otel_recfn.codegen.shards import Request
 from otel_recfn.tracing.trace import Tracer, tracing_into
 
 ANY_CONTENT = ("empty", "resize", "_efficientzerotensor")

@@ -199,8 +199,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
         from otel_recfn.settings.selected import selected
-        from otel_recfn.sinks.metrics.sent_spans import SentSpans
-        from otel_recfn.sinks.metrics.sink import MetricsSink
+        from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
         from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import Process, SpansSink
 

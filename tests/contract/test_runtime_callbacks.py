@@ -9,8 +9,14 @@ from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_global_callback, add_thread_local_callback, has_callbacks
-from otel_recfn.callbacks.running import get_step_callbacks, get_step_callbacks_unless_empty
+from otel_recfn.callbacks.registry import (
+    INVALID_CALLBACK_HANDLE,
+    add_global_callback,
+    add_thread_local_callback,
+    get_step_callbacks,
+    get_step_callbacks_unless_empty,
+    has_callbacks,
+)
 from otel_recfn.model.errors import RecfnError, SamplingProbabilityError, SettingError
 from otel_recfn.model.events import RecordScope
 

@@ -10,8 +10,12 @@ from recording_helpers import Capture
 from runtime_helpers import FORMS, USER, Notes, pairs
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.futures import call_end_callbacks_on_future
-from otel_recfn.callbacks.operations import record_function_enter, record_function_enter_new, record_function_exit
+from otel_recfn.callbacks.operations import (
+    call_end_callbacks_on_future,
+    record_function_enter,
+    record_function_enter_new,
+    record_function_exit,
+)
 from otel_recfn.callbacks.registry import add_global_callback
 from otel_recfn.model.errors import UnknownHandleError
 

@@ -11,14 +11,14 @@ from recording_helpers import Capture
 from runtime_helpers import FORMS, Notes, pairs
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
-from otel_recfn.callbacks.futures import call_end_callbacks_on_future
 from otel_recfn.callbacks.operations import (
+    call_end_callbacks_on_future,
     record_function_enter,
     record_function_enter_new,
     record_function_exit,
 )
 from otel_recfn.callbacks.registry import add_thread_local_callback
+from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")

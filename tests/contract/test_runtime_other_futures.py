@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from runtime_helpers import FORMS, Notes, pairs
 
-from otel_recfn.callbacks.futures import call_end_callbacks_on_future
 from otel_recfn.callbacks.operations import (
+    call_end_callbacks_on_future,
     record_function_enter,
     record_function_enter_new,
     record_function_exit,

@@ -115,19 +115,3 @@ def test_nothing_that_the_frames_held_lives_longer(capture: Capture) -> None:
 
     assert hold()() is None
     assert [row.name for row in capture.finish()] == ["holds"]
-
-
-def test_failures_cost_no_ranges_however_different_they_are(capture: Capture, workers: list[Worker]) -> None:
-    count = 3000
-
-    def fail_often() -> None:
-        for number in range(count):
-            capture.recorder.end(capture.begin(), "ValueError: no", stacktrace=f"{number} " + "x" * 8000)
-
-    workers[0].call(fail_often)
-    rows = capture.finish()
-    assert capture.counters().dropped == 0
-    assert len(rows) == count
-    assert rows[0].stacktrace.startswith("0 x")
-    assert 0 < sum(bool(row.stacktrace) for row in rows) < count
-    assert {row.error for row in rows} == {"ValueError: no"}

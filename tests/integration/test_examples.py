@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from jaeger_upload import uploaded
 from otel_recfn.settings.table import Settings
 from patience import PATIENCE_S
 
@@ -55,12 +56,6 @@ def example(name: str, *arguments: str) -> list[str]:
 
 def losses(output: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
-
-
-def spans_in(file: Path) -> list[dict[str, Any]]:
-    requests = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    resources = [resource for request in requests for resource in request["resourceSpans"]]
-    return [span for resource in resources for scope in resource["scopeSpans"] for span in scope["spans"]]
 
 
 def ancestors(span: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> list[str]:
@@ -119,7 +114,7 @@ def test_the_demo_shows_a_step_and_writes_both_files(run_example: Callable[..., 
     assert re.search(r"└─ .*aten::|├─ .*aten::", output)
     assert "ui.perfetto.dev" in output
     file = tmp_path / "demo-out" / "spans.jsonl"
-    check_spans(spans_in(file))
+    check_spans(uploaded(file))
     check_size(file)
     with gzip.open(tmp_path / "demo-out" / "trace.json.gz", "rt", encoding="utf-8") as file:
         trace = json.load(file)
@@ -149,7 +144,7 @@ def check_size(file: Path) -> None:
         options = importlib.import_module("train").arguments([])
     finally:
         sys.path.pop(0)
-    defaults, came = Settings(), spans_in(file)
+    defaults, came = Settings(), uploaded(file)
     of_a_layer = len(came) // sum(span["name"] == "step" for span in came)  # these steps have one, and are the first
     in_full = min(defaults.span_budget, options.layers * of_a_layer)
     unusual = 1 + options.steps // 10  # one in 16, and what is first of its kind
@@ -174,7 +169,7 @@ def test_operators_stand_below_the_request_that_caused_them(run_example: Callabl
     output = run_example("serve.py", "--once", "--train-steps", "2")
     assert 'answer: {"text":"the owl' in output
     assert "One 'GET /write' span" in output
-    spans = spans_in(tmp_path / "demo-out" / "serve-spans.jsonl")
+    spans = uploaded(tmp_path / "demo-out" / "serve-spans.jsonl")
     by_id = {span["spanId"]: span for span in spans}
     above = [ancestors(span, by_id) for span in spans if span["name"] == "aten::addmm"]
     assert above

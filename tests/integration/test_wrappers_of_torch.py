@@ -25,9 +25,8 @@ Words = torch.dtype, torch.layout, torch.memory_format
 @pytest.fixture(scope="module")
 def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A module with wrappers of all operators of the installed torch."""
-    from otel_recfn.codegen.generate import generate, write
+    from otel_recfn.codegen.modules import Request, generate, write
     from otel_recfn.codegen.schemas import packaged_schemas
-    from otel_recfn.codegen.shards import Request
 
     folder = tmp_path_factory.mktemp("generated")
     made = generate(Request(packaged_schemas(), shards=5))

@@ -100,29 +100,3 @@ class ClockMapping:
         if self._rated.took_ns <= PRECISE_NS:
             self._nominal = (now.monotonic_ns - self._rated.monotonic_ns) / elapsed
         self._rated = now
-
-
-class TreeOffsets:
-    """The offsets of one thread's ranges: what is added to their monotonic nanoseconds."""
-
-    def __init__(self) -> None:
-        self._last_unix_ns = 0
-
-    def choose(self, around_ns: int | None, inside_parent: bool, clock_ns: int, start_ns: int) -> int:
-        """The offset of a range that begins now.
-
-        Args:
-            around_ns: the offset of the open range that it lies in, in its thread; None where it lies in none.
-            inside_parent: that range is its parent: a tree keeps one offset.
-            clock_ns: the clock's offset.
-            start_ns: when the range begins, by the monotonic clock.
-        """
-        if around_ns is not None and (inside_parent or abs(around_ns - clock_ns) <= JUMP_NS):
-            return around_ns
-        without_overlap = self._last_unix_ns - start_ns
-        return without_overlap if clock_ns < without_overlap <= clock_ns + JUMP_NS else clock_ns
-
-    def passed(self, unix_ns: int) -> None:
-        """A range of the thread began or ended."""
-        if unix_ns > self._last_unix_ns or unix_ns < self._last_unix_ns - JUMP_NS:
-            self._last_unix_ns = unix_ns

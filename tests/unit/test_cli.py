@@ -22,7 +22,7 @@ from otel_recfn import cli
 from otel_recfn.cli import examination, examine_export, examine_loaded, examine_recording
 from otel_recfn.cli.check import Check, as_text, verdict
 from otel_recfn.model.errors import ObserverUnavailable
-from otel_recfn.pytorch import details, observer_build, torch_installation
+from otel_recfn.pytorch import details, observer_build
 from otel_recfn.version import __version__
 from patience import PATIENCE_S
 
@@ -41,7 +41,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def find() -> None:
         raise ObserverUnavailable("torch is not installed here; install it")
 
-    monkeypatch.setattr(torch_installation, "find_torch", find)
+    monkeypatch.setattr(observer_build, "find_torch", find)
 
 
 def test_the_whole_doctor_in_a_process_of_its_own() -> None:
@@ -121,7 +121,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A torch and both libraries, which load and find all; and no process that needs torch for it. Where they are."""
     (tmp_path / "torch.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(torch_installation, "find_torch", lambda: SimpleNamespace(directory=tmp_path))
+    monkeypatch.setattr(observer_build, "find_torch", lambda: SimpleNamespace(directory=tmp_path))
     monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
     monkeypatch.setattr(examine_loaded, "LOAD_OBSERVER", "print('shapes flops')")
     monkeypatch.setattr(examine_loaded, "LOAD_CALLBACKS", "print('inputs')")

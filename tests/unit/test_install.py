@@ -118,7 +118,7 @@ def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 
 @pytest.mark.one_python
 def test_what_needs_no_header_of_pythons_is_compiled_once_for_all(made_by: Callable[[str, str], dict[str, str]]) -> None:
-    shared, include = {"core", "drain", "memory"}, f"-I{sysconfig.get_path('include')}"
+    shared, include = {"core", "drain"}, f"-I{sysconfig.get_path('include')}"
     first = made_by("one", "-fwrapv -Wall")
     assert {name for name, command in first.items() if include not in command} == {*shared, "_native"}
     second = made_by("another", "-fno-strict-overflow -g")

@@ -20,7 +20,6 @@ from patience import PATIENCE_S
         ("sinks", None),
         ("sinks", [object()]),
         ("tracer_provider", object()),
-        ("scopes", "FUNCTION"),
         ("scopes", {99}),
         ("scopes", [True]),
         ("chrome_trace", "trace.txt"),

@@ -1,6 +1,8 @@
 # Written by otel-recfn codegen, which overwrites changes:
-#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels
-#     --shards 1 --out ...
+#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels --shards 1 --out ...
+# fmt: off
+# ruff: noqa
+# mypy: disable-error-code="comparison-overlap, no-any-return"
 # A wrapper for each operator.
 
 from .wrappers_0 import (

@@ -1,6 +1,7 @@
 # Written by otel-recfn codegen, which overwrites changes:
-#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels
-#     --shards 1 --out ...
+#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels --shards 1 --out ...
+# fmt: off
+# ruff: noqa
 # mypy: disable-error-code="comparison-overlap, no-any-return"
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from otel_recfn.tracing.wrappers import Guard, Library, Recorded, Watched
+from otel_recfn.tracing.wrappers import Constant, Guard, Library, Option, Recorded, Watched, torch_library
 
 _LIB_arrays = Library("arrays", "array_operators.kernels")
 

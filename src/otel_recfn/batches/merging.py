@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from otel_recfn import _native
 from otel_recfn.model.batch import NO_CONTEXT, Batch, Event, Track, columns_of, empty_column
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TEXT_COLUMNS, TRACK_COLUMNS
-from otel_recfn.support.fork_safe_lock import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock
 
 Places = NDArray[np.int64]
 

@@ -15,11 +15,10 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
-from otel_recfn.callbacks import library as callbacks_library
+from otel_recfn.callbacks import torch_callbacks
 from otel_recfn.callbacks.thread_locals import RunningCallback
 
 log = logging.getLogger("otel_recfn")
-
 
 EndElsewhere: TypeAlias = Callable[[bool], object]
 """Ends a range there: in any thread, once. Is given whether the range was asynchronous, as is known now."""
@@ -36,7 +35,6 @@ class RangesInTorch:
         from otel_recfn.pytorch.observer import loaded_library  # which programs with callbacks alone need not import
 
         self._loaded_library = loaded_library
-        self._declared: object = None
         self._left_out: object = None
         self._warned = False
 
@@ -46,24 +44,17 @@ class RangesInTorch:
             library = self._loaded_library()
             if library is None:
                 return _begin_by_torch(range_, inputs)
-            self._prepare(library)
+            callbacks = torch_callbacks.loaded()
+            if callbacks is not self._left_out and callbacks is not None:  # callbacks with its starts are ours, too
+                starts = callbacks.starts()
+                library.recfn_observer_leave_out((ctypes.c_uint64 * len(starts))(*starts), len(starts))
+                self._left_out = callbacks
             return _begin_natively(library, range_, inputs)
         except Exception as error:  # the program goes on
             if not self._warned:
                 self._warned = True
                 log.warning("PyTorch's own profilers don't see some of the program's ranges: %s", error)
             return None
-
-    def _prepare(self, library: ctypes.CDLL) -> None:
-        """Say what its functions take, and that callbacks with the other library's starts are ours too."""
-        if library is not self._declared:
-            _declare(library)
-            self._declared = library
-        callbacks = callbacks_library.loaded()
-        if callbacks is not self._left_out and callbacks is not None:
-            starts = callbacks.starts()
-            library.recfn_observer_leave_out((ctypes.c_uint64 * len(starts))(*starts), len(starts))
-            self._left_out = callbacks
 
 
 class Others:
@@ -131,15 +122,6 @@ class Range(ctypes.Structure):
         ("inputs", ctypes.POINTER(Input)),
         ("input_count", ctypes.c_uint64),
     )
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    """Say what its functions take and return."""
-    library.recfn_observer_begin_for_others.argtypes = [ctypes.POINTER(Range)]
-    library.recfn_observer_begin_for_others.restype = ctypes.c_void_p
-    library.recfn_observer_end_for_others.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    library.recfn_observer_end_for_others.restype = None
-    library.recfn_observer_leave_out.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64]
 
 
 def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:

@@ -34,8 +34,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write or check the files; returns the exit code."""
-    from otel_recfn.codegen.generate import generate, stale_files, write
-    from otel_recfn.codegen.shards import Request
+    from otel_recfn.codegen.modules import Request, generate, stale_files, write
 
     try:
         generated = generate(Request(options.schema, options.dispatch or "", options.shards))

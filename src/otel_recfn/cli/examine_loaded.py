@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.pytorch import cpp_compiler, details, observer_build, torch_installation
+from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.observer_build import Library
 
 LOAD_SECONDS = 300
@@ -26,8 +26,8 @@ observer.ensure_loaded()
 print(observer.status().features)
 """
 LOAD_CALLBACKS = """
-from otel_recfn.callbacks import library as callbacks_library
-print(callbacks_library.load(lambda *_error: True).features())
+from otel_recfn.callbacks import torch_callbacks
+print(torch_callbacks.load(lambda *_error: True).features())
 """
 FIND_DETAILS = """
 import torch.utils.checkpoint
@@ -74,7 +74,7 @@ def loaded() -> dict[str, Check]:
 
 def _torch() -> str | Check:
     try:
-        return str(torch_installation.find_torch().directory)
+        return str(observer_build.find_torch().directory)
     except RecfnError:
         return Check("details", None, "torch is not here, so nothing is looked for in it")
 
@@ -84,7 +84,7 @@ def _built(name: str, library: Library) -> str | Check:
     try:
         path = observer_build.find_built(library)
         if path is None:
-            cpp_compiler.find_compiler()
+            observer_build.find_compiler()
             text = f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
             return Check(name, True, text)
     except RecfnError as error:

@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecfnError
-from otel_recfn.pytorch import cpp_compiler, observer_build, private_cache, torch_installation
+from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.settings import Settings
 from otel_recfn.settings.table import unknown_variables
 from otel_recfn.support.native_part import native_part
@@ -47,7 +47,7 @@ def settings() -> Check:
 def compiler() -> Check:
     """Whether there is a compiler. It is needed once per torch, and not where everything is built already."""
     try:
-        command = cpp_compiler.find_compiler()
+        command = observer_build.find_compiler()
     except RecfnError as error:
         return Check("compiler", None if _built() else False, str(error))
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
@@ -58,7 +58,7 @@ def compiler() -> Check:
 def torch() -> Check:
     """Which torch is installed, found by its files, because importing it takes seconds."""
     try:
-        found = torch_installation.find_torch()
+        found = observer_build.find_torch()
     except RecfnError as error:
         return Check("torch", False, str(error))
     return Check("torch", True, f"{found.version} in {found.directory}")
@@ -67,7 +67,7 @@ def torch() -> Check:
 def cache() -> Check:
     """Whether compiled observers may be kept and trusted here."""
     try:
-        return Check("cache", True, f"{private_cache.open_directory()}, only you or root can write there")
+        return Check("cache", True, f"{build_cache.open_directory()}, only you or root can write there")
     except RecfnError as error:
         return Check("cache", False, str(error))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-from otel_recfn.codegen.operators import Kind, Operator
+from otel_recfn.codegen.schemas import Operator
 
 OPTIONS = ("dtype", "layout", "device", "pin_memory")
 """The four in which tensor options are recorded."""
@@ -25,10 +25,8 @@ FACTORY = "factory"
 class Rules:
     """What holds for a namespace's operators. Names are bases of operator names, but where it says otherwise."""
 
-    manual_backend: frozenset[str] = frozenset()
-    """C++ names of operators whose kernels PyTorch registers by hand: they are not wrapped."""
-    manual_autograd_and_tracer: frozenset[str] = frozenset()
-    """C++ names of operators whose tracing PyTorch writes by hand: they are not wrapped."""
+    manual: frozenset[str] = frozenset()
+    """C++ names of operators whose kernels or tracing PyTorch writes by hand: they are not wrapped."""
     never_recorded: frozenset[str] = frozenset()
     """Operators that are wrapped and not recorded, because those are recorded of which they consist."""
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -38,44 +36,15 @@ class Rules:
     factories: frozenset[str] = frozenset()
     """Operators whose out variants are recorded with the options of the result, though they have tensors as inputs."""
 
-    @property
-    def manual(self) -> frozenset[str]:
-        """C++ names of operators that are not wrapped."""
-        return self.manual_backend | self.manual_autograd_and_tracer
-
 
 ATEN = Rules(
-    manual_backend=frozenset(
-        {
-            "_backward",
-            "_version",
-            "data",
-            "is_leaf",
-            "options",
-            "output_nr",
-            "requires_grad_",
-            "retain_grad",
-            "set_data",
-        }
-    ),
-    manual_autograd_and_tracer=frozenset(
-        {"_fw_primal", "_make_dual", "copy_", "detach", "detach_", "resize_", "resize_as_"},
+    manual=frozenset(
+        {"_backward", "_version", "data", "is_leaf", "options", "output_nr", "requires_grad_", "retain_grad", "set_data"}
+        | {"_fw_primal", "_make_dual", "copy_", "detach", "detach_", "resize_", "resize_as_"}
     ),
     never_recorded=frozenset(
-        {
-            "_coalesced",
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "conv_transpose1d",
-            "conv_transpose2d",
-            "conv_transpose3d",
-            "convolution",
-            "gru_cell",
-            "lstm_cell",
-            "rnn_relu_cell",
-            "rnn_tanh_cell",
-        }
+        {"_coalesced", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+        | {"convolution", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"}
     ),
     renamed=MappingProxyType({"fill": "full_like", "zero": "zeros_like"}),
     options_added=frozenset({"fill", "zero"}),
@@ -163,33 +132,32 @@ def facts_of(operator: Operator, rules: Rules) -> Facts:
         return Facts(Wrapping.LEFT_OUT)
     if not _is_traced(operator, rules):
         return Facts(Wrapping.UNRECORDED)
+    inputs = tuple(Input(each.name, each.name) for each in operator.arguments)
+    results = tuple(operator.return_names())
+    written = operator.out_arguments
     return Facts(
         Wrapping.TRACED,
-        in_place=Recorded(
-            _recorded_name(operator, rules, operator.cpp_name),
-            tuple(Input(each.name, each.name) for each in operator.arguments),
-            tuple(operator.return_names()),
-        ),
-        out_of_place=Recorded(
+        Recorded(_recorded_name(operator, rules, operator.cpp_name), inputs, results),
+        Recorded(
             _recorded_name(operator, rules, operator.name.base),
             _out_of_place_inputs(operator, rules),
-            _results(operator),
+            tuple(each.name for each in written) or results,
         ),
-        guard=_guard(operator) if _writes(operator) else None,
+        Guard(operator.cpp_name, written[0].name if written else "self") if _writes(operator) else None,
     )
 
 
 def _is_traced(operator: Operator, rules: Rules) -> bool:
     return (
         all(each.type.text not in UNTRACEABLE_TYPES for each in operator.arguments)
-        and any(each.type.is_tensor_like for each in operator.returns)
+        and any(each.type.base == "Tensor" for each in operator.returns)
         and operator.name.base not in rules.never_recorded
     )
 
 
 def _recorded_name(operator: Operator, rules: Rules, otherwise: str) -> str:
     """What the node is called: as the operator where that is called the same in both modes."""
-    has_one_name = operator.kind in (Kind.FUNCTIONAL, Kind.OUT) or operator.name.is_dunder
+    has_one_name = operator.kind in ("functional", "out") or operator.name.is_dunder
     name = operator.name.full if has_one_name else otherwise
     return rules.renamed.get(name, name)
 
@@ -206,20 +174,10 @@ def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[Input, ...]:
 
 
 def _is_factory(operator: Operator, rules: Rules) -> bool:
-    returns_tensors = any(each.type.is_tensor_like for each in operator.returns)
-    takes_tensors = any(each.type.is_tensor_like for each in operator.in_arguments)
+    returns_tensors = any(each.type.base == "Tensor" for each in operator.returns)
+    takes_tensors = any(each.type.base == "Tensor" for each in operator.in_arguments)
     return operator.category == FACTORY or operator.name.base in rules.factories or (returns_tensors and not takes_tensors)
 
 
 def _writes(operator: Operator) -> bool:
-    return operator.kind in (Kind.INPLACE, Kind.OUT) and not operator.name.is_dunder
-
-
-def _guard(operator: Operator) -> Guard:
-    return Guard(operator.cpp_name, operator.out_arguments[0].name if operator.out_arguments else "self")
-
-
-def _results(operator: Operator) -> tuple[str, ...]:
-    if operator.out_arguments:
-        return tuple(each.name for each in operator.out_arguments)
-    return tuple(operator.return_names())
+    return operator.kind in ("inplace", "out") and not operator.name.is_dunder

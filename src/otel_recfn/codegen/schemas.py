@@ -1,8 +1,8 @@
-"""Reads a file in the form of PyTorch's ``native_functions.yaml``: a list of entries, with the schema of an operator each.
+"""Operators, as read from a file in the form of PyTorch's ``native_functions.yaml``: a list of entries, with a schema each.
 
-This is the one place that knows torchgen, the generator inside the torch wheel: its model of a schema becomes ours.
-torchgen parses the schemas. Where an entry says ``autogen``, it makes the variants that PyTorch would have: then all entries
-of the file have to be complete ones as PyTorch's own are, with a ``dispatch`` where PyTorch asks for one.
+This is the one place that knows torchgen, the generator inside the torch wheel: it parses the schemas, and its model of one
+becomes ours. Where an entry says ``autogen``, it makes the variants that PyTorch would have: then all entries of the file have
+to be complete ones as PyTorch's own are, with a ``dispatch`` where PyTorch asks for one.
 """
 
 from __future__ import annotations
@@ -12,38 +12,153 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from otel_recfn.codegen.names import is_name
-from otel_recfn.codegen.operators import Argument, Kind, Location, Operator, OperatorName, Return, SchemaType
 from otel_recfn.model.errors import GeneratorError, SchemaError
+
+# --- the model: all that the generator knows of an operator
+
+
+class Location(NamedTuple):
+    """An entry of a schema file."""
+
+    file: str
+    line: int
+    operator: str = ""
+    """Its schema's text up to the arguments, as far as it could be read."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.operator}" if self.operator else f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class SchemaType:
+    """A type as schemas write it, without alias annotations: ``Tensor?[]``, ``int[2]?``."""
+
+    text: str
+
+    @property
+    def optional(self) -> SchemaType | None:
+        """Of an optional type, the type that it is when it is there."""
+        return SchemaType(self.text[:-1]) if self.text.endswith("?") else None
+
+    @property
+    def element(self) -> SchemaType | None:
+        """Of a list, its elements' type."""
+        found = re.fullmatch(r"(.+)\[[0-9]*\]", self.text)
+        return SchemaType(found[1]) if found else None
+
+    @property
+    def size(self) -> int | None:
+        """Of a list with a size, the size: one element may stand for so many."""
+        found = re.fullmatch(r".+\[([0-9]+)\]", self.text)
+        return int(found[1]) if found else None
+
+    @property
+    def base(self) -> str:
+        """The name without lists and optionals."""
+        inner = self.optional or self.element
+        return inner.base if inner else self.text
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of an operator."""
+
+    name: str
+    type: SchemaType
+    default: str | None
+    """As the schema writes it."""
+    alias: str | None
+    """The alias annotation: ``a``, ``a!``, ``a -> *``."""
+    keyword_only: bool
+    is_out: bool
+
+
+@dataclass(frozen=True)
+class Return:
+    """What an operator returns, or one of several."""
+
+    name: str | None
+    type: SchemaType
+    alias: str | None
+
+
+@dataclass(frozen=True)
+class OperatorName:
+    """``aten::__iand__.Scalar`` is namespace ``aten``, base ``and``, in place, dunder, overload ``Scalar``."""
+
+    namespace: str
+    base: str
+    full: str
+    """The name as in the schema, without namespace and overload."""
+    overload: str
+    is_inplace: bool
+    is_dunder: bool
+
+    def __str__(self) -> str:
+        return f"{self.namespace}::{self.full}" + (f".{self.overload}" if self.overload else "")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator."""
+
+    name: OperatorName
+    kind: str
+    """What it does with its arguments, by torchgen's names: functional, inplace, out, mutable or scratch."""
+    arguments: tuple[Argument, ...]
+    """In schema order: positional, keyword-only, out."""
+    returns: tuple[Return, ...]
+    category: str | None
+    """The entry's ``category_override``."""
+    schema: str
+    """The schema's text, without namespace."""
+    location: Location
+
+    @property
+    def out_arguments(self) -> tuple[Argument, ...]:
+        """Those that take results."""
+        return tuple(each for each in self.arguments if each.is_out)
+
+    @property
+    def in_arguments(self) -> tuple[Argument, ...]:
+        """All others."""
+        return tuple(each for each in self.arguments if not each.is_out)
+
+    @property
+    def cpp_name(self) -> str:
+        """The name that PyTorch's C++ API has for all its overloads."""
+        return f"{self.name.full}_out" if self.out_arguments else self.name.full
+
+    def return_names(self) -> Iterator[str]:
+        """What the results are called: as the argument that is returned (source: ``torchgen.api.cpp.return_names``)."""
+        argument_names = {each.name for each in self.arguments}
+        for number, each in enumerate(self.returns):
+            if self.name.is_inplace:
+                yield "self"
+            elif self.out_arguments:
+                yield self.out_arguments[number].name
+            elif each.name:
+                yield f"{each.name}_return" if each.name in argument_names else each.name
+            else:
+                yield "result" if len(self.returns) == 1 else f"result{number}"
+
+
+# --- entries, from YAML
 
 LINE = "__line__"
 """The key under which torchgen expects each mapping's line."""
-REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
-"""What torchgen raises at what it can't read."""
-_LISTS_AND_TEXTS = re.compile(r"""(?<==)(\[[^\]]*\]|"[^"]*"|'[^']*')""")
-"""Defaults that may have commas."""
-_ODD_BLANKS = re.compile(r",\S|\s\s|\s=|=\s|[(\[]\s|\s[)\]\[]|\)->|->\S")
-DEFAULT_NAMESPACE = "aten"
-KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
-
-
-# --- YAML
 
 
 class Entry(NamedTuple):
     """One operator's entry."""
 
     location: Location
+    schema: str
+    """With the namespace where it has one."""
     fields: dict[str, Any]
     """As YAML has them, and ``LINE``."""
-
-    @property
-    def schema(self) -> str:
-        """The operator's schema as text, with the namespace where it has one."""
-        return str(self.fields["func"])
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -54,7 +169,10 @@ def read_entries(path: Path) -> list[Entry]:
         GeneratorError: PyYAML is not installed.
         OSError: it can't be read.
     """
-    yaml = _yaml()
+    try:
+        import yaml
+    except ImportError as error:
+        raise GeneratorError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -70,24 +188,17 @@ def _entry(file: str, fields: Any) -> Entry:
     if not isinstance(fields, dict) or not isinstance(fields.get("func"), str):
         raise SchemaError(Location(file, line), f"{fields!r} has no 'func' with an operator's schema")
     schema = fields["func"].strip()
-    return Entry(Location(file, line, schema.partition("(")[0]), fields | {"func": schema})
+    return Entry(Location(file, line, schema.partition("(")[0]), schema, fields | {"func": schema})
 
 
-def _yaml() -> ModuleType:
-    try:
-        import yaml
-    except ImportError as error:
-        raise GeneratorError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
-    return yaml  # type: ignore[no-any-return]
-
-
-def _loader(yaml: ModuleType) -> Any:
-    """A loader that adds its line to each mapping, and takes no key twice: there, a new entry's dash is missing."""
+def _loader(yaml: Any) -> Any:
+    """A loader that adds its line to each mapping, and takes no ``func`` twice: there, a new entry's dash is missing."""
 
     class LineLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            if isinstance(node, yaml.MappingNode):
-                _refuse_a_key_twice(yaml, node)
+            schemas = [key for key, _ in node.value if key.value == "func"]
+            if len(schemas) > 1:
+                raise yaml.constructor.ConstructorError(problem="'func' is here twice", problem_mark=schemas[1].start_mark)
             mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
             mapping[LINE] = node.start_mark.line + 1
             return mapping
@@ -95,27 +206,15 @@ def _loader(yaml: ModuleType) -> Any:
     return LineLoader
 
 
-def _refuse_a_key_twice(yaml: ModuleType, node: Any) -> None:
-    seen: set[str] = set()
-    for key, _ in node.value:
-        if not node.start_mark.index <= key.start_mark.index <= node.end_mark.index:
-            continue  # merged from another mapping
-        if str(key.value) in seen:
-            raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is here twice", problem_mark=key.start_mark)
-        seen.add(str(key.value))
+# --- operators, from torchgen
 
-
-# --- torchgen
-
-
-@dataclass(frozen=True)
-class _Parsed:
-    """A schema of torchgen's, with what its entry says beside it."""
-
-    namespace: str
-    schema: Any
-    category: str | None
-    location: Location
+DEFAULT_NAMESPACE = "aten"
+KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
+REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
+"""What torchgen raises at what it can't read."""
+_ODD_BLANKS = re.compile(r""",\S|\s\s|\s=|=\s|[(\[]\s|\s[)\]\[]|\)->|->\S|\[[^\]]*\s|="[^"]*, |='[^']*, """)
+BLANKS = "; write one blank after each comma between arguments and around ->, and none elsewhere: int[2] x=[1,2]"
+"""What to say where blanks may be to blame, by which PyTorch's parser tells arguments apart: its error says nothing of them."""
 
 
 def operators_of(entries: Sequence[Entry]) -> list[Operator]:
@@ -125,11 +224,21 @@ def operators_of(entries: Sequence[Entry]) -> list[Operator]:
         SchemaError: an entry that torchgen doesn't understand, or an operator that is declared twice.
         GeneratorError: torchgen is not there.
     """
-    model = _model()
-    _check_keys(entries, model)
-    generates = any("autogen" in entry.fields for entry in entries)
-    parsed = _generated(entries, model) if generates else [_parsed(entry, model) for entry in entries]
-    operators = [_operator(each) for each in parsed]
+    try:
+        import torchgen.model as model
+    except ImportError as error:
+        raise GeneratorError(
+            "torchgen is not installed, which parses schemas; it comes with torch: pip install torch"
+        ) from error
+    known = set(model.NativeFunction.__dataclass_fields__) | KEYS_BESIDE_FIELDS
+    for entry in entries:
+        unknown = sorted(str(key) for key in entry.fields if key not in known)
+        if unknown:
+            raise SchemaError(entry.location, f"no such key: {', '.join(unknown)}; entries have those of native_functions.yaml")
+    if any("autogen" in entry.fields for entry in entries):
+        operators = _with_generated(entries, model)
+    else:
+        operators = [_parsed(entry, model) for entry in entries]
     _check_names(operators)
     return operators
 
@@ -139,63 +248,33 @@ def packaged_schemas() -> Path:
     return _packaged() / "native_functions.yaml"
 
 
-def _model() -> Any:
-    try:
-        import torchgen.model
-    except ImportError as error:
-        raise GeneratorError(
-            "torchgen is not installed, which parses schemas; it comes with torch: pip install torch"
-        ) from error
-    return torchgen.model
-
-
 def _packaged() -> Path:
     import torchgen
 
     return Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
 
 
-def _check_keys(entries: Sequence[Entry], model: Any) -> None:
-    known = set(model.NativeFunction.__dataclass_fields__) | KEYS_BESIDE_FIELDS
-    for entry in entries:
-        unknown = sorted(str(key) for key in entry.fields if key not in known)
-        if unknown:
-            raise SchemaError(entry.location, f"no such key: {', '.join(unknown)}; entries have those of native_functions.yaml")
-
-
-def _parsed(entry: Entry, model: Any) -> _Parsed:
-    namespace, separator, schema = entry.schema.rpartition("::") if "::" in entry.schema.partition("(")[0] else ("", "", "")
+def _parsed(entry: Entry, model: Any) -> Operator:
+    namespace, separator, schema = entry.schema.rpartition("::") if "::" in entry.location.operator else ("", "", entry.schema)
     try:
-        parsed = model.FunctionSchema.parse(schema if separator else entry.schema)
+        parsed = model.FunctionSchema.parse(schema)
         parsed.kind()
     except REFUSALS as error:
         raise _refused(entry, error) from error
-    if not is_name(namespace or DEFAULT_NAMESPACE):
+    if separator and not namespace.isidentifier():
         raise SchemaError(entry.location, f"{namespace!r} is no namespace; write 'mylib::{schema}'")
-    return _Parsed(namespace or DEFAULT_NAMESPACE, parsed, entry.fields.get("category_override"), entry.location)
+    return _operator(namespace or DEFAULT_NAMESPACE, parsed, entry.fields.get("category_override"), entry.location)
 
 
 def _refused(entry: Entry, error: BaseException) -> SchemaError:
-    text = f"{entry.schema!r} can't be read: {str(error).strip() or type(error).__name__}"
-    return SchemaError(entry.location, f"{text}{_way_out_of_blanks(entry.schema)}")
+    odd = _ODD_BLANKS.search(re.sub(r"\[[^\]\s]*\]", "", entry.schema))
+    return SchemaError(
+        entry.location, f"{entry.schema!r} can't be read: {str(error).strip() or type(error).__name__}{BLANKS if odd else ''}"
+    )
 
 
-def _way_out_of_blanks(schema: str) -> str:
-    """What to say where blanks aren't those by which PyTorch's parser tells arguments apart: its error says nothing of them."""
-    for default in _LISTS_AND_TEXTS.findall(schema):
-        if ", " in default and default.startswith("["):
-            return f"; the blank in the default {default} ends the argument there: write {default.replace(' ', '')}"
-        if ", " in default:
-            return f"; the comma and blank in the default {default} end the argument there: a text can't have them"
-    if _ODD_BLANKS.search(_LISTS_AND_TEXTS.sub("", schema)):
-        return (
-            "; write one blank after each comma between arguments and around ->, and none beside =, brackets or another blank"
-        )
-    return ""
-
-
-def _generated(entries: Sequence[Entry], model: Any) -> list[_Parsed]:
-    """All entries, and what torchgen makes of them."""
+def _with_generated(entries: Sequence[Entry], model: Any) -> list[Operator]:
+    """The operators of all entries, and those that torchgen makes of them."""
     from torchgen.gen import add_generated_native_functions, parse_tags_yaml
 
     tags = parse_tags_yaml(str(_packaged() / "tags.yaml"))
@@ -214,54 +293,44 @@ def _generated(entries: Sequence[Entry], model: Any) -> list[_Parsed]:
         add_generated_native_functions(functions, indices)
     except REFUSALS as error:
         raise SchemaError(Location(entries[0].location.file, 1), f"no variants can be generated: {error}") from error
-    return [_from_function(each) for each in functions]
-
-
-def _from_function(function: Any) -> _Parsed:
-    location = Location(function.loc.file, function.loc.line, str(function.func.name))
-    return _Parsed(function.namespace, function.func, function.category_override, location)
+    locations = [Location(each.loc.file, each.loc.line, str(each.func.name)) for each in functions]
+    made = zip(functions, locations, strict=True)
+    return [_operator(each.namespace, each.func, each.category_override, location) for each, location in made]
 
 
 def _check_names(operators: Sequence[Operator]) -> None:
     seen: dict[str, Location] = {}
     for each in operators:
-        if not is_name(each.name.full) or not is_name(f"_{each.name.overload}"):
+        if not each.name.full.isidentifier() or not f"_{each.name.overload}".isidentifier():
             raise SchemaError(each.location, f"{str(each.name)!r} is no name; write letters, digits and underscores")
         other = seen.setdefault(str(each.name), each.location)
         if other is not each.location:
             raise SchemaError(each.location, f"declared already in line {other.line}; give it an overload name of its own")
 
 
-def _operator(parsed: _Parsed) -> Operator:
-    schema = parsed.schema
-    name = schema.name.name
+def _operator(namespace: str, schema: Any, category: str | None, location: Location) -> Operator:
+    name, arguments = schema.name.name, schema.arguments
+    groups = ((arguments.flat_positional, False, False), (arguments.flat_kwarg_only, True, False), (arguments.out, True, True))
     return Operator(
         name=OperatorName(
-            namespace=parsed.namespace,
+            namespace=namespace,
             base=name.base,
             full=str(name),
             overload=schema.name.overload_name,
             is_inplace=name.inplace,
             is_dunder=name.dunder_method,
         ),
-        kind=Kind(schema.kind().name),
-        arguments=tuple(_arguments(schema.arguments)),
-        returns=tuple(Return(each.name, _type(each), _alias(each)) for each in schema.returns),
-        category=parsed.category,
+        kind=schema.kind().name,
+        arguments=tuple(
+            Argument(each.name, SchemaType(str(each.type)), each.default, _alias(each), keyword_only, is_out)
+            for group, keyword_only, is_out in groups
+            for each in group
+        ),
+        returns=tuple(Return(each.name, SchemaType(str(each.type)), _alias(each)) for each in schema.returns),
+        category=category,
         schema=str(schema),
-        location=parsed.location,
+        location=location,
     )
-
-
-def _arguments(arguments: Any) -> Iterator[Argument]:
-    groups = ((arguments.flat_positional, False, False), (arguments.flat_kwarg_only, True, False), (arguments.out, True, True))
-    for group, keyword_only, is_out in groups:
-        for each in group:
-            yield Argument(each.name, _type(each), each.default, _alias(each), keyword_only, is_out)
-
-
-def _type(declared: Any) -> SchemaType:
-    return SchemaType(str(declared.type))
 
 
 def _alias(declared: Any) -> str | None:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.errors import ProfilerError
-from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time, take_memory_times
-from otel_recfn.pytorch.observer import loaded_library
+from otel_recfn.pytorch.observer import GpuMoment, gpu_elapsed_us, gpu_time, loaded_library, take_memory_times
 
 MICROSECONDS_PER_MILLISECOND = 1000.0
 

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from otel_recfn.callbacks.debug_info import (
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
+from otel_recfn.callbacks.thread_locals import (
     DebugInfoKind,
     debug_info_get,
     debug_info_peek,
@@ -21,7 +22,6 @@ from otel_recfn.callbacks.debug_info import (
     debug_info_push,
     on_profiler_state,
 )
-from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.legacy.config import STOP_PROFILE, ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
 from otel_recfn.legacy.cuda import cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent

@@ -21,8 +21,8 @@ from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.merging import EventStore, merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.debug_info import DebugInfoKind, debug_info_get
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback
+from otel_recfn.callbacks.thread_locals import DebugInfoKind, debug_info_get
 from otel_recfn.legacy.config import START_PROFILE, ActiveProfilerType, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import CudaTimes, begin_timing_memory, collect_memory_times, cuda_stubs, end_timing_memory
 from otel_recfn.legacy.event import LegacyEvent

@@ -4,7 +4,7 @@
     begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
 
 A recorder never raises into the thread that records. What doesn't fit the thread's buffer is dropped and counted: a dropped
-begin drops its end, so that what remains still nests. Before that, its name is shortened.
+begin drops its end, so that what remains still nests.
 
 Raises:
     RecorderUnavailable: on import, where there is no native part (``support/native_part.py``).

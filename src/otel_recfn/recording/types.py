@@ -42,8 +42,6 @@ class RecorderCounters(NamedTuple):
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
     """Recorded, and given up: there was no memory for them in a drain, or the next recording began before their last drain."""
-    shortened: int = 0
-    """Recorded without what there was no room for: the name (``<many names>`` stands for it), shapes, module or stack."""
     unsampled: int = 0
     """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
 
@@ -54,7 +52,7 @@ class RecorderCounters(NamedTuple):
             "unsampled": more.unsampled,
             "dropped.buffer_full": more.dropped,
             "dropped.error": more.lost_in_drain,
-            "incomplete": more.lost_ends + more.shortened,
+            "incomplete": more.lost_ends,
         }
 
 

@@ -43,8 +43,7 @@ _REASONS: Mapping[str, str] = {
     "dropped.error": "there was no memory for them, or what takes them failed; see the error above",
     "dropped.store_full": "more ran than is kept; raise max_events, or record a shorter time",
     "failed": "exporters or the backend refused them; see their errors, and whether the backend is up",
-    "incomplete": "names, shapes or stacks did not fit a thread's buffer, or too many ranges ended on other threads at once; "
-    "raise buffer_bytes",
+    "incomplete": "too many ranges ended on other threads at once, before they were read",
     "chrome_trace.dropped.queue_full": "the disk is slower than the program; record less, or write to another disk",
     "chrome_trace.dropped.error": "the file could not be written; see the error above, and whether the disk is full",
 }

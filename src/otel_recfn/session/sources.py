@@ -13,11 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from otel_recfn.model.events import EventSource
-from otel_recfn.pytorch.module_calls import FILES_OF_CALLS, ModuleCalls
-from otel_recfn.pytorch.module_names import InstanceNames
+from otel_recfn.pytorch.called_objects import FILES_OF_CALLS, InstanceNames, ModuleCalls
+from otel_recfn.pytorch.launches import RemoteCalls
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.pytorch.remote_calls import RemoteCalls
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher

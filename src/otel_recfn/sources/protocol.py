@@ -9,7 +9,7 @@ thread; where nothing is recorded, they cost little. A new source is a module, a
 ``session/sources.py``.
 
 A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it
-makes anew itself: ``support/forks.py`` and ``support/forks.py`` tell how.
+makes anew itself: ``support/forks.py`` tells how.
 """
 
 from __future__ import annotations

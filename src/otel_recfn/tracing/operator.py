@@ -11,7 +11,7 @@ from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.input_texts import input_texts, input_words
 from otel_recfn.callbacks.operations import record_outputs
 from otel_recfn.callbacks.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
-from otel_recfn.callbacks.running import get_step_callbacks
+from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.finished import FinishedUnits
-from models.folding import LINKABLE, OTHER, FoldModel
-from otel_recfn.batches.stage import MOST_WAITING
+from models.folding import OTHER, FoldModel
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
 
@@ -77,20 +76,6 @@ def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list
 
 
 @some
-@given(rows=threads(), budget=budgets)
-def test_who_is_kept_lies_in_what_stands_before_it(rows: list[Row], budget: int) -> None:
-    one = finished(fold_of(12), rows, budget)
-    known = [0, *one.kept.tolist()]
-    assert all(parent in known[: place + 1] for place, parent in enumerate(one.kept_parent.tolist()))
-    mine = [row for row in rows if row.unit == 0]
-    shown, failed = [with_what_they_lie_in(mine, flag) for flag in (EventFlag.SHOWN, EventFlag.ERROR)]
-    kept, first = set(one.kept.tolist()), shown | failed
-    assert shown <= kept
-    assert failed <= kept or len(kept & first) >= 12
-    assert len(kept) <= max(len(shown), shown_budget(len(mine), budget), min(len(first), 12))
-
-
-@some
 @given(rows=threads(), budget=budgets, least_ns=st.integers(0, 60))
 def test_what_is_shorter_is_kept_only_if_it_failed_or_a_kept_range_lies_in_it(
     rows: list[Row], budget: int, least_ns: int
@@ -111,21 +96,6 @@ def test_a_short_range_in_which_one_failed_is_kept_and_what_else_is_short_is_fol
     one = finished(fold_of(100), rows, 1, least_ns=10)
     assert one.kept.tolist() == [outer, inner]
     assert one.path_name.tolist() == [3]
-
-
-def test_of_very_many_that_failed_the_longest_are_kept_up_to_the_folds_budget() -> None:
-    rows = [Row(make_event_id(1, number), 0, 1, number, number, int(EventFlag.ERROR)) for number in range(1, 5000)]
-    rows.append(Row(make_event_id(1, 5000), 0, 2, 0, 10_000))
-    one = finished(fold_of(30), rows, 10)
-    assert sorted(one.kept.tolist()) == [row.event_id for row in rows[-31:-1]]
-    assert totals(one)[0] == 5000
-
-
-@some
-@given(rows=nested(), budget=budgets, less=budgets)
-def test_fewer_at_once_are_the_same_as_fewer_later(rows: list[Row], budget: int, less: int) -> None:
-    less = min(less, budget)
-    same(finished(fold_of(less), rows, less), finished(fold_of(budget), rows, less))
 
 
 @some
@@ -186,70 +156,3 @@ def test_paths_are_bounded_and_the_rest_is_counted_as_other() -> None:
     assert len(one.path_name) <= 1025
     assert one.path_count[one.path_name == OTHER].tolist() == [2999 - 1024]
     assert totals(one) == (2999, 2999)
-
-
-@pytest.mark.parametrize("budget", [0, 2, 40])
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_what_is_counted_as_other_is_not_counted_again_in_what_it_lies_in(depth: int, budget: int) -> None:
-    above, rows = make_event_id(1, 1), []
-    for number in range(1500):
-        ids = [make_event_id(1, 2 + number * depth + place) for place in range(depth)]
-        for place in reversed(range(depth)):
-            parent = ids[place - 1] if place else above
-            rows.append(Row(ids[place], parent, 1 + number * depth + place, number * 10 + place, depth - place))
-    rows.append(Row(above, 0, 9999, 0, 100_000))
-    one = finished(fold_of(40), rows, budget)
-    kept = {0, *one.kept.tolist()}
-    outermost: Counter[int] = Counter()
-    for holder, total in zip(one.path_holder[one.path_above < 0], one.path_total_ns[one.path_above < 0], strict=True):
-        outermost[int(one.kept[holder]) if holder >= 0 else 0] += int(total)
-    took: Counter[int] = Counter()
-    for row in rows:
-        if row.event_id not in kept and row.parent in kept:
-            took[row.parent] += row.duration_ns
-    assert outermost == took
-    assert OTHER in one.path_name
-    assert totals(one) == (len(rows), 100_000)
-
-
-def test_shorter_ranges_are_folded_first_of_all() -> None:
-    rows = [Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 10)]
-    one = finished(fold_of(100), rows, 100, least_ns=6)
-    assert sorted(one.kept.tolist()) == [row.event_id for row in rows if row.duration_ns >= 6]
-    assert one.path_count.tolist() == [5]
-
-
-def test_the_rows_of_each_unit_are_counted() -> None:
-    fold = fold_of(100)
-    fold.add_planned(planned([Row(make_event_id(1, number), 0, 1, number, 1, unit=number % 2) for number in range(1, 10)]), 0)
-    assert fold.rows([0, 1, 7]) == [4, 5, 0]
-
-
-def test_a_folded_range_that_others_link_to_is_told_with_its_holder() -> None:
-    inner, outer, alone = [Row(make_event_id(1, number), 0, 1, 0, time, LINKABLE) for number, time in ((2, 1), (1, 9), (3, 2))]
-    inner = Row(inner.event_id, outer.event_id, 1, 0, 1, LINKABLE)
-    one = finished(fold_of(5), [inner, outer, alone], 2)
-    assert one.kept.tolist() == [outer.event_id]
-    assert sorted(zip(one.linkable.tolist(), one.linkable_holder.tolist(), strict=True)) == [
-        (inner.event_id, 0),
-        (alone.event_id, -1),
-    ]
-
-
-@pytest.mark.parametrize("most", [1, 5])
-def test_what_may_be_kept_yet_is_told(most: int) -> None:
-    rows = [Row(make_event_id(1, number), 0, 1, 0, number) for number in range(1, 9)]
-    fold = fold_of(most)
-    fold.add_planned(planned(rows), 0)
-    may_be_kept = fold.kept().tolist()
-    assert set(may_be_kept) >= set(range(8 - most, 8))
-    assert may_be_kept == sorted(may_be_kept)
-    assert fold.finish([0], [8], [0], [True]).kept_row.tolist() == list(range(7, 7 - most, -1))
-    fold.add_planned(planned(rows[:1]), 70)
-    assert fold.kept().tolist() == [70]
-
-
-def test_few_more_than_the_budget_are_held() -> None:
-    fold = fold_of(20)
-    fold.add_planned(planned([Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9000)]), 0)
-    assert len(fold.kept()) <= 20 + MOST_WAITING

@@ -66,26 +66,6 @@ def test_of_ranges_with_one_number_the_one_that_started_last_is_the_forward() ->
     assert linked_ids(LinkFinder(), inner, outer, backward(5)) == [(2, 12)]
 
 
-def test_also_when_the_enclosing_one_ends_in_a_later_batch() -> None:
-    links = LinkFinder()
-    linked(links, make_batch([forward(5, event_id=12, start_ns=BASE_NS + 10)] + [forward(n) for n in range(10, 40)]))
-    assert linked_ids(links, forward(5, event_id=11, start_ns=BASE_NS), backward(5)) == [(1, 12)]
-
-
-def test_the_same_number_of_another_thread_is_another_node() -> None:
-    rows = [forward(5, event_id=11), forward(5, thread=WORKER_THREAD, event_id=21), backward(5, 1), backward(5, 2)]
-    assert linked_ids(LinkFinder(), *rows) == [(2, 11), (3, 21)]
-
-
-def test_the_thread_is_found_by_its_logical_id() -> None:
-    renumbered = MAIN_THREAD._replace(number=9, thread_id=4)
-    assert linked_ids(LinkFinder(), forward(5, thread=renumbered, event_id=11), backward(5, 4)) == [(1, 11)]
-
-
-def test_each_of_two_backward_passes_is_linked() -> None:
-    assert linked_ids(LinkFinder(), forward(5, event_id=11), backward(5), backward(5)) == [(1, 11), (2, 11)]
-
-
 def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
     rows = [
         forward(-1),
@@ -101,10 +81,6 @@ def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
     assert linked_ids(LinkFinder(), *rows) == []
 
 
-def test_an_empty_batch_has_no_links() -> None:
-    assert linked(LinkFinder(), make_batch([])) == []
-
-
 def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
     links = LinkFinder(most=100)
     for step in range(30):
@@ -113,28 +89,6 @@ def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
     assert 75 <= len(links) <= 100
     [(_, found)] = linked(links, make_batch([backward(0), backward(299)]))
     assert found.start_ns == BASE_NS + 299
-
-
-def test_of_ranges_that_have_a_backward_few_are_remembered_and_none_of_the_others_is_forgotten_for_them() -> None:
-    links = LinkFinder(most_matched=20)
-    waiting = range(0, 300, 10)
-    for step in range(30):
-        rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n) for n in range(10)]
-        linked(links, make_batch([*rows, *[backward(10 * step + n) for n in range(1, 10)]]))
-        assert len(links) <= 20 + step + 1
-    found = linked(links, make_batch([backward(299), *[backward(number) for number in waiting]]))
-    assert [one.start_ns - BASE_NS for _, one in found] == [299, *waiting]
-
-
-def test_what_is_left_after_forgetting_is_found_as_before() -> None:
-    links = LinkFinder(most=8)
-    for step in range(40):
-        thread = (MAIN_THREAD, WORKER_THREAD)[step % 2]
-        row = forward(step, start_ns=BASE_NS + step, thread=thread, event_id=make_event_id(thread.number, step + 1))
-        [(_, found)] = linked(links, make_batch([row, backward(step, thread.thread_id)]))
-        assert (found.start_ns, found.thread) == (BASE_NS + step, thread.number)
-    found = linked(links, make_batch([backward(step, (1, 2)[step % 2]) for step in range(40)]))
-    assert [(row, one.start_ns - BASE_NS) for row, one in found] == [(step, step) for step in range(40 - len(links), 40)]
 
 
 @given(st.data())

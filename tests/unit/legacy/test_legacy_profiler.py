@@ -9,8 +9,8 @@ from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
-from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.legacy import (
     ActiveProfilerType,
     LegacyEvent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.clock import ClockMapping, Reading, Ticks, TreeOffsets
+from models.clock import ClockMapping, Reading, Ticks
 
 START = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -42,24 +42,3 @@ def test_durations_are_the_monotonic_clocks_whatever_the_wall_clock_does(
         now += elapsed
         clock.anchor(reading(now, offset, ticks=round(now / ns_per_tick)))
         assert abs(clock.offset_ns - offset) <= 10_000
-
-
-@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "set"]), st.integers(1, SECOND), wall_offsets), max_size=80))
-def test_ranges_of_a_thread_do_not_overlap_unless_the_wall_clock_jumps(steps: list[tuple[str, int, int]]) -> None:
-    clock, offsets, now, last = ClockMapping(reading(0)), TreeOffsets(), 0, 0
-    trees: list[int] = []  # the offsets of open ranges
-    jumped = False
-    for what, elapsed, offset in steps:
-        now += elapsed
-        if what == "set":
-            jumped |= bool(clock.anchor(reading(now, offset)))
-        if what == "begin":
-            around = trees[-1] if trees else None
-            trees.append(offsets.choose(around, around is not None, clock.offset_ns, now))
-            assert trees[-1] == around or abs(trees[-1] - clock.offset_ns) <= SECOND
-        if what == "begin" or (what == "end" and trees):
-            unix_ns = now + (trees[-1] if what == "begin" else trees.pop())
-            assert unix_ns >= last or jumped
-            offsets.passed(unix_ns)
-            last = 0 if jumped else unix_ns
-            jumped = jumped and bool(trees)  # a tree that was open goes on by the earlier clock

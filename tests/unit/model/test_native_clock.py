@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.clock import ClockMapping, Reading, Ticks, TreeOffsets
+from models.clock import ClockMapping, Reading, Ticks
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -23,23 +23,12 @@ PROGRAM = """
 
 int main() {
   recfn::ClockMapping clock;
-  recfn::TreeOffsets offsets;
   for (std::string what; std::cin >> what;) {
-    if (what == "choose") {
-      int64_t around, start_ns;
-      int has_around, inside_parent;
-      std::cin >> has_around >> around >> inside_parent >> start_ns;
-      const auto given = has_around ? std::optional(around) : std::nullopt;
-      const int64_t chosen = offsets.choose(given, inside_parent != 0, clock.offset_ns(), start_ns);
-      offsets.passed(start_ns + chosen);
-      std::cout << chosen << std::endl;
-      continue;
-    }
     recfn::Reading now{};
     double rate = 1;
     std::cin >> now.ticks;
     if (what != "convert") std::cin >> now.monotonic_ns >> now.unix_ns >> now.took_ns;
-    if (what == "start") std::cin >> rate, clock.start(now, rate), offsets = {};
+    if (what == "start") std::cin >> rate, clock.start(now, rate);
     if (what == "begin") clock.begin(now);
     if (what == "anchor") std::cout << clock.anchor(now) << " " << clock.offset_ns() << std::endl;
     if (what == "convert") std::cout << clock.monotonic_ns(now.ticks) << std::endl;
@@ -119,24 +108,3 @@ def test_it_agrees_with_the_model(
             assert [clock.anchor(now), clock.offset_ns] == native.ask("anchor", *now)
         for ticks in (*asked, now.ticks, now.ticks + 1000, max(0, now.ticks - 12_345_678)):
             assert [clock.monotonic_ns(Ticks(ticks))] == native.ask("convert", ticks)
-
-
-@given(
-    first=readings,
-    begins=st.lists(
-        st.tuples(st.booleans(), st.integers(-2 * SECOND, 2 * SECOND), st.booleans(), st.integers(0, SECOND)), max_size=20
-    ),
-)
-def test_it_chooses_the_offsets_of_the_model(
-    native: NativeClock, first: Reading, begins: list[tuple[bool, int, bool, int]]
-) -> None:
-    clock, offsets, now = ClockMapping(first), TreeOffsets(), first.monotonic_ns
-    native.tell("start", *first, 1.0)
-    offsets.passed(now + offsets.choose(None, False, clock.offset_ns, now))
-    native.ask("choose", 0, 0, 0, now)
-    for has_around, shift, inside_parent, elapsed in begins:
-        now += elapsed
-        around = clock.offset_ns + shift
-        chosen = offsets.choose(around if has_around else None, inside_parent, clock.offset_ns, now)
-        offsets.passed(now + chosen)
-        assert [chosen] == native.ask("choose", int(has_around), around, int(inside_parent), now)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.model.errors import ObserverUnavailable
-from otel_recfn.pytorch import cpp_compiler, observer_build
-from otel_recfn.pytorch.observer_build import LIBRARIES, Library
-from otel_recfn.pytorch.torch_installation import TorchInstallation
+from otel_recfn.pytorch import observer_build
+from otel_recfn.pytorch.observer_build import LIBRARIES, Library, TorchInstallation
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -32,7 +31,7 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def included(native: Path, library: Library) -> set[Path]:
     """What the compiler itself says that the library's source includes of ours, whether torch is here or not."""
     try:
-        compiler = cpp_compiler.find_compiler()
+        compiler = observer_build.find_compiler()
     except ObserverUnavailable:
         pytest.skip("needs a C++ compiler")
     command = [*compiler, "-std=c++17", "-MM", "-MG", f"-I{native}", str(library.source)]

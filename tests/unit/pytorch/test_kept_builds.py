@@ -7,15 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from fake_compilers import COPYING, FAILING, runs, use_compiler
 
 from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
-from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 from patience import PATIENCE_S
 
@@ -47,41 +45,6 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(outputs)) == 1
     assert runs(log) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_children_that_are_forked_meanwhile_do_not_keep_the_build_waiting(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING, seconds=0)
-    over, children = threading.Event(), []
-
-    def build() -> None:
-        for _ in range(20):
-            observer_build.build(TORCH_OBSERVER, again=True)
-        over.set()
-
-    building = threading.Thread(target=build)
-    building.start()
-    try:
-        until = time.monotonic() + 60
-        while not over.wait(0.005) and time.monotonic() < until:
-            if len(children) < 200:
-                children.append(_child_that_waits())
-        assert over.is_set()
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        building.join()
-
-
-def _child_that_waits() -> int:
-    child = os.fork()
-    if child == 0:
-        while True:
-            signal.pause()
-    return child
 
 
 def damaged(content: bytes, how: str) -> bytes:
@@ -149,36 +112,12 @@ def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
     """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
     use_compiler(monkeypatch, log, COPYING)
     monkeypatch.setattr(observer_build, "WAIT_SECONDS", 0.2)
-    (private_cache.open_directory() / "building-running").mkdir()
+    (build_cache.open_directory() / "building-running").mkdir()
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert observer_build.build(TORCH_OBSERVER).exists()
     assert (cache / "building-running").is_dir()
     assert "building without it" in caplog.text
-
-
-def test_a_descriptor_that_the_program_took_over_meanwhile_is_left_to_it(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    use_compiler(monkeypatch, log, COPYING)
-    own = tmp_path / "own"
-    own.write_text("the program's")
-    taken = []
-
-    def compile_and_take_over(*arguments: object) -> None:
-        compile_as_ever(*arguments)
-        for number in os.listdir("/proc/self/fd"):
-            if os.path.realpath(f"/proc/self/fd/{number}") == str(cache / "lock"):
-                with open(own) as opened:
-                    os.dup2(opened.fileno(), int(number))
-                taken.append(int(number))
-
-    compile_as_ever = observer_build._compile
-    monkeypatch.setattr(observer_build, "_compile", compile_and_take_over)
-    observer_build.build(TORCH_OBSERVER)
-    [number] = taken
-    assert os.read(number, 99) == b"the program's"
-    os.close(number)
 
 
 def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
@@ -213,25 +152,3 @@ def test_what_cannot_be_loaded_is_built_anew(torch: Path, cache: Path, log: Path
         assert observer_build.load(TORCH_OBSERVER, open_library) == "library\n"
     assert runs(log) == 2
     assert len([*cache.glob("*.so")]) == 1
-
-
-def test_what_cannot_be_loaded_when_it_is_built_anew_is_not_built_once_more(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
-    for _ in range(3):
-        with pytest.raises(ObserverUnavailable, match="is of another machine"):
-            observer_build.load(TORCH_OBSERVER, open_library)
-    assert runs(log) == 2
-
-
-def test_what_can_be_neither_loaded_nor_built_says_both(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
-    observer_build.build(TORCH_OBSERVER)
-    use_compiler(monkeypatch, log, FAILING)
-    for _ in range(3):
-        with pytest.raises(ObserverUnavailable, match=r"is of another machine(.|\n)*something is missing"):
-            observer_build.load(TORCH_OBSERVER, open_library)
-    assert runs(log) == 1 + len(observer_build.STANDARDS)

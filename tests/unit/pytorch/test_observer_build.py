@@ -9,23 +9,23 @@ import pytest
 from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use_compiler
 
 from otel_recfn.model.errors import ObserverUnavailable
-from otel_recfn.pytorch import cpp_compiler, observer_build, torch_installation
+from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 
 pytestmark = pytest.mark.one_python
 
 
 def test_torch_is_found_by_its_files(torch: Path) -> None:
-    found = torch_installation.find_torch()
+    found = observer_build.find_torch()
     assert (found.directory, found.version, found.git_version, found.cxx11_abi) == (torch.resolve(), "9.9.0", "abc", 0)
     (torch / "lib" / "libc10.so").write_bytes(b"\0_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string\0")
-    assert torch_installation.find_torch().cxx11_abi == 1
+    assert observer_build.find_torch().cxx11_abi == 1
 
 
 def test_a_torch_without_headers_says_so(torch: Path) -> None:
     (torch / "include" / "ATen" / "record_function.h").unlink()
     with pytest.raises(ObserverUnavailable, match="no C\\+\\+ headers; install"):
-        torch_installation.find_torch()
+        observer_build.find_torch()
 
 
 def test_built_once_then_found(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_what_the_compiler_said_is_in_the_error(torch: Path, cache: Path, log: P
     with pytest.raises(ObserverUnavailable, match=r"torch 9\.9\.0 failed(.|\n)*otel-recfn build(.|\n)*something is missing"):
         observer_build.build(TORCH_OBSERVER)
     assert runs(log) == len(observer_build.STANDARDS)
-    assert "-D_GLIBCXX_USE_CXX11_ABI=0" in log.read_text() or cpp_compiler.MACOS
+    assert "-D_GLIBCXX_USE_CXX11_ABI=0" in log.read_text() or observer_build.MACOS
     assert [path.name for path in cache.iterdir()] == ["lock"]
 
 
@@ -94,7 +94,7 @@ def test_no_compiler(torch: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_cxx_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "env c++ -g")
-    assert cpp_compiler.find_compiler() == ["env", "c++", "-g"]
+    assert observer_build.find_compiler() == ["env", "c++", "-g"]
 
 
 def test_each_library_has_a_file_of_its_own(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from fake_compilers import COPYING, use_compiler
 
 from forked import in_child
 from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
-from otel_recfn.pytorch import observer_build, private_cache
+from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 
 pytestmark = [
@@ -76,27 +76,5 @@ def test_a_cache_that_only_root_can_read_says_so(cache: Path) -> None:
     def use() -> None:
         with pytest.raises(CacheUnsafe, match=f"cannot be read by user {NAMELESS}; chmod 755 .*cache.* OTEL_RECFN_CACHE_DIR"):
             observer_build.build(TORCH_OBSERVER)
-
-    as_nameless(use)
-
-
-def test_without_a_home_or_a_name_the_same_is_said_as_at_home_in_the_root_directory() -> None:
-    said = []
-
-    def use() -> None:
-        os.environ.pop("OTEL_RECFN_CACHE_DIR", None)
-        os.environ.pop("XDG_CACHE_HOME", None)
-        os.environ.pop("HOME", None)
-        for _ in range(2):
-            with pytest.raises(CacheUnsafe) as raised:
-                private_cache.open_directory()
-            said.append(str(raised.value))
-            os.environ["HOME"] = "/"
-        assert said[0] == said[1]
-        assert said[0].startswith("the cache /.cache/otel-recfn cannot be used: [Errno 13]")
-        for home, at in (("~", "/"), ("~/kept", "/kept"), ("/kept", "/kept")):
-            os.environ.update(OTEL_RECFN_CACHE_DIR=home)
-            os.environ.pop("HOME", None)
-            assert private_cache.chosen_directory() == Path(at)
 
     as_nameless(use)

@@ -23,8 +23,6 @@ from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.sinks.spans.budgets import Volume
-from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
@@ -179,54 +177,3 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
     assert bool(spans) == (every == 7)  # each trace asks three times
     known = {span.context.span_id for span in spans}
     assert all(span.parent is None or span.parent.span_id in known for span in spans)
-
-
-def test_what_is_not_decided_for_want_of_memory_is_counted_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_memory(*_: Any, **__: Any) -> Any:
-        raise MemoryError
-
-    capture = capture_of(sink := SpansSink(TracerProvider(shutdown_on_exit=False), volume=Volume(10)))
-    with monkeypatch.context() as patch:
-        patch.setattr(Folding, "due", no_memory)
-        for _ in range(2):
-            write(capture, make_batch([{}] * 3))
-    write(capture, make_batch([{}]))
-    capture.close(PATIENCE_S)
-    for counters in (sink.counters(), capture.counters(RecorderCounters())):
-        assert (counters["recorded"], counters["dropped.error"]) == (7, 6)
-    assert counters["waiting"] == 0
-    assert sum("no memory" in record.message for record in caplog.records) == 1
-
-
-class CountsOnce(Raising):
-    """Its counters raise from the second time on."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.asked, self.closed = 0, False
-
-    def counters(self) -> Mapping[str, int]:
-        self.asked += 1
-        if self.asked > 1:
-            raise KeyError("counters")
-        return super().counters()
-
-    def close(self, timeout_s: float) -> None:
-        self.closed = True
-
-
-def test_a_sink_whose_counters_raise_is_not_closed_by_who_asks(caplog: pytest.LogCaptureFixture) -> None:
-    """Who asks may be the thread of a metric reader, while the sink is written to."""
-    sink = CountsOnce()
-    capture = capture_of(sink)
-    found = []
-    for _ in range(3):
-        write(capture, make_batch([{}] * 2))
-        found.append(counters_of(capture)["raising.rows"])
-    assert found == [2, 2, 2]
-    assert (sink.rows, sink.closed) == (6, False)
-    assert [record.getMessage() for record in caplog.records] == [
-        "the counters of the sink 'raising' raised; those that it gave last stand for them: KeyError('counters')"
-    ]

@@ -151,19 +151,6 @@ def test_it_is_bounded(frames: int) -> None:
     assert stacktrace.endswith("xxx\n")
 
 
-def test_long_errors_that_it_came_of_are_left_out_and_the_error_itself_is_there() -> None:
-    error: BaseException = ValueError("first")
-    for number in range(30):
-        following = caught(deep, 20, ValueError(f"error {number} " + "é" * 500))
-        following.__cause__ = error
-        error = following
-    stacktrace = failure(error)[1]
-    assert len(stacktrace.encode()) <= MOST_BYTES
-    assert "error 29" in stacktrace.splitlines()[-1]
-    assert "error 28" in stacktrace
-    assert "first" not in stacktrace
-
-
 class Unspeakable(Exception):
     """Whatever may be said of it raises."""
 
@@ -178,18 +165,3 @@ class Unspeakable(Exception):
 
 def test_what_an_exceptions_own_code_raises_goes_no_further() -> None:
     assert failure(Unspeakable()) == ("Exception", "")
-
-
-def test_exceptions_that_came_of_each_other_end() -> None:
-    first, second = caught(deep, 0, ValueError("first")), caught(deep, 0, ValueError("second"))
-    first.__cause__, second.__cause__ = second, first
-    assert failure(first)[1].count("ValueError: ") == 2
-
-
-@pytest.mark.parametrize("error", [None, GeneratorExit()])
-def test_nothing_of_what_did_not_fail(error: BaseException | None) -> None:
-    assert failure(error) == ("", "")
-
-
-def test_an_exception_that_was_never_raised_has_its_text_alone() -> None:
-    assert failure(ValueError("x")) == ("ValueError: x", "ValueError: x\n")

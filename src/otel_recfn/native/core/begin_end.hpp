@@ -82,9 +82,8 @@ inline void count_dropped(ThreadBuffer& buffer) {
 }
 
 [[gnu::noinline]] inline void put_failure(ThreadBuffer& buffer, const Failure& failure, uint64_t reserved) {
-  if (buffer.has_room(reserved + text_words(failure.error))) put_text_record(buffer, kErrorText, failure.error);
-  const Text stacktrace = failure.stacktrace;
-  if (stacktrace.size != 0 && buffer.has_room(reserved + text_words(stacktrace) + 1)) put_stack(buffer, kStacktrace, stacktrace);
+  if (buffer.has_room(reserved + text_words(failure.error))) put_text(buffer, kErrorText, failure.error);
+  if (buffer.has_room(reserved + text_words(failure.stacktrace))) put_text(buffer, kStacktrace, failure.stacktrace);
 }
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags,
@@ -139,14 +138,6 @@ inline void count_unsampled(ThreadBuffer& buffer) {
   buffer.unsampled.store(buffer.unsampled.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// There is no room for the range with its name and its prelude. Returns whether it fits without them, under the name <many names>.
-[[gnu::noinline]] inline bool fits_when_short(ThreadBuffer& buffer, Prelude prelude, uint64_t others) {
-  prelude.rare = nullptr;
-  if (!buffer.has_room(others + prelude_words(buffer, prelude))) return false;
-  count_shortened(buffer);
-  return true;
-}
-
 // Writes the begin and what stands before it. `began_at`: in ticks; 0: now. Returns its ordinal, or 0 when there is no room.
 template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base,
@@ -154,20 +145,15 @@ template <bool kTorch>
   bool named;
   const uint64_t hash = begin.name_hash != 0 ? begin.name_hash : hash_name(begin.name, buffer.name_seed);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
-  if (__builtin_expect(!named && is_crowded(buffer), 0)) named = true, slot = kManyNamesSlot, count_shortened(buffer);
   const uint32_t prelude_size = prelude_words(buffer, begin.prelude);
   const uint32_t name_words = named && prelude_size == 0 ? 0 : 1 + words_of(begin.name.size);
   const uint64_t ends = uint64_t{kEndWords} * (buffer.open_recorded + 1u);
   const bool numbers = kTorch || begin.has_numbers;
   const uint64_t own = (numbers ? kLongBeginWords : kBeginWords) + ends;
-  if (__builtin_expect(!buffer.has_room(own + prelude_size + name_words), 0)) {
-    if (name_words + prelude_size == 0 || !fits_when_short(buffer, begin.prelude, own)) return 0;
-    begin.prelude.rare = nullptr;
-    if (!named) named = true, slot = kManyNamesSlot;
-  }
+  if (__builtin_expect(!buffer.has_room(own + prelude_size + name_words), 0)) return 0;
   if (__builtin_expect(prelude_size != 0, 0)) {
     put_prelude(buffer, begin.prelude);
-    if (slot != kManyNamesSlot) slot = find_name_slot(buffer, begin.name, hash, named);  // a stack may have taken the name's slot
+    slot = find_name_slot(buffer, begin.name, hash, named);  // a text may have taken the name's slot
   }
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
@@ -369,17 +355,13 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   return make_event_id(buffer.number, ordinal);
 }
 
-// Says of a range of PyTorch's that is open what it is a call of: Python learns that only when the range has begun.
-
-// Nothing where the innermost range of the thread is not PyTorch's, is not recorded, or there is no room.
+// Says of the innermost open range, where it is PyTorch's, what it is a call of: Python learns that only when it has begun.
 inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
   const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
   if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
-  const OpenEntry& innermost = buffer.stack[buffer.depth - 1];
-  if (innermost.ordinal() == 0 || code.size == 0) return;
-  if (!buffer.has_room(slot_words(code) + uint64_t{kEndWords} * buffer.open_recorded)) return;
-  const uint32_t slot = put_named(buffer, code);
-  if (slot != kManyNamesSlot) buffer.put(header(kStack, kCodeOfOpen, 0, slot, static_cast<uint32_t>(innermost.ordinal())));
+  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
+  if (ordinal == 0 || !buffer.has_room(text_words(code) + uint64_t{kEndWords} * buffer.open_recorded)) return;
+  put_text(buffer, kCodeOfOpen, code, ordinal);
 }
 
 }  // namespace recfn

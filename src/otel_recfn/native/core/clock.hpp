@@ -8,9 +8,8 @@
 // CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a number that changes only when
 // somebody sets the wall clock.
 //
-// That number is the offset. It is read on every drain, and one offset is used for a whole tree of ranges (TreeOffsets): a range
-// that is open when the wall clock is set ends with the offset it began with. A change of over a second is a jump, which the
-// batch reports. A smaller change is followed silently, without making ranges of a thread overlap that didn't.
+// That number is the offset. It is read on every drain. What begins in an open range keeps the offset of that, whatever the wall
+// clock is set to meanwhile; a change of over a second is a jump, which the batch reports.
 //
 // tests/models/clock.py is the reference that a property test compares with.
 #pragma once
@@ -20,7 +19,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
-#include <optional>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -29,19 +27,13 @@
 
 namespace recfn {
 
-// Ticks: the cheapest clock that never runs backward, read twice per range.
-
-inline uint64_t monotonic_ns() {
+inline uint64_t clock_ns(clockid_t clock) {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-inline uint64_t unix_ns() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
-}
+inline uint64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
 // Whether the cycle counter ticks at one rate on every core, whatever they sleep or clock at.
 inline bool cycle_counter_is_invariant() {
@@ -67,6 +59,7 @@ inline uint64_t cycle_counter() {
 #endif
 }
 
+// The cheapest clock that never runs backward, read twice per range.
 inline uint64_t read_ticks(bool use_cycle_counter) {
   return __builtin_expect(use_cycle_counter, 1) ? cycle_counter() : monotonic_ns();
 }
@@ -85,7 +78,7 @@ inline Reading read_clocks(bool use_cycle_counter) {
   for (int attempt = 0; attempt < 5; ++attempt) {
     const auto before = static_cast<int64_t>(monotonic_ns());
     const uint64_t cycles = use_cycle_counter ? cycle_counter() : 0;
-    const auto wall = static_cast<int64_t>(unix_ns());
+    const auto wall = static_cast<int64_t>(clock_ns(CLOCK_REALTIME));
     const int64_t took = static_cast<int64_t>(monotonic_ns()) - before;
     const int64_t middle = before + took / 2;
     if (took < best.took_ns) best = {use_cycle_counter ? cycles : static_cast<uint64_t>(middle), middle, wall, took};
@@ -178,25 +171,6 @@ class ClockMapping {
   Reading rated_{};
   double nominal_ = 1;
   int64_t offset_ns_ = 0;
-};
-
-// The offsets of one thread's ranges: what is added to their monotonic nanoseconds.
-class TreeOffsets {
- public:
-  // `around_ns`: of the open range that it lies in, in its thread; `inside_parent`: that one is its parent.
-  int64_t choose(std::optional<int64_t> around_ns, bool inside_parent, int64_t clock_ns, int64_t start_ns) const {
-    if (around_ns && (inside_parent || std::abs(*around_ns - clock_ns) <= kJumpNs)) return *around_ns;
-    const int64_t without_overlap = last_unix_ns_ - start_ns;
-    return clock_ns < without_overlap && without_overlap <= clock_ns + kJumpNs ? without_overlap : clock_ns;
-  }
-
-  // A range of the thread began or ended.
-  void passed(int64_t unix_ns) {
-    if (unix_ns > last_unix_ns_ || unix_ns < last_unix_ns_ - kJumpNs) last_unix_ns_ = unix_ns;
-  }
-
- private:
-  int64_t last_unix_ns_ = 0;
 };
 
 }  // namespace recfn

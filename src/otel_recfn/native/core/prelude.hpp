@@ -1,4 +1,4 @@
-// The records that stand before a begin in the ring: its prelude, and what changed since the last begin.
+// The records that stand before a begin in the ring: names and texts by their slots, and what changed since the last begin.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -6,8 +6,6 @@
 #include "core/thread_buffer.hpp"
 
 namespace recfn {
-
-// A thread's dictionary of names and stacks: a record names a slot, and the drain knows what the slot holds.
 
 inline uint64_t mix(uint64_t a, uint64_t b) {
   const auto product = static_cast<unsigned __int128>(a) * b;
@@ -65,44 +63,44 @@ inline uint32_t find_name_slot(ThreadBuffer& buffer, Text name, uint64_t hash, b
 [[gnu::noinline]] inline void put_name(ThreadBuffer& buffer, Text name, uint64_t hash, uint32_t slot) {
   buffer.names[slot] = {hash, name.size + 1u};
   buffer.put(header(kName, 0, 0, slot, name.size));
-  buffer.put_text(name);
+  buffer.put_bytes(name);
 }
 
-[[gnu::noinline]] inline void count_shortened(ThreadBuffer& buffer) {
-  buffer.shortened.store(buffer.shortened.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-}
-
-// The text's slot in the dictionary, into which it is written if need be; kManyNamesSlot when that would take too much room.
-inline uint32_t put_named(ThreadBuffer& buffer, Text text) {
+// The name's slot in the dictionary, into which it is written if need be.
+inline uint32_t put_named(ThreadBuffer& buffer, Text name) {
   bool named;
-  const uint64_t hash = hash_name(text, buffer.name_seed);
-  const uint32_t slot = find_name_slot(buffer, text, hash, named);
-  if (named) return slot;
-  if (is_crowded(buffer)) return count_shortened(buffer), kManyNamesSlot;
-  put_name(buffer, text, hash, slot);
+  const uint64_t hash = hash_name(name, buffer.name_seed);
+  const uint32_t slot = find_name_slot(buffer, name, hash, named);
+  if (!named) put_name(buffer, name, hash, slot);
   return slot;
 }
 
-inline void put_context(ThreadBuffer& buffer) {
-  buffer.put(kContext);
-  buffer.put(buffer.context.trace_high);
-  buffer.put(buffer.context.trace_low);
-  buffer.put(buffer.context.span_id);
-  buffer.put(buffer.context.flags);
-  buffer.put(buffer.context.enclosing);
-  buffer.put(buffer.context.root);
+// At most.
+inline uint32_t text_words(Text text) { return text.size != 0 ? 2 + words_of(text.size) : 0; }
+
+// Texts come again and again: they stand in the dictionary, as names do.
+inline void put_text(ThreadBuffer& buffer, TextKind kind, Text text, uint32_t ordinal = 0) {
+  if (text.size != 0) buffer.put(header(kText, kind, 0, put_named(buffer, text), ordinal));
 }
 
-inline uint32_t text_words(Text text) { return text.size != 0 ? 1 + words_of(text.size) : 0; }
-
-// Of a text that put_stack puts.
-inline uint32_t slot_words(Text text) { return text.size != 0 ? text_words(text) + 1 : 0; }
+inline void put_number(ThreadBuffer& buffer, uint64_t head, int64_t number) {
+  buffer.put(head);
+  buffer.put(static_cast<uint64_t>(number));
+}
 
 [[gnu::noinline]] inline uint32_t rare_words(const RarePrelude& rare) {
-  return text_words(rare.module) + text_words(rare.shapes_text) + text_words(rare.dtypes_text) +
-         text_words(rare.concrete_text) + text_words(rare.words_text) + slot_words(rare.stack) + slot_words(rare.code) +
-         slot_words(rare.call_site) + (rare.shape_words != 0 ? 1 + rare.shape_words : 0) +
-         (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
+  uint32_t words = (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
+  if (rare.shape_words != 0) words += 1 + rare.shape_words;
+  for (const Text text : rare.texts) words += text_words(text);
+  return words;
+}
+
+inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
+  for (uint64_t kind = 0; kind < kBeginTexts; ++kind) put_text(buffer, static_cast<TextKind>(kind), rare.texts[kind]);
+  if (rare.shape_words != 0) buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
+  for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
+  if (rare.flops != 0) put_number(buffer, header(kNumber, kFlopsNumber, 0, 0, 0), rare.flops);
+  if (rare.step_number != -1) put_number(buffer, header(kNumber, kStepNumber, 0, 0, 0), rare.step_number);
 }
 
 // How many words may stand before a begin, at most.
@@ -116,53 +114,21 @@ inline uint32_t slot_words(Text text) { return text.size != 0 ? text_words(text)
   return words;
 }
 
-inline void put_text_record(ThreadBuffer& buffer, TextKind kind, Text text) {
-  if (text.size == 0) return;
-  buffer.put(header(kText, kind, 0, 0, text.size));
-  buffer.put_text(text);
-}
-
-// A stack, or what a range is a call of, comes again and again: its text is in the dictionary.
-inline void put_stack(ThreadBuffer& buffer, StackKind kind, Text stack) {
-  const uint32_t slot = put_named(buffer, stack);
-  if (slot != kManyNamesSlot) buffer.put(header(kStack, kind, 0, slot, 0));
-}
-
-inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
-  put_text_record(buffer, kModuleText, rare.module);
-  put_text_record(buffer, kShapesText, rare.shapes_text);
-  put_text_record(buffer, kDtypesText, rare.dtypes_text);
-  put_text_record(buffer, kConcreteText, rare.concrete_text);
-  put_text_record(buffer, kWordsText, rare.words_text);
-  if (rare.stack.size != 0) put_stack(buffer, kCallStack, rare.stack);
-  if (rare.code.size != 0) put_stack(buffer, kCalledCode, rare.code);
-  if (rare.call_site.size != 0) put_stack(buffer, kCallSite, rare.call_site);
-  if (rare.shape_words != 0) {
-    buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
-    for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
-  }
-  if (rare.flops != 0) {
-    buffer.put(header(kNumber, kFlopsNumber, 0, 0, 0));
-    buffer.put(static_cast<uint64_t>(rare.flops));
-  }
-  if (rare.step_number != -1) {
-    buffer.put(header(kNumber, kStepNumber, 0, 0, 0));
-    buffer.put(static_cast<uint64_t>(rare.step_number));
-  }
-}
-
 // `prelude` is passed by value, so that the hot path's own copy stays in registers.
 [[gnu::noinline]] inline void put_prelude(ThreadBuffer& buffer, Prelude prelude) {
   if ((buffer.unsent & kGenerationUnsent) != 0) buffer.put(header(kGeneration, 0, 0, 0, buffer.generation));
-  if ((buffer.unsent & kContextUnsent) != 0) put_context(buffer);
+  if ((buffer.unsent & kContextUnsent) != 0) {
+    const Context& context = buffer.context;
+    buffer.put(kContext);
+    for (const uint64_t word : {context.trace_high, context.trace_low, context.span_id, context.flags}) buffer.put(word);
+    buffer.put(context.enclosing);
+    buffer.put(context.root);
+  }
   if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
   if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));
   buffer.unsent = 0;
   if (prelude.rare != nullptr) put_rare(buffer, *prelude.rare);
-  if (prelude.debug_handle != -1) {
-    buffer.put(kDebugHandle);
-    buffer.put(static_cast<uint64_t>(prelude.debug_handle));
-  }
+  if (prelude.debug_handle != -1) put_number(buffer, kDebugHandle, prelude.debug_handle);
 }
 
 }  // namespace recfn

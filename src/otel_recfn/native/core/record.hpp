@@ -1,8 +1,8 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
-// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number, Stack and Parent stand before
-// the begin (or, for a failure's Text and Stack, the end) they belong to, and are published together with it; Generation and
-// Profiler hold from there on. A Stack of kCodeOfOpen belongs to the open range whose ordinal has these 32 lowest bits.
+// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number and Parent stand before the
+// begin (or, for a failure's Text, the end) they belong to, and are published together with it; Generation and Profiler hold from
+// there on. A Text of kCodeOfOpen belongs to the open range whose ordinal has these 32 lowest bits.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -15,12 +15,11 @@
 //   End          63                        24 23       8 7     4 3    0
 //                | ordinal of its begin      | flags    | 0     | kind |   ticks
 //   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
-//   Text         | length in bytes |                      | which | kind |   bytes, zero-padded to words
+//   Text         | (ordinal)       | name slot |          | which | kind |
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Number       |                                        | which | kind |   the number
-//   Stack        | (ordinal)       | name slot |          | which | kind |
 //   Generation   | recording       |                              | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
@@ -47,16 +46,28 @@ enum RecordKind : uint64_t {
   kDebugHandle = 7,
   kShapes = 8,
   kNumber = 9,
-  kStack = 10,
-  kProfiler = 11,
-  kMark = 12,
-  kMemory = 13,
-  kParent = 14,
-  kGeneration = 15,
+  kProfiler = 10,
+  kMark = 11,
+  kMemory = 12,
+  kParent = 13,
+  kGeneration = 14,
 };
 
-enum TextKind : uint64_t { kModuleText = 0, kErrorText = 1, kShapesText = 2, kDtypesText = 3, kConcreteText = 4, kWordsText = 5 };
-enum StackKind : uint64_t { kCallStack = 0, kStacktrace = 1, kCalledCode = 2, kCodeOfOpen = 3, kCallSite = 4 };
+// Those before kBeginTexts belong to a begin.
+enum TextKind : uint64_t {
+  kModuleText,
+  kShapesText,
+  kDtypesText,
+  kConcreteText,
+  kWordsText,
+  kCallStack,
+  kCalledCode,
+  kCallSite,
+  kBeginTexts,
+  kErrorText = kBeginTexts,
+  kStacktrace,
+  kCodeOfOpen,
+};
 enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
@@ -73,8 +84,7 @@ constexpr uint32_t kSourceMask = 7u << kSourceShift;
 constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
 
 constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two
-constexpr uint32_t kManyNamesSlot = kNameSlots;  // stands for every name that there was no room for
-static_assert(kManyNamesSlot <= kSlotMask, "a name's slot fits the header");
+static_assert(kNameSlots - 1 <= kSlotMask, "a name's slot fits the header");
 static_assert(((kEventFlags | kShown) & ~kEndFlagsMask) == 0 && ((kEventFlags | kBaseBegin | kSourceMask) & ~kBeginFlagsMask) == 0);
 static_assert((kEventFlags & (kBaseBegin | kSourceMask)) == 0 && (kBaseBegin & kSourceMask) == 0, "each bit says one thing");
 constexpr uint32_t kMaxNameBytes = 2048;
@@ -119,8 +129,6 @@ constexpr uint64_t ordinal_of(uint64_t head) { return head >> kEndOrdinalShift; 
 
 inline uint64_t make_event_id(uint64_t thread_number, uint64_t ordinal) { return thread_number << kOrdinalBits | ordinal; }
 
-// What a source says of a range that begins.
-
 struct Text {
   const char* data = nullptr;
   uint32_t size = 0;
@@ -133,8 +141,7 @@ struct Failure {
 
 // The part of a prelude that few ranges have, or only when somebody asked for it.
 struct RarePrelude {
-  Text module, stack, code, call_site;
-  Text shapes_text, dtypes_text, concrete_text, words_text;
+  Text texts[kBeginTexts];
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;
   int64_t flops = 0;
@@ -147,7 +154,7 @@ struct Prelude {
   const RarePrelude* rare = nullptr;
 };
 
-// Passed by value where an operator begins: measured, one more word here costs each of them 10 ns.
+// What a source says of a range that begins. Passed by value where an operator begins: measured, one more word here costs each of them 10 ns.
 struct Begin {
   Text name;
   uint64_t name_hash = 0;  // as hash_name has it; 0: not known
@@ -160,9 +167,7 @@ struct Begin {
   Prelude prelude;
 };
 
-// Where a text of UTF-8 may be cut.
-
-// How many bytes of the text fit into `most`, whole characters.
+// How many bytes of the text of UTF-8 fit into `most`, whole characters.
 inline uint32_t cut_at_character(const char* data, uint64_t size, uint32_t most) {
   if (size <= most) return static_cast<uint32_t>(size);
   while (most > 0 && (data[most] & 0xC0) == 0x80) --most;

@@ -21,11 +21,9 @@ namespace {
 
 thread_local ThreadBuffer* tls_buffer RECFN_FAST_TLS = nullptr;
 thread_local uint64_t tls_number RECFN_FAST_TLS = 0;   // 0: nobody asked yet
-thread_local uint32_t tls_without RECFN_FAST_TLS = 0;  // there was no memory for a buffer: so many times nobody asks for it again
+thread_local bool tls_without RECFN_FAST_TLS = false;   // there was no memory for a buffer, or the thread's destructors have run
 
 constexpr uint64_t kMinBufferBytes = 4096;
-constexpr uint32_t kAskAgainAfter = 1000;
-constexpr uint32_t kNever = UINT32_MAX;  // this thread's destructors have run
 
 uint64_t native_thread_id() {
 #if defined(__linux__)
@@ -42,42 +40,37 @@ uint64_t name_seed() {
   return seed;
 }
 
-// What a buffer counts for. Deeper entries of the stack become memory only in threads that nest so deep.
-constexpr uint64_t kCountedBytes = sizeof(ThreadBuffer) - (kMaxDepth - kUsualDepth) * sizeof(OpenEntry);
-
 SharedByRings shared_by_rings;
 std::atomic<uint64_t>& total_bytes = shared_by_rings.total_bytes;
 
+// What a buffer counts for. Deeper entries of the stack become memory only in threads that nest so deep.
+constexpr uint64_t kCountedBytes = sizeof(ThreadBuffer) - (kMaxDepth - kUsualDepth) * sizeof(OpenEntry);
+
 void release(ThreadBuffer* buffer) {
   const uint32_t rings = buffer->num_rings.load();
-  for (uint32_t ring = buffer->oldest_ring; ring < rings; ++ring) unmap_ring(buffer->rings[ring], total_bytes);
+  for (uint32_t ring = buffer->oldest_ring; ring < rings; ++ring) unmap_ring(total_bytes, buffer->rings[ring]);
   munmap(buffer, sizeof(ThreadBuffer));
   total_bytes.fetch_sub(kCountedBytes);
 }
 
 // A buffer with its first ring; null when there is no memory for it.
 ThreadBuffer* map_buffer(uint64_t max_capacity) {
-  if (total_bytes.fetch_add(kCountedBytes) + kCountedBytes <= kMaxTotalBytes) {
-    void* memory = mmap(nullptr, sizeof(ThreadBuffer), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) {
-      auto* buffer = new (memory) ThreadBuffer;
-      buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings;
-      buffer->capacity = first_capacity(max_capacity);
-      buffer->words = map_ring(buffer->capacity, total_bytes, kMaxTotalBytes);
-      buffer->rings[0] = {buffer->words, buffer->capacity, 0};
-      buffer->num_rings.store(buffer->words != nullptr ? 1 : 0);
-      if (buffer->words != nullptr) return buffer;
-      release(buffer);
-      return nullptr;
-    }
-  }
-  total_bytes.fetch_sub(kCountedBytes);
+  void* memory = map_memory(total_bytes, sizeof(ThreadBuffer), kCountedBytes, kMaxTotalBytes);
+  if (memory == nullptr) return nullptr;
+  auto* buffer = new (memory) ThreadBuffer;
+  buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings, buffer->name_seed = name_seed();
+  buffer->capacity = first_capacity(max_capacity);
+  buffer->words = map_ring(total_bytes, buffer->capacity, kMaxTotalBytes);
+  buffer->rings[0] = {buffer->words, buffer->capacity, 0};
+  buffer->num_rings.store(buffer->words != nullptr ? 1 : 0);
+  if (buffer->words != nullptr) return buffer;
+  release(buffer);
   return nullptr;
 }
 
 void keep_last_ring(ThreadBuffer& buffer) {
   const uint32_t last = buffer.num_rings.load() - 1;
-  while (buffer.oldest_ring < last) unmap_ring(buffer.rings[buffer.oldest_ring++], total_bytes);
+  while (buffer.oldest_ring < last) unmap_ring(total_bytes, buffer.rings[buffer.oldest_ring++]);
   buffer.rings[0] = {buffer.words, buffer.capacity, 0};
   buffer.num_rings.store(1);
   buffer.oldest_ring = 0;
@@ -95,7 +88,7 @@ void on_thread_end(void* buffer) {
   auto& ended = *static_cast<ThreadBuffer*>(buffer);
   if (const auto farewell = globals().on_thread_exit.load()) farewell(ended);
   if (void* entry = std::exchange(ended.to_hand_on, nullptr)) globals().let_go.load()(entry);
-  tls_without = kNever;
+  tls_without = true;
   tls_buffer = nullptr;
   ended.ended.store(true, std::memory_order_release);
 }
@@ -123,9 +116,7 @@ Registry& registry() {
 
 ThreadBuffer* Registry::current() {
   if (__builtin_expect(tls_buffer != nullptr, 1)) return tls_buffer;
-  if (tls_without == 0) return create();
-  if (tls_without != kNever) --tls_without;
-  return nullptr;
+  return tls_without ? nullptr : create();
 }
 
 DrainWaker& Registry::waker() { return shared_by_rings.waker; }
@@ -140,14 +131,18 @@ uint64_t Registry::thread_number() {
 ThreadBuffer* Registry::create() {
   prepare_for_exceptions();
   std::lock_guard lock(mutex_);
+  tls_without = true;  // until it has one
   ThreadBuffer* buffer = map_buffer(buffer_bytes_ / 8);
-  if (buffer != nullptr && !keep(buffer)) release(std::exchange(buffer, nullptr));
-  tls_without = buffer != nullptr ? 0 : kAskAgainAfter;
   if (buffer == nullptr) return nullptr;
-  buffer->name_seed = name_seed();
+  try {
+    buffers_.push_back(buffer);
+  } catch (const std::bad_alloc&) {
+    return release(buffer), nullptr;
+  }
+  pthread_setspecific(end_key(), buffer);
   identify(*buffer, thread_number());
-  tls_buffer = buffer;
-  return buffer;
+  tls_without = false;
+  return tls_buffer = buffer;
 }
 
 ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) {
@@ -157,23 +152,11 @@ ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) {
   const auto own = std::find_if(buffers_.begin(), buffers_.end(), is_of_thread);
   ThreadBuffer* buffer = map_buffer(buffer_bytes_ / 8);
   if (buffer == nullptr) return nullptr;
-  buffer->name_seed = name_seed(), buffer->number = new_number(), buffer->ident = ident, buffer->native_id = native_id;
+  buffer->number = new_number(), buffer->ident = ident, buffer->native_id = native_id;
   buffer->thread_id.store(own != buffers_.end() ? (*own)->thread_id.load() : buffer->number);
   buffers_.push_back(buffer);
   enter_generation(*buffer, globals().generation.load());
   return buffer;
-}
-
-// False when there is no memory for that.
-bool Registry::keep(ThreadBuffer* buffer) {
-  try {
-    buffers_.push_back(buffer);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  if (pthread_setspecific(end_key(), buffer) == 0) return true;
-  buffers_.pop_back();
-  return false;
 }
 
 std::vector<ThreadBuffer*> Registry::snapshot() {
@@ -190,10 +173,8 @@ uint64_t Registry::open_leaf(const ThreadBuffer* buffer) {
 
 void Registry::retire(ThreadBuffer* buffer) {
   std::lock_guard lock(mutex_);
-  retired_dropped_ += buffer->dropped.load();
   buffers_.erase(std::find(buffers_.begin(), buffers_.end(), buffer));
-  retired_shortened_ += buffer->shortened.load();
-  retired_unsampled_ += buffer->unsampled.load();
+  retired_.add(*buffer);
   release(buffer);
 }
 
@@ -206,24 +187,11 @@ void Registry::set_buffer_bytes(uint64_t bytes) {
   }
 }
 
-uint64_t Registry::dropped() {
+NotRecorded Registry::not_recorded() {
   std::lock_guard lock(mutex_);
-  uint64_t sum = retired_dropped_ + globals().dropped_without_buffer.load(std::memory_order_relaxed);
-  for (const ThreadBuffer* buffer : buffers_) sum += buffer->dropped.load(std::memory_order_relaxed);
-  return sum;
-}
-
-uint64_t Registry::shortened() {
-  std::lock_guard lock(mutex_);
-  uint64_t sum = retired_shortened_;
-  for (const ThreadBuffer* buffer : buffers_) sum += buffer->shortened.load(std::memory_order_relaxed);
-  return sum;
-}
-
-uint64_t Registry::unsampled() {
-  std::lock_guard lock(mutex_);
-  uint64_t sum = retired_unsampled_;
-  for (const ThreadBuffer* buffer : buffers_) sum += buffer->unsampled.load(std::memory_order_relaxed);
+  NotRecorded sum = retired_;
+  sum.dropped += globals().dropped_without_buffer.load(std::memory_order_relaxed);
+  for (const ThreadBuffer* buffer : buffers_) sum.add(*buffer);
   return sum;
 }
 
@@ -232,7 +200,7 @@ void Registry::after_fork_in_child() {
     if (buffer != tls_buffer) release(buffer);
   }
   buffers_.clear();
-  retired_dropped_ = retired_shortened_ = retired_unsampled_ = 0;
+  retired_ = {};
   globals().dropped_without_buffer.store(0);
   globals().remote_ends.reset();
   tls_number = 0;
@@ -240,7 +208,7 @@ void Registry::after_fork_in_child() {
     keep_last_ring(*mine);
     mine->head = mine->limit = 0, mine->woken_at = UINT64_MAX;
     mine->published.store(0), mine->consumed.store(0);
-    mine->ordinal.store(0), mine->dropped.store(0), mine->shortened.store(0), mine->unsampled.store(0);
+    mine->ordinal.store(0), mine->dropped.store(0), mine->unsampled.store(0);
     mine->closed_elsewhere.head.store(0), mine->closed_elsewhere.tail.store(0);
     std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});
     mine->has_logical_id = mine->name_noted = mine->met = false;

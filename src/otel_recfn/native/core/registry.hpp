@@ -11,18 +11,26 @@
 
 namespace recfn {
 
-// Exceptions in a thread that finds no memory.
-
 // Has the C++ runtime make now what it keeps of exceptions for the calling thread. It would do that at the thread's first throw,
 // and where there is no memory for it then, the loader ends the process.
 inline void prepare_for_exceptions() noexcept {
   [[maybe_unused]] volatile const int none = std::uncaught_exceptions();
 }
 
+// Begins, marks and memory reports that weren't recorded.
+struct NotRecorded {
+  uint64_t dropped = 0;    // there was no room, or no memory for a buffer
+  uint64_t unsampled = 0;  // nobody wants what lies in the current span
+
+  void add(const ThreadBuffer& buffer) {
+    dropped += buffer.dropped.load(std::memory_order_relaxed);
+    unsampled += buffer.unsampled.load(std::memory_order_relaxed);
+  }
+};
+
 class Registry {
  public:
-  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, and while there is no memory for
-  // one.
+  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, or that there was no memory for.
   ThreadBuffer* current();
 
   // The same, without making one.
@@ -51,9 +59,7 @@ class Registry {
   DrainWaker& waker();
 
   void set_buffer_bytes(uint64_t bytes);
-  uint64_t dropped();
-  uint64_t shortened();
-  uint64_t unsampled();
+  NotRecorded not_recorded();
 
   // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's buffer alone.
   void before_fork() { mutex_.lock(); }
@@ -62,13 +68,12 @@ class Registry {
 
  private:
   ThreadBuffer* create();
-  bool keep(ThreadBuffer* buffer);
 
   std::mutex mutex_;
   std::vector<ThreadBuffer*> buffers_;
   std::atomic<uint64_t> next_number_{1};
   uint64_t buffer_bytes_ = 8u << 20;
-  uint64_t retired_dropped_ = 0, retired_shortened_ = 0, retired_unsampled_ = 0;
+  NotRecorded retired_;
 };
 
 Globals& globals();

@@ -132,7 +132,6 @@ struct ThreadBuffer {
   void* carried = nullptr;          // torch observer: the object in which this thread hands on
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
-  std::atomic<uint64_t> shortened{0};  // begins recorded without what there was no room for, their name for instance
   std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it
   uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
   SharedByRings* shared = nullptr;
@@ -154,7 +153,7 @@ struct ThreadBuffer {
   // What will be written soon where the ring is at this position now.
   void write_soon_from(uint64_t position) const { write_soon(&words[(position + kWordsAhead) & (capacity - 1)]); }
 
-  void put_text(Text text) {
+  void put_bytes(Text text) {
     for (uint32_t at = 0; at < text.size; at += 8) {
       uint64_t word = 0;
       std::memcpy(&word, text.data + at, text.size - at < 8 ? text.size - at : 8);
@@ -162,11 +161,9 @@ struct ThreadBuffer {
     }
   }
 
-  bool has_room(uint64_t count) {
-    return head + count <= limit || find_room(count);
-  }
+  bool has_room(uint64_t count) { return head + count <= limit || find_room(count); }
 
-  bool find_room(uint64_t count);  // below
+  bool find_room(uint64_t count);
 
   // Writes `count` words and publishes them with all that was put before. The members are read once: what is stored into the
   // ring could alias them, as far as the compiler knows.
@@ -209,19 +206,22 @@ inline uint64_t first_capacity(uint64_t max_capacity) {
   return std::min(max_capacity, std::max(kSmallestRing, max_capacity / (kRingGrowth * kRingGrowth * kRingGrowth)));
 }
 
-// Memory for a ring; null when there is none, or all rings together would take more than `most_bytes`.
-inline uint64_t* map_ring(uint64_t capacity, std::atomic<uint64_t>& total_bytes, uint64_t most_bytes) {
-  const uint64_t bytes = capacity * 8;
+// Zeros, which count as so many bytes; null when there are none, or all threads would have more than `most`.
+inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint64_t counted, uint64_t most) {
   void* memory = MAP_FAILED;
-  if (total_bytes.fetch_add(bytes) + bytes <= most_bytes) {
+  if (total_bytes.fetch_add(counted) + counted <= most) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
-  if (memory != MAP_FAILED) return static_cast<uint64_t*>(memory);
-  total_bytes.fetch_sub(bytes);
+  if (memory != MAP_FAILED) return memory;
+  total_bytes.fetch_sub(counted);
   return nullptr;
 }
 
-inline void unmap_ring(const Ring& ring, std::atomic<uint64_t>& total_bytes) {
+inline uint64_t* map_ring(std::atomic<uint64_t>& total_bytes, uint64_t capacity, uint64_t most) {
+  return static_cast<uint64_t*>(map_memory(total_bytes, capacity * 8, capacity * 8, most));
+}
+
+inline void unmap_ring(std::atomic<uint64_t>& total_bytes, const Ring& ring) {
   munmap(ring.words, ring.capacity * 8);
   total_bytes.fetch_sub(ring.capacity * 8);
 }
@@ -235,7 +235,7 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
     if (capacity >= most || rings == kMaxRings) return false;
     capacity = std::min(capacity * kRingGrowth, most);
   } while (capacity < count);
-  uint64_t* words = map_ring(capacity, buffer.shared->total_bytes, kMaxGrownBytes);
+  uint64_t* words = map_ring(buffer.shared->total_bytes, capacity, kMaxGrownBytes);
   if (words == nullptr) return false;
   buffer.rings[rings] = {words, capacity, buffer.head};
   buffer.num_rings.store(rings + 1, std::memory_order_release);
@@ -243,41 +243,24 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   return true;
 }
 
-// A quarter of what the thread may fill.
-inline uint64_t quarter_of(const ThreadBuffer& buffer) {
-  return std::min(buffer.max_capacity.load(std::memory_order_relaxed), kUsualRing) / 4;
-}
-
-// The drain comes by its clock, and earlier when a thread has filled a quarter of what it usually may. Once for each position that
-// it has read up to: it may be on its way.
-inline void wake_drain(ThreadBuffer& buffer, uint64_t consumed) {
-  if (buffer.woken_at == consumed) return;
-  buffer.woken_at = consumed;
-  buffer.shared->waker.wake();
-}
-
+// The drain comes by its clock, and is woken when a thread has filled a quarter of what it usually may: once for each position that
+// it has read up to, since it may be on its way.
 [[gnu::noinline]] inline bool ThreadBuffer::find_room(uint64_t count) {
-  const uint64_t read = consumed.load(std::memory_order_acquire), quarter = read + quarter_of(*this);
-  if (head + count > quarter) wake_drain(*this, read);
+  const uint64_t read = consumed.load(std::memory_order_acquire);
+  const uint64_t quarter = read + std::min(max_capacity.load(std::memory_order_relaxed), kUsualRing) / 4;
+  if (head + count > quarter && woken_at != read) woken_at = read, shared->waker.wake();
   const auto end_of_ring = [&] { return std::max(read, rings[num_rings.load(std::memory_order_relaxed) - 1].from) + capacity; };
   if (head + count > end_of_ring() && !grow_ring(*this, count)) return false;
   limit = woken_at == read ? end_of_ring() : std::min(end_of_ring(), quarter);
   return true;
 }
 
-// Whether so much waits for the drain that names which aren't in the dictionary yet are left out.
-inline bool is_crowded(const ThreadBuffer& buffer) {
-  return buffer.head - buffer.consumed.load(std::memory_order_relaxed) > buffer.max_capacity.load(std::memory_order_relaxed) / 4;
-}
-
-// What the recorder hands to the torch observer, a library of its own that is compiled on the user's machine.
-//
-// Both compile begin_end.hpp, so both must see the same structures: `layout` is compared before anything is touched.
-
-constexpr uint64_t kCoreApiVersion = 13;
+constexpr uint64_t kCoreApiVersion = 14;
 constexpr uint64_t kCoreLayout =
     kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
 
+// What the recorder hands to the torch observer, a library of its own that is compiled on the user's machine. Both compile
+// begin_end.hpp, so both must see the same structures: `layout` is compared before anything is touched.
 struct CoreApi {
   uint64_t layout;
   Globals* globals;

@@ -1,13 +1,12 @@
+#include "drain/drain.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "drain/drain.hpp"
-#include "drain/node_ids.hpp"
-#include "memory/unfilled.hpp"
-
 namespace recfn {
 namespace {
+
+constexpr size_t kCompactContextsAbove = 16;  // what reads a batch looks at every context
 
 double nominal_ns_per_tick(bool use_cycle_counter) {
   if (!use_cycle_counter) return 1;
@@ -16,6 +15,16 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
   }
   const Reading last = read_clocks(true);
   return static_cast<double>(last.monotonic_ns - first.monotonic_ns) / static_cast<double>(last.ticks - first.ticks);
+}
+
+template <typename Visit>
+void each_text(FullRow& row, const Visit& visit) {
+#define RECFN_VISIT(type, name, ...) visit(row.name);
+#define RECFN_VISIT_SELDOM(type, name, ...) \
+  if (row.seldom) visit(row.seldom->name);
+  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_VISIT, RECFN_NO_COLUMN, RECFN_VISIT_SELDOM)
+#undef RECFN_VISIT_SELDOM
+#undef RECFN_VISIT
 }
 
 }  // namespace
@@ -34,7 +43,8 @@ Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t kno
     closed = out_.closed = out_.rows.size();
     if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
     out_.contexts = contexts_;
-    out_.epoch = names_.epoch(), out_.new_names = names_from(epoch, known);
+    out_.epoch = names_.epoch();
+    for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at) out_.new_names.push_back(names_.text(at));
     return std::exchange(out_, {});
   } catch (...) {
     count_discarded(std::min(closed, out_.rows.size()));
@@ -44,14 +54,46 @@ Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t kno
   }
 }
 
+void Drain::read(bool close_open) {
+  follow_clock();
+  compact_contexts();
+  if (names_.too_large()) compact_names();
+  meet_new_threads();
+  // One that ends later may yet end a range for another thread, which then says that it was this one.
+  for (Thread& thread : threads_) thread.has_ended = thread.buffer->ended.load(std::memory_order_acquire);
+  collect_remote_ends();
+  if (!remote_.empty()) meet_new_threads();  // who ended a range since then is known too
+  list_threads();
+  const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals_.use_cycle_counter);
+  nodes_ = node_ids().changes();
+  for (Thread& thread : threads_) {
+    if (thread.listed) read_thread(thread, until);
+  }
+  tell_closed_elsewhere();
+  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+  remote_.clear();  // the begins of these ends had been written before: what is left was not recorded
+  retire_ended();
+}
+
 void Drain::start_clock() {
   const bool cycles = globals().use_cycle_counter;
   clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
 }
 
+void Drain::follow_clock() {
+  const int64_t jump_ns = clock_.anchor(read_clocks(globals_.use_cycle_counter));
+  out_.clock_jump_ns += jump_ns;
+  other_offsets_.clear();
+  for (Thread& thread : threads_) {
+    for (OpenRange& open : thread.open) {
+      if (jump_ns != 0) open.row.flags |= kClockJumped;
+      if (open.row.offset_ns != clock_.offset_ns()) other_offsets_.emplace(open.row.event_id, open.row.offset_ns);
+    }
+  }
+}
+
 void Drain::begin_recording() {
   give_up_open();  // ranges that no last drain has closed
-  remote_.clear();
   earlier_ended_at_ = ended_at_.load();
   if (!clock_started_) start_clock();
   clock_.begin(read_clocks(globals().use_cycle_counter));
@@ -64,6 +106,7 @@ void Drain::end_recording() {
 }
 
 void Drain::give_up_open() {
+  remote_.clear();
   for (Thread& thread : threads_) {
     count_discarded(thread.open.size());
     thread.open.clear();
@@ -71,75 +114,19 @@ void Drain::give_up_open() {
   }
 }
 
-void Drain::note_jump(int64_t jump_ns) {
-  out_.clock_jump_ns += jump_ns;
-  if (jump_ns == 0) return;
-  for (Thread& thread : threads_) {
-    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
-  }
-}
-
-void Drain::read(bool close_open) {
-  note_jump(clock_.anchor(read_clocks(globals_.use_cycle_counter)));
-  node_ids().now();
-  compact_contexts();
-  if (names_.too_large()) compact_names();
-  collect_other_offsets();
-  meet_new_threads();
-  note_ended();
-  collect_remote_ends();
-  if (!remote_.empty()) meet_new_threads();  // who ended a range since then is known too
-  list_threads();
-  const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals_.use_cycle_counter);
-  for (Thread& thread : threads_) {
-    if (thread.listed) read_thread(thread, until);
-  }
-  tell_closed_elsewhere();
-  age_remote_ends();
-  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
-  retire_ended();
-}
-
 void Drain::after_fork_in_child() {
-  threads_.clear(), remote_.clear(), untold_.clear();
+  threads_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
   discarded_.store(0);
   node_ids().after_fork_in_child();
 }
 
-// The tables that rows index: which threads, names and contexts stand in them, and for how long.
-
-namespace {
-
-constexpr size_t kCompactContextsAbove = 16;  // what reads a batch looks at every context
-
-template <typename Visit>
-void each_text(FullRow& row, const Visit& visit) {
-#define RECFN_VISIT(type, name, ...) visit(row.name);
-#define RECFN_VISIT_SELDOM(type, name, ...) \
-  if (row.seldom) visit(row.seldom->name);
-  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_VISIT, RECFN_NO_COLUMN, RECFN_VISIT_SELDOM)
-#undef RECFN_VISIT_SELDOM
-#undef RECFN_VISIT
-}
-
-}  // namespace
-
 void Drain::meet_new_threads() {
   for (ThreadBuffer* buffer : registry().snapshot()) {
     if (buffer->met) continue;
-    Thread added{};
-    added.buffer = buffer;
-    added.dictionary.assign(kNameSlots + 1, 0);
-    added.dictionary[kManyNamesSlot] = names_.intern("<many names>");
-    threads_.push_back(std::move(added));
+    threads_.emplace_back(buffer);
     buffer->met = true;
   }
-}
-
-// One that ends later may yet end a range for another thread, which then says that it was this one.
-void Drain::note_ended() {
-  for (Thread& thread : threads_) thread.has_ended = thread.buffer->ended.load(std::memory_order_acquire);
 }
 
 // Lists the threads that rows of this drain may refer to, because thousands of others may have recorded nothing. Also reserves
@@ -160,14 +147,12 @@ void Drain::list_threads() {
 
 void Drain::list(Thread& thread) {
   const ThreadBuffer& buffer = *thread.buffer;
-  const ThreadRow row{buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
-  if (thread.listed) {
-    out_.threads[thread.index] = row;
-    return;
+  if (!thread.listed) {
+    thread.index = static_cast<uint32_t>(out_.threads.size());
+    out_.threads.emplace_back();
+    thread.listed = true;
   }
-  out_.threads.push_back(row);
-  thread.index = static_cast<uint32_t>(out_.threads.size() - 1);
-  thread.listed = true;
+  out_.threads[thread.index] = {buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
 }
 
 uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
@@ -179,12 +164,11 @@ uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
   return otherwise;  // it is gone
 }
 
-// A thread that ended is forgotten when everything it wrote was read, and neither does a range of it wait for another thread's end
-// nor an end of it for another thread's range.
+// A thread that ended is forgotten when everything it wrote was read, and no range of it waits for another thread's end.
 void Drain::retire_ended() {
-  const auto finished = [this](Thread& thread) {
+  const auto finished = [](Thread& thread) {
     ThreadBuffer& buffer = *thread.buffer;
-    if (!thread.has_ended || !thread.open.empty() || has_ended_for_others(thread)) return false;
+    if (!thread.has_ended || !thread.open.empty()) return false;
     if (buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed)) return false;
     registry().retire(&buffer);
     return true;
@@ -205,12 +189,6 @@ void Drain::compact_names() {
   each_reference([&kept](uint32_t index) { kept[index] = true; });
   const std::vector<uint32_t> moved = names_.start_epoch(kept);
   each_reference([&moved](uint32_t& index) { index = moved[index]; });
-}
-
-std::vector<std::string> Drain::names_from(uint64_t epoch, size_t known) const {
-  std::vector<std::string> names;
-  for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at) names.push_back(names_.text(at));
-  return names;
 }
 
 void Drain::compact_contexts() {

@@ -60,7 +60,10 @@ class Drain {
     Place place;
   };
   struct Thread {
+    explicit Thread(ThreadBuffer* its_buffer) : buffer(its_buffer), dictionary(kNameSlots) {}
+
     ThreadBuffer* buffer;
+    std::vector<uint32_t> dictionary;  // names by slot
     uint32_t index = 0;      // into out_.threads, once it is listed there
     bool listed = false;
     bool has_ended = false;  // before this run collected what it had ended for other threads
@@ -70,91 +73,79 @@ class Drain {
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     uint32_t generation = kNoGeneration;  // of what is read now
-    TreeOffsets offsets;
     FullRow pending;         // what stood before the next begin
     bool has_pending = false;
     LeftBy left_by;          // what stood before the next end
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
-    std::vector<uint32_t> dictionary;
     std::vector<OpenRange> open;
     uint32_t open_calls = 0;  // of Python's, among them
     std::vector<ClosedRemotely> closed_remotely;  // the newest few
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
-  };
-  struct PendingRemote {
-    RemoteEnd end;
-    int drains_left;
+
+    SeldomRow& pending_seldom() {
+      has_pending = true;
+      return pending.fill_seldom();
+    }
   };
 
+  // drain.cpp: a run, and the tables that rows index.
   void read(bool close_open);
+  void start_clock();
+  void follow_clock();
+  void give_up_open();
   void meet_new_threads();
-  void note_ended();
   void list_threads();
   void list(Thread& thread);
-  void collect_remote_ends();
-  void age_remote_ends();
-  bool has_ended_for_others(const Thread& thread) const;
+  uint32_t thread_index(uint64_t number, uint32_t otherwise);
+  void retire_ended();
+  void compact_names();
+  void compact_contexts();
+
+  // read_records.cpp
   void read_thread(Thread& thread, uint64_t until_ticks);
   void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t at);
-  void read_begin(Thread& thread, uint64_t head, uint64_t at);
-  void read_point(Thread& thread, uint64_t head, uint64_t at);
-  void read_text_record(Thread& thread, uint64_t head, uint64_t at);
-  void read_stack(Thread& thread, uint64_t head);
-  void read_number(Thread& thread, uint64_t head, int64_t number);
+  void read_text(Thread& thread, uint64_t head);
   void read_code_of_open(Thread& thread, uint64_t head);
-  Coming coming(Thread& thread, uint64_t head, uint64_t ticks);
-  void fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const;
-  void announce(const Thread& thread, uint64_t head, const Coming& one);
-  void begun(Thread& thread);
-  FullRow& pending(Thread& thread);
-  uint32_t& text(Thread& thread, uint32_t kind);
-  bool is_of_earlier(const Thread& thread) const;
-  void pass_over(Thread& thread, uint64_t ticks);
-  void give_up_open();
-  void start_clock();
-  void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
-  std::string read_text(const Thread& thread, uint64_t at, uint32_t bytes) const;
+  void read_begin(Thread& thread, uint64_t head, uint64_t at);
+  void read_point(Thread& thread, uint64_t head, uint64_t at);
+  void read_end(Thread& thread, uint64_t head, uint64_t ticks);
+  bool is_of_earlier(Thread& thread, uint64_t ticks);
+  Coming coming(Thread& thread, uint64_t head, uint64_t ticks);
+  void fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const;
+  static void begun(Thread& thread);
+
+  // open_ranges.cpp
   static const OpenRange* range_around(const Thread& thread, bool base);
   Place told_place(const Thread& thread, bool base, uint64_t event_id) const;
-  std::optional<Place> place_in_named(const Thread& thread) const;
-  bool is_call(const FullRow& row) const;
+  static std::optional<Place> place_in_named(const Thread& thread);
+  int64_t offset_below(uint64_t parent) const;
   uint64_t innermost_call(const Thread& thread) const;
-  void keep_closed_remotely(Thread& thread, const OpenRange& closed);
-  void collect_other_offsets();
-  int64_t offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const;
-  void note_jump(int64_t jump_ns);
-  static uint32_t crossing_if(bool crosses, const Row& row, uint32_t end_flags);
-  static OpenRange* find_open(Thread& thread, uint64_t ordinal);
+  static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
   void seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread);
   static std::optional<int64_t> let_out(Thread& thread, const OpenRange& open);
+  void collect_remote_ends();
   void close_remotely_ended(Thread& thread, uint64_t until_ticks);
   void tell_closed_elsewhere();
   void close_all_open(int64_t now_ns);
   void copy_open(int64_t now_ns);
-  static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
-  void retire_ended();
-  void compact_names();
-  void compact_contexts();
-  std::vector<std::string> names_from(uint64_t epoch, size_t known) const;
-  uint32_t thread_index(uint64_t number, uint32_t otherwise);
 
   const Globals& globals_ = recfn::globals();
-  const NodeIds& node_ids_ = recfn::node_ids();
   std::mutex mutex_;
   ClockMapping clock_;
+  bool clock_started_ = false;
   // Of ranges that go by another offset than the clock's now: those that are open, and those that this run closed.
   std::unordered_map<uint64_t, int64_t> other_offsets_;
-  bool clock_started_ = false;
+  NodeChanges nodes_;
   NamePool names_;
   std::vector<Thread> threads_;
   std::vector<Context> contexts_{Context{}};
-  std::unordered_map<uint64_t, PendingRemote> remote_;
+  std::unordered_map<uint64_t, RemoteEnd> remote_;  // what this run closes
   std::vector<RemoteEnd> untold_;
   Drained out_;  // what this run has read
   std::atomic<uint64_t> discarded_{0};

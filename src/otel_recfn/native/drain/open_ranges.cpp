@@ -8,18 +8,11 @@
 namespace recfn {
 namespace {
 
-constexpr size_t kMaxPendingRemote = 65'536;
-constexpr int kRemoteEndPatience = 3;  // drains to wait for the begin of a remote end
+constexpr size_t kMaxUntold = 65'536;
 
 uint64_t caller_of(const FullRow& row) { return row.seldom ? row.seldom->caller : SeldomRow{}.caller; }
 
 }  // namespace
-
-void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread) {
-  row.end_ns = std::max(end_ns, row.start_ns);
-  row.thread = thread, row.end_thread = end_thread;
-  row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
-}
 
 // The innermost open range that what begins next lies in, unless records say what it lies in; null where there is none.
 const Drain::OpenRange* Drain::range_around(const Thread& thread, bool base) {
@@ -30,8 +23,18 @@ const Drain::OpenRange* Drain::range_around(const Thread& thread, bool base) {
   return nullptr;
 }
 
+// Where what begins now lies, as records say it: in the range that it names, or else in what the last Context record tells.
+Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) const {
+  const bool is_named = !base && thread.parent_ordinal != 0;
+  if (const std::optional<Place> place = is_named ? place_in_named(thread) : std::nullopt) {
+    return {place->parent, place->root != 0 ? place->root : event_id, place->context};
+  }
+  const uint64_t parent = thread.enclosing;
+  return {parent, parent == 0 ? event_id : thread.root != 0 ? thread.root : parent, thread.context};
+}
+
 // In the range that it names; where another thread has ended that one meanwhile, in what was around it.
-std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) const {
+std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) {
   std::optional<Place> place;
   for (uint64_t ordinal = thread.parent_ordinal;;) {
     const auto is_named = [ordinal](const auto& range) { return range.ordinal == ordinal; };
@@ -45,72 +48,39 @@ std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) const {
   }
 }
 
-// Its thread may begin ranges in it until it is told.
-void Drain::keep_closed_remotely(Thread& thread, const OpenRange& closed) {
-  std::vector<ClosedRemotely>& kept = thread.closed_remotely;
-  if (kept.size() == ClosedElsewhere::kCapacity) kept.erase(kept.begin());
-  kept.push_back({closed.ordinal, {closed.row.parent, closed.row.parent != 0 ? closed.row.root : 0, closed.row.context}});
+// What makes the times of a range Unix times that begins in that one, which another thread may have begun.
+int64_t Drain::offset_below(uint64_t parent) const {
+  if (other_offsets_.empty()) return clock_.offset_ns();  // mostly it is, and a look into it costs a division
+  const auto other = other_offsets_.find(parent);
+  return other != other_offsets_.end() ? other->second : clock_.offset_ns();
 }
 
-// Whether it is a Python call: a traced one, or a module's inside one, which is no optimizer's step.
-bool Drain::is_call(const FullRow& row) const {
-  if (row.source != kModuleSource || caller_of(row) == 0) return row.source == kPythonCallSource;
-  const std::string_view prefix = kCallPrefixes[kModuleSource];
-  return names_.text(row.name).compare(0, prefix.size(), prefix) == 0;
-}
-
-// Event id of the innermost Python call that is open in the thread, whatever lies between; 0: there is none.
+// Event id of the innermost Python call that is open in the thread, whatever lies between; 0: there is none. A call is a traced one,
+// or a module's inside one, which is no optimizer's step.
 uint64_t Drain::innermost_call(const Thread& thread) const {
-  const auto holds_call = [this](const OpenRange& open) { return is_call(open.row); };
-  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), holds_call);
+  const auto is_call = [this](const OpenRange& open) {
+    if (open.row.source != kModuleSource || caller_of(open.row) == 0) return open.row.source == kPythonCallSource;
+    const std::string_view prefix = kCallPrefixes[kModuleSource];
+    return names_.text(open.row.name).compare(0, prefix.size(), prefix) == 0;
+  };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_call);
   return found != thread.open.rend() ? found->row.event_id : 0;
 }
 
-// Where what begins now lies, as records say it: in the range that it names, or else in what the last Context record tells.
-Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) const {
-  const bool is_named = !base && thread.parent_ordinal != 0;
-  if (const std::optional<Place> place = is_named ? place_in_named(thread) : std::nullopt) {
-    return {place->parent, place->root != 0 ? place->root : event_id, place->context};
-  }
-  const uint64_t parent = thread.enclosing;
-  return {parent, parent == 0 ? event_id : thread.root != 0 ? thread.root : parent, thread.context};
+void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread) {
+  row.end_ns = std::max(end_ns, row.start_ns);
+  row.thread = thread, row.end_thread = end_thread;
+  row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
 }
 
-void Drain::collect_other_offsets() {
-  other_offsets_.clear();
-  for (const Thread& thread : threads_) {
-    for (const OpenRange& open : thread.open) {
-      if (open.row.offset_ns != clock_.offset_ns()) other_offsets_.emplace(open.row.event_id, open.row.offset_ns);
-    }
-  }
-}
-
-int64_t Drain::offset_of(const Thread& thread, uint64_t parent, int64_t start_ns) const {
-  if (!other_offsets_.empty()) {  // mostly it is, and a look into it costs a division
-    const auto other = other_offsets_.find(parent);  // also of a parent in another thread
-    if (other != other_offsets_.end()) return other->second;
-  }
-  const auto is_parent = [parent](const OpenRange& open) { return open.row.event_id == parent; };
-  auto around = std::find_if(thread.open.rbegin(), thread.open.rend(), is_parent);
-  const bool inside_parent = around != thread.open.rend();
-  if (!inside_parent) around = thread.open.rbegin();
-  const bool inside = around != thread.open.rend();
-  const auto around_ns = inside ? std::optional(around->row.offset_ns) : std::nullopt;
-  return thread.offsets.choose(around_ns, inside_parent, clock_.offset_ns(), start_ns);
-}
-
-// The flags of an end that crosses other ranges of its thread, where the range isn't asynchronous anyway.
-uint32_t Drain::crossing_if(bool crosses, const Row& row, uint32_t end_flags) {
-  return crosses && ((row.flags | end_flags) & kAsync) == 0 ? end_flags | kCrossing : end_flags;
-}
-
+// `flags`: with kCrossing where it crosses others of its thread, which an asynchronous one doesn't.
 void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
   FullRow& range = open.row;
   if (left_by.is_told()) range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
   range.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
+  if ((range.flags & kAsync) != 0) range.flags &= ~uint32_t{kCrossing};
   end_row(range, end_ns, thread.index, end_thread);
   out_.rows.add(range);
-  thread.offsets.passed(range.end_ns);
   thread.open_calls -= range.source == kPythonCallSource;
   if (&open == &thread.open.back()) return thread.open.pop_back();
   thread.open.erase(thread.open.begin() + (&open - thread.open.data()));
@@ -122,7 +92,7 @@ void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags
 std::optional<int64_t> Drain::let_out(Thread& thread, const OpenRange& open) {
   const FullRow& ended = open.row;
   const auto inner = thread.open.begin() + (&open - thread.open.data()) + 1;
-  if (inner == thread.open.end() || ended.parent == 0 || (ended.flags & kAsync) != 0) return std::nullopt;
+  if (ended.parent == 0 || (ended.flags & kAsync) != 0) return std::nullopt;
   const auto is_call_or_async = [](const OpenRange& one) {
     return one.row.source == kPythonCallSource || (one.row.flags & kAsync) != 0;
   };
@@ -137,39 +107,27 @@ std::optional<int64_t> Drain::let_out(Thread& thread, const OpenRange& open) {
   return first_ns;
 }
 
+void Drain::collect_remote_ends() {
+  while (const RemoteEnd* end = globals().remote_ends.front()) {
+    remote_.try_emplace(end->key, *end);  // of several ends of one range the first counts
+    if (untold_.size() < kMaxUntold) untold_.push_back(*end);
+    globals().remote_ends.pop();
+  }
+}
+
 void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
   for (size_t index = thread.open.size(); index-- > 0;) {
     OpenRange& open = thread.open[index];
     const auto found = remote_.find(open.key);
-    if (found == remote_.end() || found->second.end.ticks > until_ticks) continue;
-    const RemoteEnd& end = found->second.end;
+    if (found == remote_.end() || found->second.ticks > until_ticks) continue;
+    const RemoteEnd& end = found->second;
     const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
     const uint32_t end_thread = thread_index(end.thread_number, thread.index);
-    keep_closed_remotely(thread, open);
-    const uint32_t flags = crossing_if(true, open.row, end.flags & (kEventFlags | kShown));
-    seal(thread, open, clock_.monotonic_ns(end.ticks), flags, {error, 0}, end_thread);
+    std::vector<ClosedRemotely>& kept = thread.closed_remotely;  // its thread may begin ranges in it until it is told
+    if (kept.size() == ClosedElsewhere::kCapacity) kept.erase(kept.begin());
+    kept.push_back({open.ordinal, {open.row.parent, open.row.parent != 0 ? open.row.root : 0, open.row.context}});
+    seal(thread, open, clock_.monotonic_ns(end.ticks), (end.flags & (kEventFlags | kShown)) | kCrossing, {error, 0}, end_thread);
     remote_.erase(found);
-  }
-}
-
-void Drain::age_remote_ends() {
-  for (auto at = remote_.begin(); at != remote_.end();) {
-    at = --at->second.drains_left < 0 ? remote_.erase(at) : std::next(at);
-  }
-}
-
-// Ends that still wait for their ranges.
-bool Drain::has_ended_for_others(const Thread& thread) const {
-  const auto is_its = [number = thread.buffer->number](const auto& one) { return one.second.end.thread_number == number; };
-  return std::any_of(remote_.begin(), remote_.end(), is_its);
-}
-
-void Drain::collect_remote_ends() {
-  while (const RemoteEnd* end = globals().remote_ends.front()) {
-    // Of several ends of one range the first counts.
-    if (remote_.size() < kMaxPendingRemote) remote_.try_emplace(end->key, PendingRemote{*end, kRemoteEndPatience});
-    if (untold_.size() < kMaxPendingRemote) untold_.push_back(*end);
-    globals().remote_ends.pop();
   }
 }
 
@@ -191,7 +149,6 @@ void Drain::close_all_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
     while (!thread.open.empty()) seal(thread, thread.open.back(), now_ns, kPartial, {}, thread.index);
   }
-  remote_.clear();
 }
 
 // As if they ended now, innermost first; they stay open.

@@ -99,11 +99,10 @@ PyObject* wake(PyObject*, PyObject*) {
 }
 
 PyObject* counters(PyObject*, PyObject*) {
-  return Py_BuildValue("(KKKKK)", static_cast<unsigned long long>(registry().dropped()),
+  const NotRecorded lost = registry().not_recorded();
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(lost.dropped),
                        static_cast<unsigned long long>(globals().remote_ends.lost()),
-                       static_cast<unsigned long long>(drain().discarded()),
-                       static_cast<unsigned long long>(registry().shortened()),
-                       static_cast<unsigned long long>(registry().unsampled()));
+                       static_cast<unsigned long long>(drain().discarded()), static_cast<unsigned long long>(lost.unsampled));
 }
 
 PyMethodDef drain_functions[] = {
@@ -111,7 +110,7 @@ PyMethodDef drain_functions[] = {
     {"count_discarded", count_discarded, METH_O, "count_discarded(rows): so many that a drain gave were lost on their way."},
     {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
-    {"counters", counters, METH_NOARGS, "counters() -> (dropped, lost ends, lost in drain, shortened, unsampled)"},
+    {"counters", counters, METH_NOARGS, "counters() -> (dropped, lost ends, lost in drain, unsampled)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

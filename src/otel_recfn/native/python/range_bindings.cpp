@@ -66,17 +66,18 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   const uint32_t longest = std::max({shapes_text.text().size, dtypes_text.text().size, concrete_text.text().size});
   char stack[kMaxStackBytes];
   RarePrelude rare;
-  rare.module = module_text.text();
+  rare.texts[kModuleText] = module_text.text();
   rare.step_number = call.step_number;
-  rare.code = code_text.text();
+  rare.texts[kCalledCode] = code_text.text();
   const std::string site = call_site_of(call.source, name_text.text());
-  rare.call_site = {site.data(), static_cast<uint32_t>(site.size())};
-  if (words_text.text().size <= kMaxShapesBytes) rare.words_text = words_text.text();
+  rare.texts[kCallSite] = {site.data(), static_cast<uint32_t>(site.size())};
+  if (words_text.text().size <= kMaxShapesBytes) rare.texts[kWordsText] = words_text.text();
   if (longest <= kMaxShapesBytes) {
-    rare.shapes_text = shapes_text.text(), rare.dtypes_text = dtypes_text.text(), rare.concrete_text = concrete_text.text();
+    rare.texts[kShapesText] = shapes_text.text(), rare.texts[kDtypesText] = dtypes_text.text();
+    rare.texts[kConcreteText] = concrete_text.text();
   }
   const bool with_stack = (recording & kStackBit) != 0 && call.scope != kBackwardFunctionScope;
-  if (with_stack) rare.stack = {stack, python_stack(stack, sizeof stack)};
+  if (with_stack) rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
   Begin& range = call.range;
   range.name = name_text.text();
   range.scope = call.scope;

@@ -32,15 +32,15 @@ RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   char stack[kMaxStackBytes];
   const Utf8 code(range.code, kMaxNameBytes);
   RarePrelude rare;
-  rare.stack = {stack, python_stack(stack, sizeof stack)};
-  rare.code = code.text();
+  rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
+  rare.texts[kCalledCode] = code.text();
   return begin_named(range.name, &rare);
 }
 
 [[gnu::noinline]] RangeEntry begin_with_code(const RecordFunctionObject& range) {
   const Utf8 code(range.code, kMaxNameBytes);
   RarePrelude rare;
-  rare.code = code.text();
+  rare.texts[kCalledCode] = code.text();
   return begin_named(range.name, &rare);
 }
 

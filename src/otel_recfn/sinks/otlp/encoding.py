@@ -187,19 +187,15 @@ class OtlpMapper(SpanMapper):
         fragments = Fragments(plan.batch, self._fields_of)
         made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
         data, ends = made
-        self._bound_caches()
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
     def _fields_of(self, scope: int, thread: Track) -> bytes:
         found = self._base_fields.get((scope, thread))
         if found is None:
+            if len(self._base_fields) >= MAX_KEPT_BASES:
+                self._base_fields.clear()
             found = self._base_fields[scope, thread] = _span_fields(self.base(scope, thread))
         return found
-
-    def _bound_caches(self) -> None:
-        super()._bound_caches()
-        if len(self._base_fields) > MAX_KEPT_BASES:
-            self._base_fields.clear()
 
 
 def _above(span: SpanContext) -> tuple[bytes, bytes, int]:

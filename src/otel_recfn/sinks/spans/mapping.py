@@ -65,6 +65,8 @@ def _top(decided: Decided, places: Places) -> list[str]:
 def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
     """The attributes of some kept ranges, by row, where ranges were folded into them."""
     holder = decided.sums["holder"]
+    if not len(holder):
+        return {}
     places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
     return dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True))
 
@@ -113,7 +115,6 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
     return found
 
 
-MAX_KEPT_CONTEXTS = 4096
 MAX_KEPT_BASES = 4096
 NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
 _SELDOM_COLUMNS = sorted(
@@ -141,7 +142,6 @@ class SpanMapper:
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
         self._limits = AppliedLimits(target.limits)
-        self._contexts: dict[int, SpanContext] = {}
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
     def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
@@ -151,16 +151,16 @@ class SpanMapper:
             plan: the plan.
             told: further attributes, by row.
         """
-        self._bound_caches()
         batch, rows, hook = plan.batch, plan.row, self._hook
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
-        events: Iterable[Any] = batch.take(rows).events() if hook is not None else [None] * len(rows)
+        hooked: Iterable[Any] = batch.take(rows).events() if hook is not None else [None] * len(rows)
+        contexts = dict[int, SpanContext]()
         spans = []
         for row, event, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(
             rows.tolist(),
-            events,
+            hooked,
             map(plan.spans_above.__getitem__, plan.above.tolist()),
             plan.span_id.tolist(),
             plan.parent_id.tolist(),
@@ -171,28 +171,29 @@ class SpanMapper:
             _plain(batch, rows).tolist(),
             strict=True,
         ):
-            if not plain:
-                self._add_seldom(attributes, batch, row)
+            events, status = self._add_seldom(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
             if row in told:
                 attributes |= told[row]
             if hook is not None:
-                hooked = hook.ask(event, span_id, parent_id, name, attributes)
-                if hooked is None:
+                kept = hook.ask(event, span_id, parent_id, name, attributes)
+                if kept is None:
                     continue
-                name, parent_id = hooked
-            failed = not plain and batch.flags[row] & EventFlag.ERROR
-            error = text_of_utf8(batch.names[batch.error[row]]) if failed else ""
-            stacktrace = text_of_utf8(batch.names[batch.stacktrace[row]]) if failed else ""
+                name, parent_id = kept
+            context, parent = contexts.get(span_id), top if parent_id == top.span_id else contexts.get(parent_id)
+            if context is None:
+                context = contexts[span_id] = _in_trace_of(top, span_id)
+            if parent is None:
+                parent = contexts[parent_id] = _in_trace_of(top, parent_id)
             span = ReadableSpan(
                 name=name,
-                context=self._own_context(span_id, top),
-                parent=top if parent_id == top.span_id else self._parent_context(parent_id, top),
+                context=context,
+                parent=parent,
                 resource=resource,
-                attributes=limits.span_attributes(attributes),
-                events=self._events(int(batch.flags[row]), error, stacktrace, end_ns) if not plain else (),
+                attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
+                events=events,
                 links=limits.links(Link(links[row])) if row in links else (),
                 kind=SpanKind.INTERNAL,
-                status=Status(StatusCode.ERROR, error) if failed else _UNSET,
+                status=status,
                 start_time=start_ns,
                 end_time=end_ns,
                 instrumentation_scope=scope,
@@ -202,7 +203,6 @@ class SpanMapper:
 
     def summaries(self, decided: Decided, which: slice) -> list[ReadableSpan]:
         """Spans for the ranges of call paths, below what is sent of the ranges around them."""
-        limits, resource, scope = self._limits, self._target.resource, self._target.scope
         rows, spans = decided.summaries[which], []
         names = {number: text_of_utf8(decided.names[number]) for number in set(rows["name"].tolist())}
         columns = ["name", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
@@ -212,39 +212,41 @@ class SpanMapper:
             above = decided.plan.spans_above[unit]
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
-            span = ReadableSpan(
-                name=names[name] if count == 1 else names[name] + SUFFIX,
-                context=_in_trace_of(above, span_id),
-                parent=above if parent_id == above.span_id else _in_trace_of(above, parent_id),
-                resource=resource,
-                attributes=limits.span_attributes(attributes),
-                kind=SpanKind.INTERNAL,
-                status=_UNSET,
-                start_time=max(start_ns, 0),
-                end_time=max(end_ns, start_ns, 0),
-                instrumentation_scope=scope,
-            )
-            spans.append(span)
+            parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
+            text = names[name] if count == 1 else names[name] + SUFFIX
+            spans.append(self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns))
         return spans
 
     def root_span(self, trace: StepTrace) -> ReadableSpan:
-        """The root span of a trace of our own."""
-        start_ns = max(trace.start_ns, 0)
-        start = trace.start
-        sampled = start.attributes if start is not None else {}
-        number = {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        attributes = {**sampled, "recfn.root": True, **number, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        """The root span of a trace of our own, which is recorded."""
+        assert trace.start is not None
+        start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
+        told = {"recfn.root": True, **number, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        attributes = {**start.attributes, **told}
+        name = text_of_utf8(trace.name)
+        return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)
+
+    def _span(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        attributes: Mapping[str, AttributeValue],
+        start_ns: int,
+        end_ns: int,
+        links: Sequence[Link] = (),
+    ) -> ReadableSpan:
         return ReadableSpan(
-            name=text_of_utf8(trace.name),
-            context=trace.context,
-            parent=start.parent if start is not None else None,
-            links=start.links if start is not None else (),
+            name=name,
+            context=context,
+            parent=parent,
             resource=self._target.resource,
             attributes=self._limits.span_attributes(attributes),
+            links=links,
             kind=SpanKind.INTERNAL,
             status=_UNSET,
-            start_time=start_ns,
-            end_time=max(trace.end_ns, start_ns),
+            start_time=max(start_ns, 0),
+            end_time=max(end_ns, start_ns, 0),
             instrumentation_scope=self._target.scope,
         )
 
@@ -254,17 +256,6 @@ class SpanMapper:
         columns = (plan.row[linked].tolist(), plan.linked_id[linked].tolist(), plan.linked_above[linked].tolist())
         sent = self._hook.sent_instead if self._hook is not None else int
         return {row: _in_trace_of(plan.spans_above[above], sent(span_id)) for row, span_id, above in zip(*columns, strict=True)}
-
-    def _own_context(self, span_id: int, top: SpanContext) -> SpanContext:
-        """The span's own context: the one that its children have as their parent, which nobody needs any more, or a new one."""
-        made = self._contexts.pop(span_id, None)
-        return made if made is not None and made.trace_id == top.trace_id else _in_trace_of(top, span_id)
-
-    def _parent_context(self, span_id: int, top: SpanContext) -> SpanContext:
-        made = self._contexts.get(span_id)
-        if made is None or made.trace_id != top.trace_id:
-            made = self._contexts[span_id] = _in_trace_of(top, span_id)
-        return made
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have."""
@@ -282,19 +273,29 @@ class SpanMapper:
         """What all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
+            if len(self._bases) >= MAX_KEPT_BASES:
+                self._bases.clear()  # all of it can be made again
             base = {"recfn.scope": RecordScope(scope).name, "recfn.thread_id": _signed(thread.thread_id)}
             base |= _thread_attributes(thread)
             self._bases[scope, thread] = base
         return base
 
-    def _add_seldom(self, attributes: dict[str, AttributeValue], batch: Batch, row: int) -> None:
-        flags = int(batch.flags[row])
+    def _add_seldom(
+        self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
+    ) -> tuple[Sequence[Event], Status]:
+        """What few rows have; returns the events and the status."""
+        flags, status, events = int(batch.flags[row]), _UNSET, dict[str, Mapping[str, AttributeValue]]()
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
         if flags & EventFlag.PARTIAL:
             attributes["recfn.partial"] = True
         if flags & EventFlag.ERROR:
-            attributes["error.type"] = exception_attributes(text_of_utf8(batch.names[batch.error[row]]))["exception.type"]
+            error, stacktrace = text_of_utf8(batch.names[batch.error[row]]), text_of_utf8(batch.names[batch.stacktrace[row]])
+            events["exception"] = exception_attributes(error) | stacktrace_attributes(stacktrace)
+            attributes["error.type"] = events["exception"]["exception.type"]
+            status = Status(StatusCode.ERROR, error)
+        if flags & EventFlag.CLOCK_JUMPED:
+            events["wall clock jumped"] = {}
         for column in _SELDOM_COLUMNS:
             if (value := int(getattr(batch, column.name)[row])) != column.empty:
                 attributes[column.attribute] = text_value(column, batch.names[value]) if column.value is str else value
@@ -302,19 +303,7 @@ class SpanMapper:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
             attributes |= code_attributes(text_of_utf8(code))
-
-    def _events(self, flags: int, error: str, stacktrace: str, end_ns: int) -> Sequence[Event]:
-        named: dict[str, Mapping[str, AttributeValue]] = {}
-        if flags & EventFlag.ERROR:
-            named["exception"] = exception_attributes(error) | stacktrace_attributes(stacktrace)
-        if flags & EventFlag.CLOCK_JUMPED:
-            named["wall clock jumped"] = {}
-        return self._limits.events(named, end_ns) if named else ()
-
-    def _bound_caches(self) -> None:
-        for cache, most in ((self._contexts, MAX_KEPT_CONTEXTS), (self._bases, MAX_KEPT_BASES)):
-            if len(cache) > most:
-                cache.clear()  # all of it can be made again
+        return self._limits.events(events, end_ns) if events else (), status
 
 
 def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:

@@ -174,10 +174,8 @@ class Sender:
         self._counts = dict.fromkeys(_NAMES, 0)
         self._closed = False
         """Nothing is counted, nor sent, any more."""
-        self._waiting = 0
-        """How many wait for what is queued."""
         self._hurries = threading.Event()
-        """Somebody does."""
+        """Somebody waits for what is queued: the thread doesn't rest meanwhile."""
         self._end_by = float("inf")
         self._process_ends = self._finishes_itself = False
         self._logged = False
@@ -215,23 +213,10 @@ class Sender:
             return self._queue.is_empty
         if self._would_wait_for_itself():
             return False
-        with self._hurrying():
-            flush = self._queue.put_flush(timeout_s)
-            return flush is not None and flush.wait()
-
-    @contextlib.contextmanager
-    def _hurrying(self) -> Iterator[None]:
-        """The thread doesn't rest meanwhile."""
         with self._lock:
-            self._waiting += 1
             self._hurries.set()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting -= 1
-                if not self._waiting:
-                    self._hurries.clear()
+            flush = self._queue.put_flush(timeout_s)
+        return flush is not None and flush.wait()
 
     def close(self, timeout_s: float, process_ends: bool) -> None:
         """Send what was put, and export, in so many seconds; the rest is dropped and counted.
@@ -245,9 +230,9 @@ class Sender:
         self._queue.end()
         if self._finishes_itself:
             return
-        with self._hurrying():
-            while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):
-                self._thread.wait_for_end(min(LOOK_S, self._time_left()))
+        self._hurries.set()
+        while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):
+            self._thread.wait_for_end(min(LOOK_S, self._time_left()))
         self._finish()
 
     def _finish(self) -> None:
@@ -289,6 +274,9 @@ class Sender:
                 self._send(waiting)
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
+                with self._lock:
+                    if self._queue.is_open and not self._queue.has_one_of(Flush):
+                        self._hurries.clear()
             else:
                 self._delivery.send(())
 

@@ -77,13 +77,6 @@ def test_what_ran_before_a_rest_is_not_in_the_step() -> None:
     ]
 
 
-def test_a_step_ends_where_the_next_range_begins_at_the_same_time() -> None:
-    assert steps_of([row(1, 10, 20, OPTIMIZER), row(2, 20, 30), row(3, 30, 40, OPTIMIZER)]) == [
-        ("ProfilerStep#0", 1, 10, 20),
-        ("ProfilerStep#1", 1, 20, 41),
-    ]
-
-
 @pytest.mark.parametrize(
     "marked", [{"name": "train", "source": EventSource.STEP}, {"name": "ProfilerStep#3"}], ids=["step", "of a profiler"]
 )
@@ -106,26 +99,6 @@ def evaluation(number: int, start: int, end: int, **more: Any) -> Row:
     return row(number, start, end, "nn.Module: Net_0", source=EventSource.MODULE, flags=EventFlag.EVALUATION, **more)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        {"name": "nn.Module: Net_0", "source": EventSource.MODULE},
-        {"name": "Optimizer.zero_grad#SGD.zero_grad"},
-        {"name": OPTIMIZER},
-    ],
-)
-def test_what_ran_outside_of_training_is_not_in_the_step(first: Row) -> None:
-    before = [row(1, 10, 20, OPTIMIZER), row(2, 22, 24), evaluation(3, 30, 40), row(4, 41, 42), evaluation(5, 50, 60)]
-    after = [row(6, 62, 64), row(7, 70, 80, **first), row(8, 90, 100, OPTIMIZER)]
-    expected = [("ProfilerStep#0", 1, 10, 21), ("ProfilerStep#1", 1, 70, 101)]
-    assert steps_of(before, after) == steps_of([*before, *after]) == steps_of(*[[one] for one in (*before, *after)]) == expected
-
-
-def test_a_range_in_which_an_optimizer_steps_ends_what_ran_outside_of_training() -> None:
-    step = [row(3, 32, 34, OPTIMIZER, parent=2), row(2, 30, 40, "train")]
-    assert steps_of([evaluation(1, 10, 20)], step) == [("ProfilerStep#0", 1, 30, 41)]
-
-
 EPOCH, INNER, OTHER = context(5, 1000), context(5, 1001), context(6, 1002)
 
 
@@ -139,52 +112,6 @@ def spans() -> dict[tuple[int, int], Any]:
         INNER[:2]: Span(name="inner", parent=EPOCH, start_time=None, end_time=None),
         OTHER[:2]: Span(name="other", parent=None, start_time=None, end_time=None),
     }
-
-
-def nesting_of(*rows: Row) -> list[tuple[str, int, int, bool]]:
-    state, over = AutomaticSteps().after(make_batch(list(rows)))
-    return [(one.name, one.start_ns, one.end_ns, one.nests) for one in over + state.open()]
-
-
-def test_an_optimizer_ends_a_step_whatever_is_current() -> None:
-    rows = [row(1, 10, 20, context=EPOCH), row(2, 22, 24, OPTIMIZER, context=EPOCH)]
-    rows += [row(3, 30, 40, context=EPOCH), row(4, 50, 60, OPTIMIZER, context=EPOCH)]
-    assert nesting_of(*rows) == [("ProfilerStep#0", 10, 25, True), ("ProfilerStep#1", 30, 60, True)]
-
-
-@pytest.mark.parametrize(
-    ("contexts", "first", "nests"),
-    [
-        ((INNER, INNER, INNER), 0, True),
-        ((INNER, EPOCH, EPOCH), 1, True),
-        ((NO_CONTEXT, EPOCH, EPOCH), 1, True),
-        ((EPOCH, NO_CONTEXT, NO_CONTEXT), 1, True),
-        ((NO_CONTEXT, INNER, EPOCH), 1, False),
-        ((EPOCH, EPOCH, INNER), 0, False),
-        ((OTHER, OTHER, NO_CONTEXT), 0, False),
-    ],
-)
-def test_a_step_begins_where_it_trains_and_may_end_in_another_span(contexts: tuple[Any, ...], first: int, nests: bool) -> None:
-    kinds = {}, {"source": EventSource.MODULE}, {"name": OPTIMIZER}
-    rows = [row(n + 1, 10 * n, 10 * n + 8, context=ran_in, **kinds[n]) for n, ran_in in enumerate(contexts)]
-    ((name, start, _, found),) = nesting_of(*rows)
-    assert (name, start, found) == ("ProfilerStep#0", 10 * first, nests)
-
-
-@pytest.mark.parametrize("one_batch", [True, False])
-@pytest.mark.parametrize(
-    ("around", "steps"),
-    [({}, [(12, 20), (22, 29), (42, 61)]), ({"source": EventSource.STEP}, [(42, 61)])],
-    ids=["range", "step"],
-)
-def test_a_range_around_a_span_in_which_an_optimizer_steps(one_batch: bool, around: Row, steps: list[tuple[int, int]]) -> None:
-    """What runs in the span is at top level, and ends before the range. A step of the program's is such a range, too."""
-    inner = [row(2, 12, 14, context=INNER), row(3, 15, 19, OPTIMIZER, context=INNER)]
-    if not around:
-        inner += [row(4, 22, 24, context=INNER), row(5, 25, 29, OPTIMIZER, context=INNER)]
-    rows = [*inner, row(1, 10, 40, **{"name": "around", **around}), row(6, 42, 44), row(7, 50, 60, OPTIMIZER)]
-    found = steps_of(rows) if one_batch else steps_of(*[[one] for one in rows])
-    assert [(start, end) for _, _, start, end in found] == steps
 
 
 @given(

@@ -109,11 +109,6 @@ def test_python_ids_stand_in_place_of_event_ids() -> None:
     assert (event["args"]["Event id"], event["args"]["Python id"], event["args"]["Python parent id"]) == (9, 4, 3)
 
 
-def test_python_ids_of_another_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="python_ids of another length"):
-        encode_events(make_batch([{}]), np.array([0]), PID, 0, bytearray(), np.empty(0, dtype=np.uint64))
-
-
 def test_many_operators_that_share_some_of_what_they_say() -> None:
     threads = (MAIN_THREAD, WORKER_THREAD)
     scopes = (RecordScope.FUNCTION, RecordScope.USER_SCOPE)
@@ -144,15 +139,6 @@ def test_it_writes_the_models_arrows(ends: list[tuple[int, int, int, int]], firs
     native = encoded(encode_flows, *columns, first_id, PID, base_ns)
     assert native == encoded(model_flows, *columns, first_id, PID, base_ns)
     assert len(parsed(native)) == 2 * len(ends)
-
-
-@given(name=any_text, start_ns=times, duration_ns=st.integers(0, 1 << 40), base_ns=times)
-def test_names_and_nanoseconds_come_back(name: str, start_ns: int, duration_ns: int, base_ns: int) -> None:
-    batch = make_batch([{"name": name, "start_ns": start_ns, "end_ns": start_ns + duration_ns}])
-    [event] = parsed(encoded(encode_events, batch, row_numbers(batch), PID, base_ns))
-    assert event["name"] == name.encode(errors="backslashreplace").decode()
-    assert event["ts"] * 1000 + base_ns == start_ns
-    assert event["dur"] * 1000 == duration_ns
 
 
 def test_a_complete_event_has_the_keys_of_torch_profiler() -> None:
@@ -202,20 +188,6 @@ def test_a_complete_event_has_the_keys_of_torch_profiler() -> None:
 def test_what_was_not_recorded_or_is_said_already_is_absent(row: dict[str, Any]) -> None:
     [event] = encode(row)
     assert set(event["args"]) == {"Event id", "Scope", "Thread id"}
-
-
-@pytest.mark.parametrize("number", [0, 7, 10, 99, 12_345_678, 99_999_999, 100_000_000, 10**16 - 1, 10**16, (1 << 63) - 1])
-def test_numbers_of_every_length(number: int) -> None:
-    [event] = encode({"event_id": number, "flops": -number or -1})
-    assert event["args"]["Event id"] == number
-    assert event["args"]["Flops"] == (-number or -1)
-
-
-def test_a_plain_operator_takes_few_bytes() -> None:
-    start_ns = BASE_NS + 4_377_655_219_495_852
-    row = {"name": "aten::addmm", "handle": 123_456, "sequence_nr": 123, "start_ns": start_ns, "end_ns": start_ns + 12_345}
-    batch = make_batch([row])
-    assert len(encoded(encode_events, batch, row_numbers(batch), PID, BASE_NS)) <= 220
 
 
 @pytest.mark.parametrize(
@@ -282,45 +254,3 @@ def test_errors_and_partial_ranges_say_so() -> None:
     [event] = encode({"flags": EventFlag.PARTIAL | EventFlag.ERROR, "error": 'ValueError: "a"\n'})
     assert event["args"]["Partial"] is True
     assert event["args"]["Error"] == 'ValueError: "a"\n'
-
-
-def test_a_thread_without_a_system_id_has_the_number_of_the_recorder() -> None:
-    assert encode({"thread": MAIN_THREAD._replace(native_id=0, number=5)})[0]["tid"] == 5
-
-
-class TestNativeRefuses:
-    """What would read outside a column is an error, not a crash."""
-
-    def test_rows_that_are_not_there(self) -> None:
-        for row in (-1, 1):
-            with pytest.raises(IndexError, match="of a batch of 1 rows"):
-                encoded(encode_events, make_batch([{}]), np.array([row]), PID, 0)
-
-    def test_columns_of_another_type(self) -> None:
-        with pytest.raises(TypeError, match="items of 4 bytes"):
-            encoded(encode_events, make_batch([{}]), np.array([0], dtype=np.int32), PID, 0)
-
-    def test_names_and_threads_that_are_not_there(self) -> None:
-        batch = make_batch([{}])
-        batch.name[0] = 99
-        with pytest.raises(IndexError):
-            encoded(encode_events, batch, np.array([0]), PID, 0)
-        batch = make_batch([{}])
-        batch.thread[0] = 99
-        with pytest.raises(IndexError, match="track index 99 of 1"):
-            encoded(encode_events, batch, np.array([0]), PID, 0)
-
-    def test_arrows_of_unequal_columns(self) -> None:
-        one, two = np.zeros(1, dtype=np.uint64), np.zeros(2, dtype=np.uint64)
-        with pytest.raises(ValueError, match="different lengths"):
-            encoded(encode_flows, one, one.astype(np.int64), two, one.astype(np.int64), 1, PID, 0)
-
-    def test_columns_need_not_be_contiguous(self) -> None:
-        batch = make_batch([{"name": "a"}, {"name": "b"}])
-        order = np.array([0, 9, 1, 9])[::2]
-        assert [event["name"] for event in parsed(encoded(encode_events, batch, order, PID, 0))] == ["a", "b"]
-
-    def test_memory_that_is_in_use(self) -> None:
-        memory = bytearray(1)
-        with memoryview(memory), pytest.raises(BufferError):
-            encode_events(make_batch([{}]), np.array([0]), PID, 0, memory)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -80,25 +78,6 @@ def test_thousands_are_bounded_with_their_parents(writer: TraceWriter, path: Pat
     assert names_in(path) == [f"deep {n}" for n in range(1, 101)]
 
 
-def test_more_than_a_block_of_gzip(writer: TraceWriter, path: Path) -> None:
-    writer.write(open_for_long(still_open(*[row(make_event_id(1, n), f"deep {n}", n, 90_000) for n in range(1, 900)])))
-    assert len(events_in(path)) > 899
-
-
-@pytest.mark.parametrize("when", ["append", "show"])
-def test_a_full_disk_costs_what_met_it(writer: TraceWriter, path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer.write(open_for_long(HANG))
-    ended = make_batch([row(INNER, "inner", 100, 20_000, parent=OUTER)])
-    with monkeypatch.context() as patch:
-        name = "pwrite" if when == "append" else "ftruncate"
-        patch.setattr(os, name, lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-        writer.write(ended)
-        writer.write(open_for_long(still_open()))
-    assert writer.failed == 1
-    writer.write(open_for_long(still_open(row(OUTER, "outer", 0, 30_000))))
-    assert durations(path) == {"outer": 30.0}
-
-
 def test_perfetto_shows_them(writer: TraceWriter, path: Path) -> None:
     elsewhere = row(make_event_id(2, 1), "elsewhere", 5, 9000, thread=WORKER_THREAD)
     crossing = row(make_event_id(1, 9), "crossing", 50, 9000, flags=EventFlag.ASYNC | EventFlag.PARTIAL, end_thread=MAIN_THREAD)
@@ -123,13 +102,3 @@ def test_perfetto_shows_them(writer: TraceWriter, path: Path) -> None:
         ("inner", 8900, "outer"),
         ("ended", 100, "inner"),
     ]
-
-
-def test_holistic_trace_analysis_reads_them(writer: TraceWriter, path: Path) -> None:
-    trace_analysis = pytest.importorskip("hta.trace_analysis")
-    writer.write(make_batch([row(make_event_id(1, 3), "ended", 200, 300, parent=INNER)]))
-    writer.write(open_for_long(HANG))
-    writer.close()
-    analysis = trace_analysis.TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
-    symbols = analysis.t.symbol_table.get_sym_table()
-    assert sorted(symbols[name] for name in analysis.t.get_trace(0)["name"]) == ["ended", "inner", "outer"]

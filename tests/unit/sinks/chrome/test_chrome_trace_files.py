@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -60,19 +59,6 @@ class TestFailure:
         assert [event["name"] for event in events_in(second.path, "X")] == ["second"]
 
 
-def test_a_file_system_without_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise PermissionError("no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    for _ in range(2):
-        writer = TraceWriter(path)
-        writer.write(make_batch([{}]))
-        writer.close()
-        assert len(events_in(path, "X")) == 1
-    assert os.listdir(path.parent) == [path.name]
-
-
 def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "trace.json").symlink_to(tmp_path / "elsewhere" / "real.json")
@@ -102,12 +88,3 @@ def _write_in_child(writer: TraceWriter, batch: Batch) -> None:
     own = writer.after_fork_in_child()
     own.write(batch)
     own.close()
-
-
-def test_writers_of_one_path_in_containers_of_one_pid_each_have_a_file(path: Path) -> None:
-    writers = [TraceWriter(path) for _ in range(4)]
-    for number, writer in enumerate(writers):
-        writer.write(make_batch([{"name": f"op {number}"}]))
-        writer.close()
-    assert len({writer.path for writer in writers}) == 4
-    assert [[event["name"] for event in events_in(writer.path, "X")] for writer in writers] == [[f"op {n}"] for n in range(4)]

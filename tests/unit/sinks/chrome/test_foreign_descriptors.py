@@ -81,56 +81,11 @@ class TestChromeTrace:
         program.finds_its_files_as_they_were()
         assert names_in(path) == ["before"]
 
-    def test_numbers_that_are_closed_only(self, path: Path) -> None:
-        writer = TraceWriter(path)
-        writer.write(make_batch([{"name": "before"}]))
-        for number in ours(path.parent):
-            os.close(number)
-        with pytest.raises(OSError, match="closed a descriptor that is not its own"):
-            writer.write(make_batch([{"name": "after"}]))
-        writer.close()
-        assert names_in(path) == ["before"]
-        assert os.listdir(path.parent) == [path.name]
-
-    def test_while_it_is_closed(self, path: Path, program: Program) -> None:
-        writer = TraceWriter(path)
-        writer.write(make_batch([{"name": "op"}]))
-        program.takes_over(ours(path.parent))
-        writer.close()
-        program.finds_its_files_as_they_were()
-
-    def test_in_a_forked_child(self, path: Path, program: Program) -> None:
-        writer = TraceWriter(path)
-        writer.write(make_batch([{"name": "op"}]))
-        program.takes_over(ours(path.parent))
-        in_child(lambda: (writer.after_fork_in_child(), program.finds_its_files_as_they_were()))
-        writer.close()
-
-    def test_standard_output_is_not_a_number_for_us(self, path: Path) -> None:
-        in_child(lambda: write_without_standard_streams(path))
-        assert names_in(path) == ["op"]
-
-    def test_no_other_program_inherits_them(self, path: Path) -> None:
-        writer = TraceWriter(path)
-        writer.write(make_batch([{"name": "op"}]))
-        assert ours(path.parent)
-        assert not any(os.get_inheritable(number) for number in ours(path.parent))
-        writer.close()
-
     def test_a_program_that_becomes_a_daemon(self, path: Path) -> None:
         in_child(lambda: record_as_a_daemon(path))
         (of_child,) = path.parent.glob("trace.pid*")
         assert names_in(of_child) == ["before"]
         assert (path.parent / "own").read_bytes() == FOREIGN
-
-
-def write_without_standard_streams(path: Path) -> None:
-    for number in range(3):
-        os.close(number)
-    writer = TraceWriter(path)
-    assert min(ours(path.parent)) > 2
-    writer.write(make_batch([{"name": "op"}]))
-    writer.close()
 
 
 def record_as_a_daemon(path: Path) -> None:

@@ -64,12 +64,6 @@ def test_what_is_forgotten_is_not_written() -> None:
     assert gzip.decompress(content + stream.put(b", too", len(content)) + stream.flush(len(content))) == b"kept, too"
 
 
-@given(st.integers(0, 20_000))
-def test_texts_of_one_length_take_as_many_bytes_alone(length: int) -> None:
-    stream = GzipStream()
-    assert len(stream.alone(b" " * length, 0)) == len(stream.alone(os.urandom(length), 0))
-
-
 UPPER_IN_USE = """
 #include <cpuid.h>
 extern "C" int upper_in_use() {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -92,14 +91,6 @@ def test_a_link_at_a_directory_above(shared: Path, victim: Path, write: Write) -
     assert victim.read_text() == VICTIM
 
 
-def test_a_link_that_ours_leads_to(shared: Path, victim: Path, write: Write, tmp_path: Path) -> None:
-    plant_link(shared / "trace.json", victim)
-    (tmp_path / "ours.json").symlink_to(shared / "trace.json")
-    with pytest.raises((SettingError, OSError), match="symbolic link"):
-        write(tmp_path / "ours.json")
-    assert victim.read_text() == VICTIM
-
-
 def test_another_users_file(shared: Path, write: Write) -> None:
     planted = shared / "trace.json"
     planted.write_text(VICTIM)
@@ -107,41 +98,6 @@ def test_another_users_file(shared: Path, write: Write) -> None:
     with pytest.raises((SettingError, OSError), match="it belongs to user 65534"):
         write(planted)
     assert planted.read_text() == VICTIM
-
-
-def test_a_second_name_of_a_file_is_replaced_alone(shared: Path, victim: Path, write: Write) -> None:
-    os.link(victim, shared / "trace.json")
-    write(shared / "trace.json")
-    assert victim.read_text() == VICTIM
-    json.loads((shared / "trace.json").read_text())
-    assert stat.S_IMODE((shared / "trace.json").stat().st_mode) == 0o600  # another user may have planted that name
-
-
-def test_a_link_that_is_planted_while_it_is_written(shared: Path, victim: Path) -> None:
-    """In a directory without the sticky bit, another user may even replace our files."""
-    shared.chmod(0o777)
-    writer = TraceWriter(shared / "trace.json")
-    writer.write(make_batch([{}]))
-    (shared / "trace.json").unlink()
-    plant_link(shared / "trace.json", victim)
-    with pytest.raises(OSError, match="was removed or replaced"):
-        writer.write(make_batch([{}]))
-    writer.close()
-    assert victim.read_text() == VICTIM
-    assert (shared / "trace.json").is_symlink()
-
-
-@pytest.mark.parametrize("plant", [plant_link, lambda link, target: os.link(target, link)])
-def test_a_childs_file_has_no_permissions_of_a_planted_link(shared: Path, victim: Path, plant: Callable[..., None]) -> None:
-    shared.chmod(0o777)
-    writer = TraceWriter(shared / "trace.json")
-    writer.write(make_batch([{}]))
-    (shared / "trace.json").unlink()
-    plant(shared / "trace.json", victim)
-    child = writer.after_fork_in_child()
-    child.write(make_batch([{}]))
-    child.close()
-    assert stat.S_IMODE(child.path.stat().st_mode) == 0o600
 
 
 def test_a_link_at_the_hidden_name(shared: Path, victim: Path) -> None:
@@ -156,17 +112,6 @@ def test_a_link_at_the_hidden_name(shared: Path, victim: Path) -> None:
     file.close()
     assert victim.read_text() == VICTIM
     assert stat.S_IMODE(victim.stat().st_mode) == 0o644
-
-
-def test_hidden_names_cannot_be_foreseen(shared: Path) -> None:
-    seen = set()
-    for _ in range(5):
-        file = GrowingFile(shared / "trace.json")
-        seen.update(path.name for path in shared.iterdir())
-        file.close()
-    assert len(seen) == 5
-    assert not list(shared.iterdir())
-    assert all(re.fullmatch(r"\.trace\.json\.[0-9a-f]{16}\.next", name) for name in seen)
 
 
 def test_a_link_of_ones_own_in_a_shared_directory_is_followed(shared: Path, tmp_path: Path, write: Write) -> None:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.chrome import span_slices, trace_file
+from otel_recfn.sinks.chrome import trace_file
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from otel_recfn.support.seen_spans import seen_spans
 from trace_files import events_in, read_trace
 
 pytestmark = pytest.mark.one_python
@@ -88,35 +87,6 @@ def test_a_slice_begins_with_its_span_inside_a_range_that_is_still_open() -> Non
     assert told(slices_of(spans, [], [row(2, 30, 40, CHILD), outer], opened={0: [begin(outer)]})) == expected
 
 
-def test_begins_that_are_announced_alone_are_known_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_spans, "_spans", {CHILD[:2]: span("child", 20, 50)})
-    writer, outer = TraceWriter(path), row(1, 10, 60)
-    writer.write(make_batch([], [begin(outer)]))
-    writer.write(make_batch([row(2, 30, 40, CHILD)]))
-    writer.write(make_batch([outer]))
-    writer.close()
-    [slice_] = [event for event in events_in(path, "X") if event["name"] == "child"]
-    assert slice_["dur"] * 1000 == 30
-
-
-def test_ranges_from_before_the_trace_do_not_cut_the_first_slice() -> None:
-    spans = {REQUEST: span("request", 5, 30)}
-    assert told(slices_of(spans, [row(70, 10, 20, REQUEST)])) == [("request", 1, 5, 30)]
-
-
-def test_the_last_slice_ends_with_its_span_too() -> None:
-    spans = {REQUEST: span("request", 5, 30)}
-    assert told(slices_of(spans, [row(1, 10, 20, REQUEST)])) == [("request", 1, 5, 30)]
-    after = row(2, 25, 60)
-    assert told(slices_of(spans, [row(1, 10, 20, REQUEST)], opened={0: [begin(after)]})) == [("request", 1, 5, 21)]
-
-
-def test_a_child_lies_in_its_parent_and_both_go_on_over_batches() -> None:
-    spans = {REQUEST: span("request", 0), CHILD: span("child", 20, 45, REQUEST)}
-    batches = [[row(1, 10, 15, REQUEST)], [row(2, 30, 40, CHILD)], [row(3, 50, 60, REQUEST)]]
-    assert told(slices_of(spans, *batches)) == [("child", 1, 20, 45), ("request", 1, 0, 61)]
-
-
 def test_a_span_inside_a_range_lies_in_the_range_also_when_that_ends_in_a_later_batch() -> None:
     """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
     spans = {REQUEST: span("request", 0), CHILD: span("child", 25, 45, context(5, 1000))}
@@ -128,12 +98,6 @@ def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin_and_
     worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
     found = told(slices_of({REQUEST: span("request", 0, 70)}, [row(1, 10, 20, REQUEST), worker]))
     assert found == [("request", 1, 0, 70), ("request", 2, 50, 61)]
-
-
-def test_tasks_that_take_turns_have_a_slice_for_each_turn() -> None:
-    spans = {REQUEST: span("one", 0, 95), OTHER: span("other", 5, 99)}
-    rows = [row(number, 10 * number, 10 * number + 5, (REQUEST, OTHER)[number % 2]) for number in range(1, 5)]
-    assert told(slices_of(spans, rows)) == [("other", 1, 5, 16), ("one", 1, 20, 26), ("other", 1, 30, 36), ("one", 1, 40, 95)]
 
 
 def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
@@ -168,24 +132,6 @@ def test_what_is_not_over_stands_in_the_file_and_is_not_there_twice(path: Path) 
     [slice_] = [event for event in events_in(path, "X") if "span_id" in event["args"]]
     assert slice_["dur"] * 1000 == 90
     writer.close()
-
-
-def test_few_threads_and_spans_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_slices, "MOST_THREADS", 3)
-    tracks = [MAIN_THREAD._replace(number=number) for number in range(1, 6)]
-    state, over = SpanSlices(lambda *_: None).after(make_batch([row(1, 0, 10, REQUEST, thread=track) for track in tracks]))
-    assert [one.track.number for one in over] == [1, 2]
-    assert [one.track.number for one in state.open()] == [3, 4, 5]
-
-
-def test_a_thread_that_was_forgotten_is_not_taken_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_slices, "MOST_THREADS", 1)
-    before, elsewhere = [row(1, 0, 10), row(2, 20, 60)], [row(1, 30, 65, thread=WORKER_THREAD)]
-    for own in (40, 66):  # in the second row; where the third one, which may be open still, may have begun already
-        found = slices_of({REQUEST: span("request", own)}, before, elsewhere, [row(4, 70, 80, REQUEST)])
-        assert told(found) == [("request", 1, 70, 81)]
-    new = [row(1, 50, 55, REQUEST, thread=WORKER_THREAD)]
-    assert told(slices_of({REQUEST: span("request", 40)}, before, elsewhere, before, new))[-1][2:] == (40, 56)
 
 
 class Thread:

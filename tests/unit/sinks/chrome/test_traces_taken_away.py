@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,19 +54,3 @@ def test_what_was_not_written_is_counted(
     instrumentor.uninstrument()
     assert path.read_text() == "the user's"
     assert "was removed or replaced" in caplog.text
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc")
-def test_a_new_file_of_the_same_inode_is_not_ours(path: Path) -> None:
-    """Descriptors closed, the file deleted, another one made: file systems use an inode's number again at once."""
-    writer = TraceWriter(path)
-    writer.write(make_batch([{"name": "before"}]))
-    for number in os.listdir("/proc/self/fd"):
-        if os.path.realpath(f"/proc/self/fd/{number}").startswith(str(path.parent)):
-            os.close(int(number))
-    path.unlink()
-    path.write_text("the user's")
-    with pytest.raises(OSError, match="a descriptor that is not its own"):
-        writer.write(make_batch([{"name": "after"}]))
-    writer.close()
-    assert path.read_text() == "the user's"

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections import Counter
 from math import inf, nextafter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +13,9 @@ from measured import batch_of
 from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
 
 from batches import make_batch
-from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
-from otel_recfn.sinks.metrics.series import OVERFLOW, SeriesTable
-from otel_recfn.sinks.metrics.sums import FIELDS, DurationSums, Of, least_above
+from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, Of, SeriesTable, least_above
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -86,35 +83,3 @@ def test_more_series_than_there_may_be_are_summed_up_in_one() -> None:
     sums.add(batch, table.numbers_of(batch))
     assert [one and one.name for one in table.series] == [None, "op 0", "op 1"]
     assert sums.series[:3, [Of.COUNT, Of.TOTAL]].tolist() == [[3, 30], [2, 15], [1, 10]]
-
-
-def test_a_name_has_its_series_also_in_another_list_of_names() -> None:
-    table = SeriesTable()
-    for rows in ([("a", 0, 1), ("b", 0, 1)], [("b", 0, 1), ("c", 0, 1), ("a", 0, 1)]):
-        table.numbers_of(batch_of(rows))
-    assert sorted([one.name for one in table.series if one is not None]) == ["a", "b", "c"]
-
-
-def test_sums_keep_what_they_have_when_they_grow() -> None:
-    table, sums = SeriesTable(), DurationSums(LEAST_NS, 3)
-    for n in range(20):
-        batch = batch_of([(f"op {n}", 0, 1000 + n), ("same", 0, 7)])
-        numbers = table.numbers_of(batch)
-        sums = sums.grown(len(table))
-        sums.add(batch, numbers)
-    by_name = {one.name: number for number, one in enumerate(table.series) if one is not None}
-    assert sums.series[by_name["same"], [Of.COUNT, Of.TOTAL]].tolist() == [20, 140]
-    assert sums.series[by_name["op 3"], Of.MOST] == 1003
-    assert sums.buckets[-1][by_name["same"]].sum() == 20
-
-
-def test_wrong_arrays_are_refused_and_touch_no_memory() -> None:
-    batch, table = batch_of([("a", 0, 1)]), SeriesTable()
-    slots = table.numbers_of(batch)
-    short = np.zeros(1, np.int64)
-    series = np.zeros((4, FIELDS), np.int64)
-    with pytest.raises(ValueError, match="counts"):
-        _native.add_durations(batch, slots, series, [(np.zeros(3, np.int64), short)])
-    with pytest.raises(TypeError, match="numbers"):
-        _native.add_durations(batch, slots.astype(np.int64), series, [])
-    _native.add_durations(batch, slots, np.zeros((0, FIELDS), np.int64), [])

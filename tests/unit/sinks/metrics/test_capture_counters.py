@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import pytest
 from measured import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, reader, values
 
-from otel_recfn.sinks.metrics.pipeline import Report
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
 pytestmark = pytest.mark.one_python
@@ -54,31 +51,6 @@ class TestCounters:
             found = counts(ours.readers[0])
             told.append((values(ours.readers[0], "recfn.ranges").get("exported", 0), found[ADD]))
         assert [count for _, count in told] == ([10, 4, 7] if temporality == DELTA else [10, 14, 21])
-
-    def test_a_capture_that_ended_is_not_kept(self, ours: Ours) -> None:
-        counted = Counted()
-        sink = MetricsSink(ours.provider)
-        sink.report_from(counted)
-        counted.set(exported=3)
-        sink.close(0.0)
-        gone = weakref.ref(counted), weakref.ref(sink)
-        del counted, sink
-        gc.collect()
-        assert [one() for one in gone] == [None, None]
-        assert values(ours.readers[0], "recfn.ranges") == {"exported": 3, "dropped": 0}
-        assert values(ours.readers[0], "recfn.queue.size") == {}
-
-    def test_counters_that_raise_are_told_once_and_cost_nothing_else(
-        self, ours: Ours, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def report() -> Report:
-            raise OSError("no counters")
-
-        ours.sink.report_from(report)
-        ours.record([("aten::add", 0, 1)])
-        assert counts(ours.readers[0]) == {ADD: 1}
-        assert counts(ours.readers[0]) == {ADD: 1}
-        assert len(caplog.records) == 1
 
     def test_sums_that_are_left_reach_the_readers(self, ours: Ours) -> None:
         ours.record([("aten::add", 0, 1)] * 4)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from measured import TEMPORALITIES, Ours, metrics_of, reader, view
-from opentelemetry import trace
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -15,8 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batches import context, make_batch
 from otel_recfn.sinks.metrics.instruments import DURATION
-from otel_recfn.sinks.metrics.sent_spans import SentSpans
-from otel_recfn.sinks.metrics.sink import MetricsSink
+from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from patience import PATIENCE_S
 
@@ -88,11 +86,3 @@ class TestExemplars:
         spans.write(self.rows())
         spans.close(PATIENCE_S)
         assert sent.take() == {}
-
-
-def test_the_program_s_span_is_not_an_exemplar(ours: Ours) -> None:
-    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("program")
-    with tracer.start_as_current_span("handler"), trace.use_span(trace.get_current_span()):
-        ours.record([("aten::add", 0, 1)])
-        found = [each for each in metrics_of(ours.readers[0].get_metrics_data()) if each.name == DURATION]
-    assert [point.exemplars for each in found for point in each.data.data_points] == [[]]

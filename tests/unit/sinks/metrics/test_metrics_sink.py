@@ -17,7 +17,6 @@ from forked import fork, in_child
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.sums import Of
-from otel_recfn.support import own_thread
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -118,23 +117,6 @@ class TestForks:
         assert fresh is not None
         fresh.write(batch_of([("aten::add", 0, 1)] * 3))
         assert [taken.sums.series[:, Of.COUNT].sum() for taken in fresh.take()[0]] == [3]
-
-    def test_a_callback_tells_nothing_while_somebody_forks(self, ours: Ours) -> None:
-        found: list[dict[Any, int]] = []
-
-        def collect() -> None:
-            found.append(counts(ours.readers[0]))
-
-        ours.record([("aten::add", 0, 1)] * 5)
-        own_thread._gate.close(0.0)
-        try:
-            collecting = threading.Thread(target=collect)
-            collecting.start()
-            collecting.join(PATIENCE_S)
-        finally:
-            own_thread._gate.open()
-        collect()
-        assert found == [{}, {ADD: 5}]
 
 
 def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:

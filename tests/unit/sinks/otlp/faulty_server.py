@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
 import socket
 import ssl
 import struct
@@ -38,10 +37,6 @@ class Answers:
         self.released = threading.Event()
         """Who hangs goes on."""
         self.asked = threading.Semaphore(0)
-        self.resets_in_body = 0
-        """So many requests are cut off before they have come."""
-        self.sips_of_body = 0
-        """So many requests are read one byte at a time."""
         self.bodies: list[bytes] = []
         """Of every attempt."""
         self.times: list[float] = []
@@ -171,16 +166,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         answers: Answers = self.server.answers  # type: ignore[attr-defined]
         answers.clients.add(self.client_address)
-        if answers.resets_in_body:
-            answers.resets_in_body -= 1
-            self.rfile.read(1000)
-            reset()(self, b"")
-            return
-        if answers.sips_of_body:
-            answers.sips_of_body -= 1
-            while not answers.released.wait(DRIP_S):
-                self.connection.recv(1)
-            return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         encoding = self.headers.get("Content-Encoding", "")
         answers.encodings.append(encoding)
@@ -272,33 +257,6 @@ class _Generic(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, call: Any) -> Any:
         return self._handler if call.method == METHOD else None
-
-
-@contextlib.contextmanager
-def dripping_grpc_server() -> Iterator[str]:
-    """The endpoint of one that speaks HTTP/2, one byte at a time, and never answers a call."""
-    settings, ping = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0" + 8 * b"p"
-    released = threading.Event()
-
-    def drip_bytes() -> None:
-        with contextlib.suppress(OSError):
-            connection, _ = listening.accept()
-            with connection:
-                connection.sendall(settings)
-                for byte in itertools.cycle(ping):
-                    if released.wait(DRIP_S):
-                        return
-                    connection.sendall(bytes([byte]))
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=drip_bytes, daemon=True)
-        thread.start()
-        try:
-            yield f"http://localhost:{listening.getsockname()[1]}"
-        finally:
-            released.set()
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
 
 
 def free_port() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
 from otlp_plans import TEXTS, plan_of, plans, target
 
 from batches import context
-from otel_recfn import _native
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.sinks.otlp.encoding import EncodedSpans, OtlpMapper, encoded
@@ -61,21 +59,3 @@ def test_every_text_that_may_be_recorded_arrives(text: str) -> None:
     (span,) = read(OtlpMapper(target()).spans(plan_of([row])))
     assert span.name == text.encode("utf-8", "backslashreplace").decode()
     assert span.status.message == span.name
-
-
-@pytest.mark.parametrize("column", ["name", "module", "thread", "scope", "error"])
-def test_a_row_that_names_what_no_table_has_is_refused(column: str) -> None:
-    plan = plan_of([{"context": context(1, 2)}])
-    getattr(plan.batch, column)[0] = 200
-    with pytest.raises(IndexError, match="row 0 names what its batch or plan has not"):
-        OtlpMapper(target()).spans(plan)
-
-
-@pytest.mark.parametrize("column", ["above", "row"])
-def test_a_plan_that_names_what_it_has_not_is_refused(column: str) -> None:
-    plan = plan_of([{"context": context(1, 2)}, {"context": context(1, 2)}])
-    columns = {name: getattr(plan, name) for name in ("row", "parent", "above", "linked_id", "linked_above")}
-    for bad in (np.array([0, 2]), np.array([-1, 0])):
-        given = tuple({**columns, column: bad}.values())
-        with pytest.raises(IndexError):
-            _native.encode_otlp_spans(plan.batch, given, [(bytes(16), b"", 1)], 0, None, {})

@@ -20,7 +20,6 @@ from faulty_server import (
     Answers,
     break_off,
     drip,
-    dripping_grpc_server,
     free_port,
     grpc_server,
     hang,
@@ -56,8 +55,6 @@ def retry_info(seconds: float) -> bytes:
 RETRY_SOON, RETRY_IN_A_SECOND = retry_info(0.001), retry_info(1)
 TIMEOUT_S = 1.0
 """Of the exporters: so long a request may take."""
-SHORT_S = 0.3
-"""The same, where it doesn't matter how often a request times out on a busy machine."""
 
 
 @pytest.mark.parametrize(
@@ -174,24 +171,6 @@ def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeS
 
 
 @pytest.mark.one_python
-@pytest.mark.parametrize("over", ["http", "grpc"])
-def test_a_server_that_ends_and_comes_back_gets_all_that_was_made_meanwhile(over: str, sending: MakeSending) -> None:
-    answers, port = Answers(), free_port()
-    endpoint, serve = f"http://localhost:{port}", http_server if over == "http" else grpc_server
-    to = sending(OverHttp(endpoint=f"{endpoint}/v1/traces") if over == "http" else OverGrpc(endpoint=endpoint))
-    with serve(answers, port):
-        to.send("before")
-        assert to.delivery.flush(PATIENCE_S)
-    to.send("meanwhile")
-    assert not to.delivery.flush(0.1)
-    with serve(answers, port):
-        to.send("after")
-        assert to.delivery.flush(PATIENCE_S)
-    assert sorted(answers.names()) == ["after", "before", "meanwhile"]
-    assert to.counts()["exported"] == 3
-
-
-@pytest.mark.one_python
 @pytest.mark.parametrize(
     ("over", "act"),
     [
@@ -220,37 +199,6 @@ def test_a_server_that_hangs_is_left_at_the_timeout(over: str, sending: MakeSend
         assert to.delivery.flush(PATIENCE_S)
     assert answers.names() == ["op"]
     assert to.counts() == {"exported": 1}
-
-
-@pytest.mark.one_python
-def test_a_server_that_reads_a_request_byte_by_byte_is_left_at_the_timeout(sending: MakeSending) -> None:
-    answers = Answers()
-    answers.sips_of_body = 1
-    name = "x" * (16 << 20)  # more than the sockets take
-    with http_server(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint, timeout=TIMEOUT_S))
-        to.send(name)
-        assert to.delivery.flush(PATIENCE_S)
-    assert set(answers.names()) == {name}
-
-
-def test_a_call_of_grpc_ends_at_the_timeout_whatever_comes_byte_by_byte(sending: MakeSending) -> None:
-    with dripping_grpc_server() as endpoint:
-        to = sending(OverGrpc(endpoint=endpoint, insecure=True, timeout=SHORT_S))
-        to.send("op")
-        wait_until(lambda: to.failures > 0)
-    assert to.counts()["waiting"] == 1
-
-
-def test_a_request_that_is_reset_in_its_middle_is_sent_again(sending: MakeSending) -> None:
-    answers = Answers()
-    answers.resets_in_body = 2
-    with http_server(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint))
-        names = [f"{number} " + "x" * 2000 for number in range(400)]
-        to.send(*names)
-        assert to.delivery.flush(PATIENCE_S)
-    assert answers.names() == names
 
 
 def test_requests_go_over_connections_that_are_kept(sending: MakeSending) -> None:
@@ -306,20 +254,6 @@ def test_flush_and_end_are_bounded_and_what_is_left_is_counted(
         assert time.monotonic() - began < PATIENCE_S / 2
         assert to.counts()["dropped.shutdown"] == 3
     assert "3 spans were not sent" in caplog.text
-
-
-def test_while_a_server_is_away_the_oldest_requests_go_first(sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:
-    answers, port = Answers(), free_port()
-    to = sending(OverHttp(endpoint=f"http://localhost:{port}/v1/traces"), queue_bytes=4096)
-    names = [f"op {number}" for number in range(100)]
-    for name in names:
-        to.send(name)
-    with http_server(answers, port):
-        assert to.delivery.flush(PATIENCE_S)
-    counts, arrived = to.counts(), answers.names()
-    assert counts["dropped.queue_full"] + len(arrived) == 100
-    assert set(arrived) >= set(names[-4:])
-    assert "no more wait than fit into the queue" in caplog.text
 
 
 @pytest.mark.parametrize("compression", list(Compression))

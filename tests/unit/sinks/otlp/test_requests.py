@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -17,11 +16,11 @@ from opentelemetry.sdk.resources import Resource
 from otlp_plans import plan_of, target
 
 from batches import context
-from otel_recfn.sinks.otlp import request_sender, transports
+from otel_recfn.sinks.otlp import request_sender
 from otel_recfn.sinks.otlp.encoding import encoded
-from otel_recfn.sinks.otlp.request_sender import FIRST_PAUSE_S, JITTER, LONGEST_PAUSE_S, RequestSender, pauses
+from otel_recfn.sinks.otlp.request_sender import RequestSender
 from otel_recfn.sinks.otlp.requests import Envelope, Request, RequestBuilder, with_launch
-from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s, retry_info_s
+from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from patience import PATIENCE_S, wait_until
 from thoroughness import examples
@@ -138,20 +137,6 @@ def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(c
     assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 
-@pytest.mark.parametrize("outcome", [Outcome(Verdict.TAKEN), Outcome(Verdict.AGAIN, "the channel was closed")])
-def test_what_comes_after_the_end_neither_counts_nor_is_told(outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
-    transport = Held([outcome])
-    sender = RequestSender(transport, 1 << 20)
-    sender.put(Request(b"1", 1))
-    assert transport.arrived.acquire(timeout=PATIENCE_S)
-    sender.end(0.0)
-    transport.let_go.set()
-    for thread in sender._threads:
-        thread.join(PATIENCE_S)
-    assert sender.counts.exported == 0
-    assert "the channel was closed" not in caplog.text
-
-
 def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 2 * PATIENCE_S)
     ours = RequestSender(Scripted([Outcome(Verdict.AGAIN)]), 1 << 20)
@@ -167,17 +152,6 @@ def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatc
         assert not any(thread.is_alive() for thread in each._threads)  # no pause holds up the end
 
 
-def test_all_wait_for_as_long_as_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = Scripted([Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)])
-    sender = RequestSender(transport, 1 << 20)
-    sender.put(Request(b"1", 1))
-    wait_until(lambda: sender._failures == 1)
-    sender.put(Request(b"2", 1))
-    assert not sender.flush(0.1)
-    assert (transport.sent, sender.counts.exported) == (1, 0)
-    sender.end(PATIENCE_S)
-
-
 def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 0.0)
     again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
@@ -187,16 +161,6 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
         sender.put(Request(b"1", 1))
         wait_until(lambda: transport.sent == attempts and sender.has_failed is failed)  # noqa: B023 # called at once
         sender.end(PATIENCE_S)
-
-
-def test_pauses_grow_up_to_a_bound_and_are_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    for chance in (0.0, 0.5, 1.0):
-        monkeypatch.setattr(request_sender, "_chance", lambda chance=chance: chance)
-        found = list(itertools.islice(pauses(), 100))
-        around = 1 - JITTER + 2 * JITTER * chance
-        assert found[0] == pytest.approx(FIRST_PAUSE_S * around)
-        assert found[-1] == pytest.approx(LONGEST_PAUSE_S * around)
-        assert found == sorted(found)
 
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -220,14 +184,6 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert retry_after_s(header, NOW.timestamp) == seconds
-
-
-@given(st.binary(max_size=40))
-def test_answers_that_are_no_messages_say_nothing_and_break_nothing(answer: bytes) -> None:
-    taken = transports._taken(answer, ())
-    assert taken.verdict is Verdict.TAKEN
-    assert taken.rejected >= 0
-    assert isinstance(retry_info_s(answer), (float, type(None)))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from opentelemetry.trace import Status, StatusCode
 from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
-from otel_recfn.batches import stage
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.spans import delivery, folding
+from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
 from patience import PATIENCE_S
 from thoroughness import examples
@@ -146,30 +145,6 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 7])
-def test_spans_say_the_same_in_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    def said() -> list[tuple[Any, ...]]:
-        units = Units(Volume(24, 3, 5000))
-        spans = [units.start(name) for name in ("a", "b", "c")]
-        names = [name for name in ("mm", "add", "mul", "relu", "sum") for _ in range(len(name) ** 2)] + ["once"]
-        times = [1 + number % (3 if name == "relu" else 30) for number, name in enumerate(names)]
-        shapes = [
-            [(name, time), ("view", 1)][: 1 + number % 2] for number, (name, time) in enumerate(zip(names, times, strict=True))
-        ]
-        ranges = [row for span in spans for shape in shapes for row in units.rows(span, *shape)]
-        for span in spans:
-            span.end(BASE_NS + 1_000_000)
-        units.drained(ranges)
-        return [(one.name, one.start_time, one.end_time, one.attributes) for one in units.ours()]
-
-    whole = said()
-    monkeypatch.setattr(delivery, "MAX_CHUNK", chunk)
-    assert said() == whole
-    assert {"relu (folded)", "sum"} <= {name for name, *_ in whole}
-    assert any("aggregation.histogram_bucket_counts" in attributes for *_, attributes in whole)
-    assert any("recfn.scope" in attributes and FOLDED in attributes for *_, attributes in whole)
-
-
 @pytest.mark.parametrize(("ranges", "has_histogram"), [(9, False), (14, True)])
 def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent(ranges: int, has_histogram: bool) -> None:
     units = Units(Volume(4))
@@ -187,15 +162,6 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent(ranges: int,
     assert sum(summary.attributes.get("aggregation.histogram_bucket_counts", ())) == (count if has_histogram else 0)
     assert ("aggregation.histogram_bucket_bounds_s" in summary.attributes) is has_histogram
     assert summary.attributes["recfn.folded.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
-
-
-def test_a_path_that_occurred_once_is_that_range() -> None:
-    units = Units(Volume(4))
-    span = units.start()
-    rows = [row for number in range(5) for row in units.rows(span, (f"op {number}", 10 - number))]
-    span.end(ENDED_NS)
-    units.drained(rows)
-    assert sorted(one.name for one in units.ours()) == ["op 0", "op 1", "op 2", "op 3"]
 
 
 def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:
@@ -225,22 +191,6 @@ def test_a_unit_that_failed_comes_in_full(how: str) -> None:
     assert len(units.ours()) == 100
 
 
-@pytest.mark.parametrize("took_us", [1000, 5000])
-def test_what_comes_after_its_unit_was_decided_has_what_that_unit_left(took_us: int) -> None:
-    units = Units(Volume(1000, 10, 5000))
-    for _ in range(4):
-        units.unit(100)
-    units.exporter.clear()
-    span = units.start()
-    rows = [row for number in range(200) for row in units.rows(span, (f"op {number % 7}", 10 + number % 50))]
-    span.end(BASE_NS + took_us * 1000)
-    for first in (0, 100):
-        units.drained(rows[first : first + 100])
-    units.flush()
-    assert len(units.ours()) == (200 if took_us == 5000 else 11)
-    assert ranges_told(units.ours()) == 200
-
-
 @pytest.mark.parametrize("bound", ["MAX_UNITS", "MAX_KEPT"])
 def test_of_units_that_stay_open_those_are_told_that_nothing_came_to_for_long(
     monkeypatch: pytest.MonkeyPatch, bound: str
@@ -265,21 +215,6 @@ def test_asynchronous_ranges_are_told_as_long_as_they_took_together() -> None:
     units.drained(rows)
     [only] = units.ours()
     assert only.attributes["recfn.folded.duration_ns"] == 20 * 40_000
-
-
-def test_what_no_path_was_left_for_is_in_the_sums_and_has_no_span() -> None:
-    units = Units(Volume(20))
-    span = units.start()
-    rows = [row for number in range(3000) for row in units.rows(span, ("around", 50), (f"op {number}", 7))]
-    span.end(BASE_NS + 1_000_000_000)
-    units.drained(rows)
-    spans = units.ours()
-    assert not [one.name for one in spans if one.name.startswith("(other)")]
-    assert ranges_told(spans) == 6000
-    kept_ns = {one.context.span_id: one.end_time - one.start_time for one in spans if "recfn.scope" in one.attributes}
-    outermost_ns = sum(took for one in spans for took in [kept_ns.get(one.context.span_id, 0)] if one.name == "around")
-    first = [one for one in spans if "recfn.scope" not in one.attributes and FOLDED in one.attributes]
-    assert [one.attributes["recfn.folded.duration_ns"] for one in first] == [3000 * 50_000 - outermost_ns]
 
 
 def test_a_trace_of_many_units_stays_small() -> None:
@@ -312,28 +247,6 @@ def test_links_lead_to_the_span_that_a_forward_range_was_folded_into() -> None:
     assert link.context.span_id in ours
 
 
-def test_a_root_of_ours_says_itself_what_was_folded_directly_below_it() -> None:
-    units = Units(Volume(4))
-    rows = [{"event_id": make_event_id(1, number), "end_ns": BASE_NS + number} for number in range(1, 20)]
-    opened = [{key: row[key] for key in ("event_id",)} for row in rows]
-    units.sink.write(make_batch(rows, opened))
-    spans = units.close()
-    root = next(one for one in spans if one.parent is None)
-    assert ranges_told(spans) == 19
-    assert root.attributes[FOLDED] == 16
-    assert_balanced(units.sink.counters())
-
-
-def test_what_comes_after_its_unit_is_told_too() -> None:
-    units = Units(Volume(2))
-    span = units.start()
-    span.end(ENDED_NS)
-    for _ in range(2):
-        units.drained([row for _ in range(5) for row in units.rows(span, ("background task", 1))])
-    units.flush()
-    assert ranges_told(units.ours()) == 10
-
-
 def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "MAX_ROWS_OF_A_UNIT", 50)
     units = Units(Volume(10))
@@ -351,21 +264,6 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
     assert ranges_told(spans) == 121
 
 
-def test_a_unit_of_many_names_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "MAX_NAMES", 30)
-    units = Units(Volume(5))
-    span = units.start()
-    for number in range(100):
-        units.drained(units.rows(span, (f"step {number}", 20), ("op", 10)), drained_ns=BASE_NS)
-    assert len(units.ours()) >= 15  # of a unit that goes on
-    span.end(ENDED_NS)
-    units.drained([])
-    spans = units.ours()
-    assert ranges_told(spans) == 200
-    there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
-    assert all(one.parent.span_id in there for one in spans)
-
-
 def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> None:
     units = Units()
     span = units.start()
@@ -377,20 +275,6 @@ def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> Non
     assert [one.attributes[FOLDED] for one in units.ours()] == [20, 1]
     assert units.ours()[0].attributes["recfn.folded.duration_ns"] == sum(range(1, 21)) * 1000
     assert_balanced(units.sink.counters())
-
-
-def test_paths_that_took_a_thousandth_together_have_a_span_and_others_none() -> None:
-    units = Units(Volume(1000, 50, 5000))
-    span = units.start()
-    rows = [row for _ in range(10) for row in units.rows(span, ("often", 10), ("in it", 9))]
-    rows += units.rows(span, ("once", 89))
-    span.end(BASE_NS + 90_000_000)
-    units.drained(rows)
-    assert [(one.name, one.end_time - one.start_time) for one in units.ours()] == [
-        ("often (folded)", 100_000),
-        ("in it (folded)", 90_000),
-    ]
-    assert ranges_told(units.ours()) == 21
 
 
 @pytest.mark.parametrize("volume", [DEFAULT, Volume(1000, 1, 5000)])
@@ -410,33 +294,6 @@ def test_a_failed_range_and_what_it_lies_in_are_spans_however_short(volume: Volu
     assert not spans["parse"].status.is_ok
     assert spans["parse"].parent.span_id == spans["handle"].context.span_id
     assert ranges_told(units.ours()) == 102
-
-
-def test_of_very_many_failed_ranges_as_many_are_spans_as_a_unit_may_have() -> None:
-    units = Units(Volume(40, 10, 5000))
-    span = units.start()
-    rows = [row for number in range(3000) for row in units.rows(span, ("fails", 10 + number % 7))]
-    span.end(BASE_NS + 1_000_000_000)
-    units.drained([{**row, "flags": EventFlag.ERROR, "error": "ValueError: no"} for row in rows])
-    own = [one for one in units.ours() if "recfn.scope" in one.attributes]
-    assert len(own) == 40
-    assert {one.end_time - one.start_time for one in own} == {16_000}
-    assert ranges_told(units.ours()) == 3000
-
-
-def test_a_part_of_a_unit_is_measured_by_what_is_known_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "MAX_ROWS_OF_A_UNIT", 2)
-    units = Units()
-    span = units.start()
-    came = []
-    for long_us in (5_000, 10_000_000):
-        units.exporter.clear()
-        units.drained([*units.rows(span, ("short", 20)), *units.rows(span, ("long", long_us))], drained_ns=BASE_NS)
-        came.append([one.name for one in units.ours() if "recfn.scope" in one.attributes])
-    assert came == [["long", "short"], ["long"]]
-    span.end(BASE_NS + 10_000_000_000)
-    units.drained([])
-    assert_balanced(units.sink.counters())
 
 
 def test_without_a_budget_everything_is_a_span() -> None:
@@ -475,26 +332,3 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     assert len(first_sums) <= 1
     assert ranges_told(spans) == len(rows)
     units.close()
-
-
-def test_without_memory_for_a_batch_and_for_beginning_anew_the_next_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    units = Units()
-    span = units.start()
-    units.drained(units.rows(span, ("before", 10)), drained_ns=BASE_NS)
-
-    def no_memory(*_arguments: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as scarce:
-        scarce.setattr(stage.WaitingRows, "add", no_memory)
-        scarce.setattr(stage.Stage, "__init__", no_memory)
-        for name in ("amid", "still amid"):
-            with pytest.raises(MemoryError):
-                units.drained(units.rows(span, (name, 10)), drained_ns=BASE_NS)
-    units.drained(units.rows(span, ("after", 10)), drained_ns=BASE_NS)
-    span.end(ENDED_NS)
-    units.drained([])
-    assert [each.name for each in units.ours()] == ["after"]
-    counters = units.sink.counters()
-    assert (counters["recorded"], counters["dropped.error"], counters["exported"]) == (2, 1, 1)
-    assert_balanced(counters)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from spans_harness import REQUEST, Harness
@@ -13,16 +11,6 @@ from spans_harness import REQUEST, Harness
 from otel_recfn.sinks.spans.provider import HashedResource, hashed
 
 ATTRIBUTES: dict[str, Any] = {"service.name": "training", "replicas": 3, "hosts": ("a", "b")}
-
-
-class Counting(Resource):
-    """Counts how often it is asked for its hash."""
-
-    asked = 0
-
-    def __hash__(self) -> int:
-        Counting.asked += 1
-        return super().__hash__()
 
 
 def the_programs() -> Resource:
@@ -39,36 +27,6 @@ def test_it_is_equal_to_the_programs_in_both_directions() -> None:
     assert other != made
     assert made != "training"
     assert {resource: 1}[made] == {made: 1}[resource] == {made: 1}[same] == 1
-
-
-def test_it_says_what_the_programs_says() -> None:
-    resource = the_programs()
-    made = hashed(resource)
-    assert (made.attributes, made.schema_url, made.to_json()) == (resource.attributes, resource.schema_url, resource.to_json())
-    assert made.merge(Resource({"more": 1})).attributes == {**resource.attributes, "more": 1}
-    assert copy.deepcopy(made) == resource
-
-
-def test_its_hash_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, asked = hashed(the_programs()), list[object]()
-    monkeypatch.setattr(Resource, "__hash__", lambda resource: asked.append(resource) or 1)
-    assert len({hash(made) for _ in range(3)}) == 1
-    assert not asked
-
-
-def test_one_of_another_class_is_left_alone() -> None:
-    resource = Counting(ATTRIBUTES)
-    assert hashed(resource) is resource
-    assert Counting.asked == 0
-
-
-def test_one_without_a_hash_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raises(resource: Resource) -> int:
-        raise TypeError
-
-    resource = the_programs()
-    monkeypatch.setattr(Resource, "__hash__", raises)
-    assert hashed(resource) is resource
 
 
 def test_the_sdks_has_a_hash_that_can_be_remembered() -> None:

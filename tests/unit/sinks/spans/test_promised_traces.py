@@ -6,7 +6,7 @@ import pytest
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.sinks.spans.provider import RootStart
-from otel_recfn.sinks.spans.surroundings import MOST_PROMISED, PromisedTraces
+from otel_recfn.sinks.spans.surroundings import PromisedTraces
 
 pytestmark = pytest.mark.one_python
 
@@ -36,22 +36,3 @@ def test_the_sinks_decision_is_the_programs() -> None:
     assert traces.trace_of(7, refuse) is None  # the sink is about to say
     traces.publish(7, SECOND.context)
     assert traces.trace_of(7, refuse) == SECOND.context
-
-
-def test_the_sink_was_faster_than_the_sampler() -> None:
-    traces = PromisedTraces()
-
-    def start() -> RootStart:
-        traces.decide(7)
-        traces.publish(7, SECOND.context)
-        return FIRST
-
-    assert traces.trace_of(7, start) == SECOND.context
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    traces = PromisedTraces()
-    for root in range(1, MOST_PROMISED + 2):
-        traces.publish(root, FIRST.context)
-    assert traces.trace_of(1, lambda: SECOND) == SECOND.context
-    assert traces.trace_of(MOST_PROMISED + 1, refuse) == FIRST.context

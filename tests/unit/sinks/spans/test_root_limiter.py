@@ -26,14 +26,6 @@ def test_rest_gives_no_second_burst() -> None:
     assert [limiter.admit(later) for _ in range(3)] == [True, True, False]
 
 
-def test_time_that_goes_back_gives_nothing() -> None:
-    limiter = RootLimiter(1.0)
-    for _ in range(FIRST_ROOTS):
-        limiter.admit(BASE_NS)
-    assert not limiter.admit(BASE_NS - 10 * NS_PER_SECOND)
-    assert not limiter.admit(BASE_NS + NS_PER_SECOND // 2)
-
-
 def test_after_the_clock_was_set_back_it_fills_its_bucket_from_then_on() -> None:
     limiter = RootLimiter(1.0)
     for _ in range(FIRST_ROOTS):

@@ -22,7 +22,6 @@ from otel_recfn.sinks.spans import sender
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sender import DecidedUnits
 from otel_recfn.sinks.spans.sink import Process, SpansSink
-from otel_recfn.sinks.task_queue import TaskQueue
 from patience import PATIENCE_S
 
 QUEUE, CHUNK = 2048, 512
@@ -115,15 +114,6 @@ def test_an_exporter_that_fails_holds_nobody_up(program: Program, result: SpanEx
     assert_balanced(counters)
 
 
-def test_a_processor_that_was_shut_down_is_not_waited_for_without_end(program: Program) -> None:
-    program.exporter.open.set()
-    program.processor.shutdown()
-    program.units()
-    counters = program.finish()
-    assert (counters["exported"], counters["failed"]) == (0, 0)
-    assert counters["dropped.shutdown"] == UNITS * ROWS
-
-
 def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "MOST_BYTES", 4 * ROWS * 300)
     program.sink = SpansSink(program.provider, None, volume=Volume(1000))
@@ -181,16 +171,6 @@ def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) 
         left.append(queue.next(0.0))
     assert left == [units for _, units in kept]
     assert dropped == len(sizes) - len(kept)
-
-
-def test_what_is_in_hand_takes_room() -> None:
-    queue, units = TaskQueue[int](10, weigh=lambda task: task), [4, 5, 6, 3]
-    assert queue.put(units[0]) == []
-    assert queue.next(0.0) == 4
-    assert queue.put(units[1]) == []
-    assert queue.put(units[2]) == [6]
-    assert queue.next(0.0) == 5
-    assert queue.put(units[3]) == []
 
 
 VOLUMES = [(Volume(1), ""), (Volume(50), ""), (Volume(1000), ""), (Volume(1000), "x" * 1000), (EVERY_RANGE, "x" * 1000)]

@@ -138,19 +138,6 @@ def test_what_no_attribute_and_no_name_can_be() -> None:
         assert not {"object", 3, "long", "mixed"} & set(attributes)
 
 
-def test_a_list_that_has_itself_in_it_costs_that_attribute_alone() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-
-    def hook(row: Event, attributes: dict[str, Any]) -> None:
-        attributes.update({"endless": endless, "nested": [[1]], "kept": [1]})
-
-    spans, _ = spans_of(hook)
-    ours = [dict(span.attributes or {}) for span in spans if span.name != "request"]
-    assert {attributes["kept"] for attributes in ours} == {(1,)}
-    assert not any({"endless", "nested"} & set(attributes) for attributes in ours)
-
-
 def event(flags: EventFlag = EventFlag.NONE) -> Any:
     class Row:
         name = "row"
@@ -181,14 +168,3 @@ def test_in_any_order_no_sent_span_lacks_its_parent(parents: list[int], dropped:
             sent[number] = asked[1]
     assert {parent for parent in sent.values() if parent != 1000} <= sent.keys()
     assert sent.keys() >= (tree.keys() - dropped) | (shown & tree.keys())
-
-
-def test_parents_first_every_child_goes_up_to_the_nearest_that_is_sent() -> None:
-    hook = SpanHook(lambda row, _attributes: row.name != "dropped" and None)
-    for_drop = event()
-    for_drop.name = "dropped"
-    assert hook.ask(event(), 1, 1000, "a", {}) is not None
-    assert hook.ask(for_drop, 2, 1, "b", {}) is None
-    assert hook.ask(for_drop, 3, 2, "c", {}) is None
-    below = hook.ask(event(), 4, 3, "d", {})
-    assert below == ("d", 1)

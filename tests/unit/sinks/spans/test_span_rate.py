@@ -51,15 +51,6 @@ def test_what_one_half_has_no_room_for_the_other_has(unusual: bool) -> None:
     assert rate.left(BASE_NS + NS_PER_SECOND, unusual=unusual) == 100
 
 
-@pytest.mark.parametrize("back_s", [1, 3600])
-def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing(back_s: int) -> None:
-    rate = SpanRate(100)
-    rate.left(BASE_NS, unusual=False)
-    rate.use(1000, unusual=False)
-    assert rate.left(BASE_NS - back_s * NS_PER_SECOND, unusual=False) == 0
-    assert rate.left(BASE_NS + 12 * NS_PER_SECOND, unusual=False) > 0
-
-
 def test_a_busy_program_gets_few_spans_for_each_unit_and_all_its_ranges() -> None:
     units = Units(Volume(1000, 50, 5000, per_second=100))
     for number in range(300):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from spans_harness import REQUEST, Harness, assert_balanced
 
 from batches import make_batch
@@ -122,86 +119,6 @@ class TestExporting:
         assert len(harness.write(*in_request(3))) == 3
         assert [record.getMessage() for record in caplog.records] == ["otel-recfn: a span processor raised in on_end"]
 
-    def test_what_a_processor_cut_off_by_an_interrupt_was_refused_by_nobody(self) -> None:
-        class Interrupts(SpanProcessor):
-            def on_end(self, span: ReadableSpan) -> None:
-                raise KeyboardInterrupt
-
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(Interrupts())
-        provider.add_span_processor(BatchSpanProcessor(Recording()))
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(3)))
-        assert sink.flush(PATIENCE_S)
-        assert_balanced(sink.counters(), waiting=3)
-        sink.close(PATIENCE_S)
-        counters = sink.counters()
-        assert (counters["dropped.shutdown"], counters["failed"]) == (3, 0)
-        assert_balanced(counters)
-        provider.shutdown()
-
-    def test_what_a_replaced_provider_still_exports_was_refused_by_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        began, go_on = threading.Event(), threading.Event()
-
-        class Hangs(Recording):
-            def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-                began.set()
-                assert go_on.wait(PATIENCE_S)
-                return super().export(spans)
-
-        first, second = new_provider(Hangs(), schedule_delay_millis=1), new_provider(Recording())
-        sink = SpansSink()
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: first)
-        sink.write(make_batch(in_request(3)))
-        assert began.wait(PATIENCE_S)
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: second)
-        sink.write(make_batch(in_request(2, first=10)))
-        assert sink.flush(PATIENCE_S)
-        sink.close(PATIENCE_S)
-        counters = sink.counters()
-        assert (counters["exported"], counters["dropped.shutdown"], counters["failed"]) == (2, 3, 0)
-        assert_balanced(counters)
-        go_on.set()
-        first.shutdown()
-        second.shutdown()
-
-    def test_a_processor_that_is_added_between_two_chunks_gets_the_next_one(self) -> None:
-        harness, late = Harness(), InMemorySpanExporter()
-        harness.write(*in_request(3))
-        harness.provider.add_span_processor(SimpleSpanProcessor(late))
-        names = [span.name for span in harness.write(*in_request(2, first=10))]
-        assert [span.name for span in late.get_finished_spans()] == names
-        assert harness.sink.counters()["exported"] == 5
-
-    def test_an_exporter_that_takes_the_place_of_another_is_watched(self) -> None:
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(processor := SimpleSpanProcessor(InMemorySpanExporter()))
-        sink = SpansSink(provider)
-        for first in (1, 10):
-            sink.write(make_batch(in_request(2, first=first)))
-            assert sink.flush(PATIENCE_S)
-            processor.span_exporter = Recording(SpanExportResult.FAILURE)
-        counters = sink.counters()
-        assert (counters["exported"], counters["failed"]) == (2, 2)
-
-    def test_unwatchable_exporter(self) -> None:
-        class Slotted:
-            __slots__ = ()
-
-            def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-                return SpanExportResult.SUCCESS
-
-            def shutdown(self) -> None:
-                pass
-
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(Slotted()))
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(2)))
-        sink.close(PATIENCE_S)
-        assert sink.counters()["exported"] == 2
-        assert_balanced(sink.counters())
-
     def test_exporter_is_left_as_it_was(self) -> None:
         exporter = Recording()
         provider = new_provider(exporter)
@@ -212,30 +129,6 @@ class TestExporting:
         sink.close(PATIENCE_S)
         assert "export" not in vars(exporter)
         provider.shutdown()
-
-    def test_exporter_shadowed_after_us_stays_so(self) -> None:
-        exporter = Recording()
-        provider = new_provider(exporter)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(1)))
-        sink.flush(PATIENCE_S)
-        ours = exporter.export
-        exporter.export = theirs = lambda spans: ours(spans)  # type: ignore[method-assign]
-        sink.close(PATIENCE_S)
-        assert exporter.export is theirs
-        assert sink.counters()["exported"] == 1
-        provider.shutdown()
-
-    def test_exporter_added_later(self) -> None:
-        harness = Harness()
-        harness.write(*in_request(2))
-        late = Recording()
-        harness.provider.add_span_processor(SimpleSpanProcessor(late))
-        harness.write(*in_request(3, first=10))
-        harness.sink.flush(PATIENCE_S)
-        assert late.batches == [1, 1, 1]
-        assert harness.sink.counters()["exported"] == 5
-        assert_balanced(harness.sink.counters())
 
     def test_forked_child_gets_a_fresh_sink_and_clean_exporters(self) -> None:
         exporter = Recording()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from traced_program import MS, Program, evaluation, grouping, module, op, optimizer, taken_from
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from batches import BASE_NS, WORKER_THREAD, make_batch
 from otel_recfn.model.events import SOURCES, EventSource, SourceTraits, make_event_id
 from otel_recfn.sinks.spans import step_traces
 from otel_recfn.sinks.spans.step_traces import FIRST_ROOTS, NS_PER_SECOND
@@ -28,20 +26,6 @@ class TestBoundaries:
         assert grouping(traces) == "aaaabbbbc"
         program.traces.close_all()
         assert program.names() == ["training step", "training step", "training step", "MainThread"]
-
-    def test_several_optimizers_are_one_step(self, one_batch: bool) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        traces = program.run(module(), optimizer(), optimizer(), module(), one_batch=one_batch)
-        assert grouping(traces) == "aaab"
-
-    def test_optimizer_inside_a_range(self, one_batch: bool) -> None:
-        program = Program()
-        step = {**op("train_step"), "children": [module(), optimizer()]}
-        traces = program.run(step, step, op(), one_batch=one_batch)
-        assert grouping(traces) == "abc"
-        program.traces.close_all()
-        assert program.names() == ["training step", "training step", "MainThread"]
 
     def test_inference_is_a_trace_per_module_call(self, one_batch: bool) -> None:
         program = Program()
@@ -68,36 +52,6 @@ class TestBoundaries:
         training, validating = "training step", "module call: Net_0"
         assert program.names() == [training, training, training, validating, training, validating]
 
-    @pytest.mark.parametrize("first", [op("Optimizer.zero_grad#SGD.zero_grad"), optimizer()])
-    def test_training_goes_on_without_a_module_call(self, one_batch: bool, first: dict[str, Any]) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        traces = program.run(evaluation(), evaluation(), first, optimizer(), one_batch=one_batch)
-        assert grouping(traces) == "aabb"
-
-    def test_validation_in_a_range_ends_where_training_goes_on(self, one_batch: bool) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        validation = {**op("validate"), "children": [evaluation()]}
-        assert grouping(program.run(validation, op(), module(), optimizer(), one_batch=one_batch)) == "aabb"
-
-    def test_training_in_a_range_goes_on(self, one_batch: bool) -> None:
-        """That it trains isn't known when it begins; but the step isn't torn apart."""
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        forward = {**op("forward"), "children": [module()]}
-        assert grouping(program.run(evaluation(), forward, optimizer(), one_batch=one_batch)) == "aaa"
-
-    def test_the_first_step_of_a_thread_is_one_trace_where_it_begins_with_its_optimizer(self, one_batch: bool) -> None:
-        zeroed = op("Optimizer.zero_grad#SGD.zero_grad")
-        traces = Program().run(zeroed, module(), module("nn.Module: Loss_0"), optimizer(), one_batch=one_batch)
-        assert grouping(traces) == "aaaa"
-
-    def test_evaluation_after_training_in_a_step_is_a_part_of_it(self, one_batch: bool) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        assert grouping(program.run(module("nn.Module: Teacher_0"), module(), op(), optimizer(), one_batch=one_batch)) == "aaaa"
-
     def test_training_steps_are_numbered_in_their_thread(self, one_batch: bool) -> None:
         program = Program()
         step = [module(), op("backward"), optimizer(), optimizer()]
@@ -107,25 +61,11 @@ class TestBoundaries:
         numbers = {(trace.thread.number, trace.number) for trace in taken_from(program.traces) if trace.trains}
         assert numbers == {(1, 0), (1, 1), (1, 2), (2, 0)}
 
-    def test_full_trace_ends_at_the_next_begin(self, one_batch: bool) -> None:
-        program = Program()
-        large = {**op("large"), "children": [op()] * (step_traces.MAX_SPANS - 2)}
-        traces = program.run(large, op(), op(), one_batch=one_batch)
-        assert grouping(traces) == "aab"
-
     def test_idle_thread_starts_anew(self, one_batch: bool) -> None:
         program = Program()
         rest_ns = NS_PER_SECOND // 10
         traces = program.run(op(), {**op(), "after_ns": rest_ns}, {**op(), "after_ns": rest_ns + 1}, one_batch=one_batch)
         assert grouping(traces) == "aab"
-
-    def test_a_call_or_training_step_goes_on_for_a_second(self, one_batch: bool) -> None:
-        program = Program()
-        after = {**op(), "after_ns": NS_PER_SECOND}
-        assert grouping(program.run(module(), after, {**op(), "after_ns": NS_PER_SECOND + 1}, one_batch=one_batch)) == "aab"
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        assert grouping(program.run(op(), after, {**op(), "after_ns": NS_PER_SECOND + 1}, one_batch=one_batch)) == "aab"
 
     def test_threads_have_traces_of_their_own(self, one_batch: bool) -> None:
         program = Program()
@@ -184,12 +124,6 @@ class TestRootSpan:
         assert trace is spanning
         assert trace.end_ns == end_ns
 
-    def test_of_a_trace_whose_ranges_never_close_is_given_up_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_traces, "MAX_WAITING", 2)
-        program = Program()
-        program.run(*[{**module(), "stays_open": True}] * 4)
-        assert len(program.names()) == 1
-
     def test_idle_trace_ends_when_asked(self) -> None:
         program = Program()
         program.run(op())
@@ -204,12 +138,6 @@ class TestRootSpan:
         program.run({**op(), "after_ns": 3 * NS_PER_SECOND})
         program.traces.close_idle(program.now_ns)
         assert program.names() == ["operators"]
-
-    def test_trace_with_an_open_range_is_not_idle(self) -> None:
-        program = Program()
-        program.run({**op(), "stays_open": True})
-        program.traces.close_idle(program.now_ns + 60 * NS_PER_SECOND)
-        assert program.names() == []
 
 
 class TestLosses:
@@ -226,35 +154,12 @@ class TestLosses:
         assert program.names() == ["module call: Net_0"]
         assert program.traces.find(make_event_id(1, 1)) is first
 
-    def test_oldest_roots_are_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
-        program = Program()
-        assert all(program.run(*[op()] * 5)), "those of the batch at hand stay"
-        program.run(op())
-        remembered = [program.traces.find(make_event_id(1, ordinal)) is not None for ordinal in range(1, 7)]
-        assert remembered == [False] * 2 + [True] * 4
-
-    def test_those_that_are_open_are_forgotten_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
-        program = Program()
-        (first,) = program.run({**op(), "stays_open": True}, thread=WORKER_THREAD)
-        program.run(*[op()] * 20, one_batch=False)
-        assert program.traces.find(make_event_id(WORKER_THREAD.number, 1)) is first is not None
-
     def test_also_open_ones_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
         program = Program()
         program.run(*[{**op(), "stays_open": True}] * 20, one_batch=False)
         remembered = [ordinal for ordinal in range(1, 21) if program.traces.find(make_event_id(1, ordinal)) is not None]
         assert len(remembered) <= 7
-
-    def test_oldest_threads_are_forgotten_with_their_traces_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_traces, "MAX_THREADS", 3)
-        program = Program()
-        for number in range(1, 6):
-            program.run(op(), thread=MAIN_THREAD._replace(number=number))
-        assert program.names() == ["MainThread"] * 2
-        assert len(program.traces._threads) == 3
 
 
 class TestRefusedTraces:
@@ -275,15 +180,3 @@ class TestRefusedTraces:
         program = Program(roots_per_second=0, sampler=ALWAYS_OFF)
         program.run(*[module()] * (FIRST_ROOTS + 2))
         assert all(program.traces.limiter.admit(program.now_ns) for _ in range(FIRST_ROOTS))
-
-
-class TestClockThatWasSetBack:
-    def test_a_trace_does_not_hold_what_lies_before_its_start(self) -> None:
-        program = Program()
-        assert grouping(program.run(op(), {**op(), "after_ns": -3600 * NS_PER_SECOND}, op(), one_batch=False)) == "abb"
-
-    def test_a_trace_that_it_left_behind_is_idle(self) -> None:
-        program = Program()
-        program.run(op())
-        program.traces.close_idle(program.now_ns - 3600 * NS_PER_SECOND)
-        assert program.names() == ["MainThread"]

@@ -1,4 +1,4 @@
-// What is done where a call begins and where it ends, with the GIL.
+// The tracer of calls, and what is done where a call begins and where it ends, with the GIL.
 //
 //   begin    name of the code object ─► begin_call ─► push the event id      at first sight the name is made
 //   end                                 end_range  ◄─ pop
@@ -8,18 +8,14 @@
 // and is ended at once by `push`, the one place that puts it on the stack, because the thread is no longer in the tracing in which
 // it began that.
 #pragma once
-#include "cpython/python.hpp"
-
-#include <frameobject.h>
-
+#include <algorithm>
 #include <string>
+#include <vector>
 
-#include "calls/c_function.hpp"
-#include "calls/code_names.hpp"
-#include "calls/first_sight.hpp"
-#include "calls/recent_functions.hpp"
+#include "calls/call_names.hpp"
 #include "calls/thread_calls.hpp"
 #include "core/known_calls.hpp"
+#include "cpython/python.hpp"
 #include "python/context_reader.hpp"
 
 namespace recfn {
@@ -39,7 +35,7 @@ struct Tracer {
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
   PyObject* is_own_thread = nullptr;
-  FirstSight names;
+  CallNames names;
 
   bool is_on() const { return (tracing & 1) != 0; }
 
@@ -189,14 +185,52 @@ inline void stack_leaf_of(ThreadCalls& calls) {
   return true;
 }
 
-// The name of what begins at its first instruction, where it was found lately. What can be suspended has none there.
-[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code) {
-  return recent_names.find(reinterpret_cast<const PyObject*>(code), kAtBegin);
+// The name of what begins there, where it was found lately. What can be suspended has none at its begin.
+[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction = kAtBegin) {
+  return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
 }
 
-// The same of what can be suspended.
-[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction) {
-  return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
+// --- CPython's profile function, which it calls at each call and return of the threads that have it
+
+// What `PyEval_SetProfile` takes. The object is of no use.
+int on_profile_event(PyObject* object, PyFrameObject* frame, int what, PyObject* argument);
+
+// For Python: a profile function that puts the native one in its own place.
+PyObject* profile_this_thread(PyObject* module, PyObject* event);
+
+// Whether this CPython lets us set the profile function of other threads than the calling one.
+bool reaches_other_threads();
+
+// Sets it in every thread that has none, while the tracer is on. -1 with the error set; else of how many threads it is news that
+// they have another one, which they keep, or had one for a while.
+Py_ssize_t profile_threads();
+
+// Takes it away wherever it is set.
+void unprofile_threads();
+
+// Whether the thread with this PyThreadState's id was seen to have another one in this tracing.
+bool had_other_profile_function(uint64_t thread);
+
+// Another tracing begins.
+void forget_other_profile_functions();
+
+// Each thread once, until `work` says false: false then. Work may let other threads run, which may start and end: so the list is
+// read anew after each.
+template <typename Work>
+bool each_thread(Work work) {
+  std::vector<uint64_t> done;
+  PyInterpreterState* const interpreter = PyInterpreterState_Get();
+  for (PyThreadState* at = PyInterpreterState_ThreadHead(interpreter); at != nullptr;) {
+    const uint64_t id = PyThreadState_GetID(at);
+    if (std::find(done.begin(), done.end(), id) != done.end()) {
+      at = PyThreadState_Next(at);
+      continue;
+    }
+    done.push_back(id);
+    if (!work(at)) return false;
+    at = PyInterpreterState_ThreadHead(interpreter);
+  }
+  return true;
 }
 
 }  // namespace recfn

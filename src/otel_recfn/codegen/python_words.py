@@ -1,28 +1,57 @@
-"""Types and defaults of schemas in Python's words, as data: for operators of PyTorch, and for any others."""
+"""Names, types and defaults of schemas in Python's words: for operators of PyTorch, and for any others."""
 
 from __future__ import annotations
 
 import ast
-import json
+import keyword
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from otel_recfn.codegen.operators import Argument, Operator, Return, SchemaType
+from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, Return, SchemaType
 from otel_recfn.model.errors import SchemaError
+
+# --- names: reserved words, and what written modules use themselves, get an underscore
+
+RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
+"""What written modules import from ``tracing/wrappers.py``."""
+IMPORTED = frozenset({*RUNTIME, "Annotated", "Any", "Sequence", "annotations", "torch"})
+"""Names that they import."""
+BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
+"""Builtin types that their hints use."""
+MODULES_OWN = frozenset(
+    {"__all__", "__annotations__", "__builtins__", "__cached__", "__class__", "__dict__", "__dir__", "__doc__", "__file__"}
+    | {"__getattr__", "__loader__", "__name__", "__package__", "__path__", "__spec__"}
+)
+"""Names to which Python gives a meaning in every module."""
+OBJECTS = ("_DEFAULT_", "_LIB_", "_OP_")
+"""How names of objects in written modules begin: neither wrappers nor their arguments have such names."""
+
+
+def function_name(name: OperatorName) -> str:
+    """The wrapper's name: that of the operator and of its overload."""
+    full = f"{name.full}_{name.overload}" if name.overload else name.full
+    return f"{full}_" if re.fullmatch(r"wrappers_\d+", full) else _usable(full, IMPORTED | BUILTIN_HINTS | MODULES_OWN)
+
+
+def parameter_name(name: str) -> str:
+    """An argument's name in the wrapper's signature."""
+    return _usable(name, IMPORTED)
+
+
+def _usable(name: str, taken: frozenset[str]) -> str:
+    return f"{name}_" if keyword.iskeyword(name) or name in taken or name == "__debug__" else name
+
+
+# --- types and defaults
 
 PLAIN: Mapping[str, str] = MappingProxyType(
     {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}
     | {"int": "int", "str": "str", "Dimname": "str", "DimVector": "Sequence[int]", "GraphModule": "Any"}
 )
 """The same for all operators. Where ``complex`` stands, Python's type system takes any number."""
-VALUES: Mapping[str, tuple[type, ...]] = MappingProxyType(
-    {"DeviceIndex": (int,), "Dimname": (str,), "Scalar": (int, float, complex), "SymBool": (bool,), "SymInt": (int,)}
-    | {"bool": (bool,), "float": (int, float), "int": (int,), "str": (str,)}
-)
-"""Of which types defaults are."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +82,8 @@ TORCH = Words(
         }
     ),
     defaults=MappingProxyType(
-        {
-            "Mean": "1",  # at::Reduction::Mean
-            "channels_last": "torch.channels_last",
-            "contiguous_format": "torch.contiguous_format",
-            "double": "torch.double",
-            "float": "torch.float",
-            "int": "torch.int",
-            "long": "torch.long",
-            "preserve_format": "torch.preserve_format",
-            "strided": "torch.strided",
-        }
+        {word: f"torch.{word}" for word in ("channels_last", "contiguous_format", "double", "float", "int", "long")}
+        | {"preserve_format": "torch.preserve_format", "strided": "torch.strided", "Mean": "1"}  # at::Reduction::Mean
     ),
 )
 """Of operators in ``torch.ops``."""
@@ -87,9 +107,10 @@ def hint(type_: SchemaType, words: Words) -> str:
     return words.types.get(type_.text, "Any")
 
 
-def return_hints(operator: Operator, words: Words) -> list[str]:
+def return_hint(operator: Operator, words: Words) -> str:
     """What the wrapper returns; a list is one then, where an argument may be any sequence."""
-    return [_returned(each, words) for each in operator.returns]
+    returns = [_returned(each, words) for each in operator.returns]
+    return f"tuple[{', '.join(returns)}]" if len(returns) > 1 else "".join(returns) or "None"
 
 
 def _returned(declared: Return, words: Words) -> str:
@@ -106,43 +127,19 @@ def default(argument: Argument, operator: Operator, words: Words) -> str:
     text = argument.default or ""
     if text in words.defaults and argument.type.base not in ("str", "bool"):
         return words.defaults[text]
+    is_number = argument.type.base in ("float", "Scalar") and text.removeprefix("-") in ("inf", "nan")
     try:
-        value = _value(text, argument)
+        value = float(text) if is_number else ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        message = (
-            f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
-        )
-        raise SchemaError(operator.location, message) from None
-    if not _fits(value, argument.type):
-        told = f"the default {text} of {argument.name!r} is not of its type, {argument.type.text}"
-        raise SchemaError(operator.location, told)
+        told = f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
+        raise SchemaError(operator.location, told) from None
     size = (argument.type.optional or argument.type).size
     if size is not None and value is not None and not isinstance(value, list):
         value = [value] * size  # one number stands for as many as the list has
     return _literal(tuple(value) if isinstance(value, list) else value)
 
 
-def _value(text: str, argument: Argument) -> object:
-    is_number = argument.type.base in ("float", "Scalar") and text.removeprefix("-") in ("inf", "nan")
-    return float(text) if is_number else ast.literal_eval(text)
-
-
-def _fits(value: object, type_: SchemaType) -> bool:
-    """Whether a default is of its type, where Python has such types."""
-    if type_.optional is not None:
-        return value is None or _fits(value, type_.optional)
-    if type_.element is not None and isinstance(value, list):
-        return all(_fits(each, type_.element) for each in value)
-    if type_.element is not None and type_.size is None:
-        return False
-    return isinstance(value, VALUES.get(type_.base, object))
-
-
 def _literal(value: object) -> str:
-    """As formatters write it."""
-    if isinstance(value, str):
-        text = repr(value) if value.count('"') > value.count("'") else json.dumps(value, ensure_ascii=False)
-        return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if isinstance(value, tuple):

@@ -1,0 +1,337 @@
+"""Modules of wrappers: their text, and the files, which are only written when they changed, and never over somebody else's.
+
+Each wrapper is in the shard that the hash of its operator's root name gives; a package has them all. Texts are as they come, a
+statement a line or a part a line: each file tells formatters and linters to leave it alone.
+
+PyTorch converts each argument that is passed, also those that are the default, which costs up to some hundred nanoseconds for a
+list or a keyword. So wrappers of its operators leave out what has its default, where all have that, or all keywords have it.
+Operators in Python are passed all arguments: their own defaults may be others than the schema's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from keyword import iskeyword
+from pathlib import Path
+
+from otel_recfn.codegen import python_words
+from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
+from otel_recfn.codegen.rules import Facts, Input, Recorded, Wrapping, facts_of, rules_of
+from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
+from otel_recfn.model.errors import GeneratorError, SchemaError
+
+MARK = "# Written by otel-recfn codegen"
+"""How every file of ours begins."""
+WIDTH, STEP = 88, "    "
+TELLS = [
+    "# fmt: off",
+    "# ruff: noqa",
+    # mypy would have defaults compared one by one, and can't know that an operator returns what its schema says.
+    '# mypy: disable-error-code="comparison-overlap, no-any-return"',
+]
+SINGLETONS = ("None", "True", "False")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be written.
+
+    Attributes:
+        schema: the file.
+        dispatch: ``module:attribute`` where the operators are found; empty for ``torch.ops``.
+        shards: how many modules.
+    """
+
+    schema: Path
+    dispatch: str = ""
+    shards: int = 1
+
+    @property
+    def header(self) -> list[str]:
+        """The lines with which each file begins. They don't depend on where files lie."""
+        options = f" --dispatch {self.dispatch}" if self.dispatch else ""
+        command = f"otel-recfn codegen --schema {self.schema.name}{options} --shards {self.shards} --out ..."
+        return [f"{MARK}, which overwrites changes:", f"#     {command}", *TELLS]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What came of a request."""
+
+    texts: dict[str, str]
+    """By file name."""
+    wrapped: int
+    traced: int
+    """How many of these are recorded in graphs."""
+    left_out: list[str]
+    """Operators without a wrapper, because PyTorch's tracing of them is written by hand."""
+
+
+def generate(request: Request) -> Generated:
+    """Read the schemas and make the modules' texts.
+
+    Raises:
+        SchemaError: an operator's schema can't be read or wrapped.
+        GeneratorError: torchgen or PyYAML is missing.
+        OSError: the file can't be read.
+    """
+    words = ANY if request.dispatch else TORCH
+    found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(read_entries(request.schema))]
+    wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts.wrapping is not Wrapping.LEFT_OUT]
+    left_out = [str(operator.name) for operator, facts in found if facts.wrapping is Wrapping.LEFT_OUT]
+    _check_names(wrappers)
+    shards: list[list[Wrapper]] = [[] for _ in range(request.shards)]
+    for each in wrappers:
+        shards[shard_of(each.operator.name.base, request.shards)].append(each)
+    texts = {f"{_shard(number)}.py": _module(shard, request) for number, shard in enumerate(shards)}
+    texts["__init__.py"] = _package(shards, left_out, request)
+    return Generated(texts, len(wrappers), sum(each.facts.wrapping is Wrapping.TRACED for each in wrappers), left_out)
+
+
+def shard_of(root_name: str, shards: int) -> int:
+    """As PyTorch's generator shards its files (source: ``torchgen.utils.string_stable_hash``)."""
+    digest = hashlib.sha1(root_name.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest, "little") % shards
+
+
+def _shard(number: int) -> str:
+    return f"wrappers_{number}"
+
+
+def _statement(opening: str, parts: Sequence[str], closing: str, indent: str = "") -> list[str]:
+    """Its line; where there is no room on one, each part has its own."""
+    flat = f"{indent}{opening}{', '.join(parts)}{closing}"
+    if len(flat) <= WIDTH or not parts:
+        return [flat]
+    return [indent + opening, *[f"{indent}{STEP}{part}," for part in parts], indent + closing]
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+# --- one operator
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """An operator that is wrapped."""
+
+    operator: Operator
+    facts: Facts
+    words: Words
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return function_name(self.operator.name)
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """Constants of its module that the defaults are compared with: expressions by name."""
+        named = {_constant(value): value for value in self._defaults.values()}
+        return {name: value for name, value in named.items() if name != value}
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The defaults, by argument, that may be left out of a call."""
+        optional = [each for each in self.operator.arguments if each.default is not None] if self.words is TORCH else []
+        return {each.name: python_words.default(each, self.operator, self.words) for each in optional}
+
+    def lines(self) -> list[str]:
+        """The Operator object and the function."""
+        name, arguments = self.operator.name, self.operator.arguments
+        types = ", ".join([f'"{each.name}": "{each.type.text}"' for each in arguments])
+        returns = _tuple([f'"{each.type.text}"' for each in self.operator.returns])
+        declared = [f'"{name.full}"', f'"{name.overload}"', f"{{{types}}}", returns, *self._recorded()]
+        schema = f"{name.namespace}::{self.operator.schema}".replace("\\", "\\\\").replace('"""', '\\"""')
+        positional = [parameter_name(each.name) for each in arguments if not each.keyword_only]
+        by_name = ", ".join([f'"{each.name}": {parameter_name(each.name)}' for each in arguments if each.keyword_only])
+        return [
+            *_statement(f"_OP_{self.name} = _LIB_{name.namespace}.operator(", declared, ")"),
+            *["", ""],
+            *self._signature(),
+            f'{STEP}"""{schema}"""',
+            f"{STEP}if not Watched.now:",
+            *self._unobserved(),
+            f"{STEP}return _OP_{self.name}.observed({_tuple(positional)}, {{{by_name}}})",
+        ]
+
+    def _recorded(self) -> Iterator[str]:
+        in_place, out_of_place, guard = self.facts.in_place, self.facts.out_of_place, self.facts.guard
+        if in_place is None or out_of_place is None:
+            return
+        yield self._node(in_place)
+        if out_of_place != in_place:
+            yield f"out_of_place={self._node(out_of_place)}"
+        if guard is not None:
+            yield f'guard=Guard("{guard.operator}", "{guard.argument}")'
+
+    def _node(self, recorded: Recorded) -> str:
+        parts, arguments = [f'"{recorded.kind}"'], [each.name for each in self.operator.arguments]
+        if [each.value for each in recorded.inputs] != arguments:
+            parts.append(f"inputs={_tuple([_input(each) for each in recorded.inputs])}")
+        if recorded.outputs and set(recorded.outputs) <= set(arguments):
+            written = [f'"{each}"' for each in recorded.outputs]
+            parts.append(f"outputs={_tuple(written)}")
+        return f"Recorded({', '.join(parts)})"
+
+    def _signature(self) -> list[str]:
+        self._check_parameters()
+        parts: list[str] = []
+        for number, each in enumerate(self.operator.arguments):
+            if each.keyword_only and (number == 0 or not self.operator.arguments[number - 1].keyword_only):
+                parts.append("*")
+            hint = python_words.hint(each.type, self.words)
+            hint = f'Annotated[{hint}, "{each.alias}"]' if each.alias is not None else hint
+            default = f" = {python_words.default(each, self.operator, self.words)}" if each.default is not None else ""
+            parts.append(f"{parameter_name(each.name)}: {hint}{default}")
+        return _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
+
+    def _check_parameters(self) -> None:
+        """Python wants what schemas don't say: names that differ, and defaults after what has none."""
+        names = [parameter_name(each.name) for each in self.operator.arguments]
+        if len({*names}) < len(names) or not all(each.isidentifier() and not each.startswith(OBJECTS) for each in names):
+            raise SchemaError(self.operator.location, f"arguments {names} can't be parameters of a function; rename them")
+        positional = [each.default is not None for each in self.operator.arguments if not each.keyword_only]
+        if positional != sorted(positional):
+            raise SchemaError(self.operator.location, "an argument without a default follows one with a default; give it one")
+
+    def _unobserved(self) -> Iterator[str]:
+        """What the wrapper does where nobody observes: ``if dtype is device is None and alpha is _DEFAULT_1: ...``"""
+        arguments = self.operator.arguments
+        keywords = [each.name for each in arguments if each.keyword_only and each.name in self._defaults]
+        for names in dict.fromkeys((tuple(self._defaults), tuple(keywords))):
+            same: dict[str, list[str]] = {}
+            for name in names:
+                same.setdefault(_constant(self._defaults[name]), []).append(parameter_name(name))
+            if names:
+                yield f"{STEP * 2}if {' and '.join([' is '.join([*some, value]) for value, some in same.items()])}:"
+                yield STEP * 3 + self._call([each for each in arguments if each.name not in names])
+        yield STEP * 2 + self._call(arguments)
+
+    def _call(self, passed: Sequence[Argument]) -> str:
+        return f"return _OP_{self.name}.target({', '.join([_passed(each) for each in passed])})"
+
+
+def _input(given: Input) -> str:
+    if given.value.startswith("="):
+        return f'Constant("{given.name}", {given.value.removeprefix("=")})'
+    argument, _, option = given.value.partition(".")
+    return f'Option("{given.name}", "{argument}", "{option}")' if option else f'"{argument}"'
+
+
+def _passed(argument: Argument) -> str:
+    value = parameter_name(argument.name)
+    if not argument.keyword_only:
+        return value
+    return f'**{{"{argument.name}": {value}}}' if iskeyword(argument.name) else f"{argument.name}={value}"
+
+
+def _constant(expression: str) -> str:
+    """The name under which a default is compared: itself, where ``is`` may stand beside it."""
+    if expression in SINGLETONS or expression.startswith("torch."):
+        return expression
+    readable = "_DEFAULT_" + re.sub(r"\W+", "_", expression.replace("-", "minus ")[:30]).strip("_")
+    if re.fullmatch(r"-?\d{,20}", expression):
+        return readable
+    # Others may read the same: 2, "2" and (2,).
+    return f"{readable}_{hashlib.sha1(expression.encode(), usedforsecurity=False).hexdigest()[:6]}"
+
+
+# --- the modules and the package
+
+
+def _check_names(wrappers: Sequence[Wrapper]) -> None:
+    seen: dict[str, Wrapper] = {}
+    for each in wrappers:
+        other = seen.setdefault(each.name, each)
+        if other is not each:
+            told = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
+            raise SchemaError(each.operator.location, f"{told}; rename one of them, or write it into another package")
+        if each.name.startswith(OBJECTS):
+            told = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
+            raise SchemaError(each.operator.location, told)
+
+
+def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
+    dispatch = f', "{request.dispatch}"' if request.dispatch else ""
+    library = "Library" if dispatch else "torch_library"
+    constants = {name: value for each in wrappers for name, value in each.constants.items()}
+    namespaces = sorted({each.operator.name.namespace for each in wrappers})
+    lines = [
+        *request.header,
+        *["", "from __future__ import annotations", ""],
+        "from collections.abc import Sequence",
+        "from typing import Annotated, Any",
+        *["", *([] if dispatch else ["import torch"]), f"from otel_recfn.tracing.wrappers import {', '.join(RUNTIME)}", ""],
+        *[f'_LIB_{each} = {library}("{each}"{dispatch})' for each in namespaces],
+        *[f"{name} = {value}" for name, value in sorted(constants.items())],
+    ]
+    for wrapper in wrappers:
+        lines += ["", *wrapper.lines(), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: Request) -> str:
+    about = "# A wrapper for each operator."
+    about += f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}." if left_out else ""
+    lines, names = [*request.header, about, ""], sorted([each.name for shard in shards for each in shard])
+    for number, shard in enumerate(shards):
+        if shard:
+            lines += _statement(f"from .{_shard(number)} import (", sorted([each.name for each in shard]), ")")
+    return "\n".join([*lines, "", *_statement("__all__ = [", [f'"{name}"' for name in names], "]")]) + "\n"
+
+
+# --- the files
+
+
+def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """The files that are missing, differ, or were written for a shard that is no more.
+
+    Raises:
+        GeneratorError: one of them was not written by the generator.
+        OSError: one can't be read.
+    """
+    changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
+    ours = [path for path in folder.glob("wrappers_*.py") if path.is_file() and _read(path).startswith(MARK)]
+    return sorted([*changed, *[path for path in ours if path.name not in texts]])
+
+
+def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write what is stale, and remove shards that are no more. Returns the files that changed.
+
+    Raises:
+        GeneratorError: a file is there that was not written by the generator.
+        OSError: one can't be read or written.
+    """
+    stale = stale_files(folder, texts)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in stale:
+        if path.name in texts:
+            beside = path.with_name(f".{path.name}.{os.getpid()}")  # replaced at once: no program imports half a file
+            beside.write_text(texts[path.name], encoding="utf-8")
+            beside.replace(path)
+        else:
+            path.unlink()
+    return stale
+
+
+def _content(path: Path) -> str | None:
+    """What is in the file; None where it is not there."""
+    if not path.exists():
+        return None
+    text = _read(path)
+    if text.strip() and not text.startswith(MARK):
+        raise GeneratorError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
+    return text
+
+
+def _read(path: Path) -> str:
+    """The text, whatever the encoding of a file that isn't ours."""
+    return path.read_text(encoding="utf-8", errors="replace")

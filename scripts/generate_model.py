@@ -60,7 +60,11 @@ def columns_header() -> str:
 
 // What is told of a top-level range that began.
 #define RECFN_ANNOUNCED_COLUMNS(X) \\
-{_continued(f"  X({column.dtype.__name__}_t, {column.name}, {column.empty})" for column in announced)}
+{_continued(map(_typed, announced))}
+
+// Numbers that few begins have.
+#define RECFN_RARE_NUMBERS(X) \\
+{_continued(_typed(column) for column in COLUMNS if column.is_rare)}
 
 #define RECFN_NO_COLUMN(...)
 #define RECFN_EACH_COLUMN(X) RECFN_COLUMNS(X, X, X, X)
@@ -75,6 +79,10 @@ def _column(column: Column[Any, Any]) -> str:
     kind = ("SELDOM_" if column.seldom else "") + ("TEXT" if column.value is str else "NUMBER")
     told = f'"{column.attribute}", "{column.argument}", {str(column.is_json).lower()}'
     return f"  {kind}({column.dtype.__name__}_t, {column.name}, {column.empty}, {told})"
+
+
+def _typed(column: Column[Any, Any]) -> str:
+    return f"  X({column.dtype.__name__}_t, {column.name}, {column.empty})"
 
 
 def _continued(lines: Iterable[str]) -> str:

@@ -153,7 +153,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _hand_over(self, settings: Settings) -> None:
         """To children that aren't forked."""
         from otel_recfn.pytorch.late_import import when_imported
-        from otel_recfn.settings.handed_over import handed_over
+        from otel_recfn.settings.uses import handed_over
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
@@ -168,7 +168,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not self._automatic or given["automatic"]:
                 return
             self.uninstrument()  # opentelemetry-instrument did it here too, but the program has asked for something else
-        from otel_recfn.settings.handed_over import taken_over
+        from otel_recfn.settings.uses import taken_over
 
         self._inherited = given
         self._instrument_and_tell({"skip_dep_check": True, **taken_over(given["settings"])})
@@ -198,7 +198,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
-        from otel_recfn.settings.selected import selected
+        from otel_recfn.settings.uses import selected
         from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
         from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import Process, SpansSink

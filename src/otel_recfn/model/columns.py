@@ -64,6 +64,8 @@ class Column(Generic[D, V]):
     """Also told of a top-level range that began: ``Opened`` has it."""
     seldom: bool = False
     """Few drains have any: the recorder doesn't write it in those where it is empty in every row."""
+    is_rare: bool = False
+    """A number that few begins have: recorders write it before those, and nothing before others."""
     is_json: bool = False
     """The text is JSON, a list."""
     extra: Extra = Extra.NONE
@@ -172,6 +174,7 @@ class Columns:
         int,
         "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.",
         seldom=True,
+        is_rare=True,
         extra=Extra.FLOPS,
         argument="Flops",
     )
@@ -192,6 +195,7 @@ class Columns:
         "Of a step: its number; -1 where the range is none.",
         empty=-1,
         seldom=True,
+        is_rare=True,
         attribute="recfn.step.number",
     )
     stacktrace = _text("Where the exception was raised that the range was left by.", seldom=True)

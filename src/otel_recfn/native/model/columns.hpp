@@ -52,6 +52,11 @@
   X(uint32_t, context, 0) \
   X(uint32_t, flags, 0)
 
+// Numbers that few begins have.
+#define RECFN_RARE_NUMBERS(X) \
+  X(int64_t, flops, 0) \
+  X(int64_t, step_number, -1)
+
 #define RECFN_NO_COLUMN(...)
 #define RECFN_EACH_COLUMN(X) RECFN_COLUMNS(X, X, X, X)
 #define RECFN_USUAL_COLUMNS(X) RECFN_COLUMNS(X, X, RECFN_NO_COLUMN, RECFN_NO_COLUMN)

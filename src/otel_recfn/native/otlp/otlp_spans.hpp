@@ -17,7 +17,7 @@
 #include "cpython/python.hpp"
 #include "model/columns.hpp"
 #include "model/events.hpp"
-#include "model/span_id.hpp"
+#include "model/numbers.hpp"
 #include "otlp/otlp_fragments.hpp"
 #include "otlp/wire_writer.hpp"
 

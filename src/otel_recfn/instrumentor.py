@@ -315,7 +315,7 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     """How spans leave; None: through the provider's processors."""
     if settings.span_exporter is None:
         return None
-    from otel_recfn.sinks.otlp.export import otlp_delivery
+    from otel_recfn.sinks.otlp.exporters import otlp_delivery
     from otel_recfn.sinks.spans.provider import made_of
 
     told = inherited["provider"] if inherited is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, check_laws, workers_of
@@ -112,42 +111,6 @@ def test_new_names_and_shapes_fill_a_buffer_with_their_ranges(recorder: Recorder
     assert 0 < len(capture.rows()) == 500 - capture.counters().dropped < 500
     assert {row.event_id: row.name for row in capture.rows()} == {number: name for number, name in ids.items() if number}
     assert all(row.shapes.strip() == f"[[{row.name}]]" for row in capture.rows())
-
-
-@pytest.mark.one_python
-def test_thousands_of_threads_at_once(recorder: Recorder) -> None:
-    capture = Capture(recorder)
-    count, together, go_on = 1500, threading.Barrier(1501), threading.Event()
-
-    def work(number: int) -> None:
-        capture.end(capture.begin(f"first {number}"))
-        together.wait(PATIENCE_S)
-        assert go_on.wait(PATIENCE_S)
-        capture.end(capture.begin(f"second {number}"))
-
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(count)]
-    before = threading.stack_size(256 << 10)
-    for thread in threads:
-        thread.start()
-    threading.stack_size(before)
-    together.wait(PATIENCE_S)
-    assert {row.name for row in capture.drain()} == {f"first {number}" for number in range(count)}
-    go_on.set()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert {row.name for row in capture.finish()} == {f"second {number}" for number in range(count)}
-    assert capture.counters().dropped == 0
-
-
-def test_a_wait_ends_when_it_is_woken_also_before_it_began(recorder: Recorder) -> None:
-    recorder.wake()
-    began = time.monotonic()
-    recorder.wait(PATIENCE_S)
-    waker = threading.Timer(0.05, recorder.wake)
-    waker.start()
-    recorder.wait(PATIENCE_S)
-    assert time.monotonic() - began < PATIENCE_S
-    recorder.wait(0.01)
 
 
 def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(recorder: Recorder, workers: list[Worker]) -> None:

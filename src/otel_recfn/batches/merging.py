@@ -33,6 +33,10 @@ _GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for 
 """Each column's name, what batches share that have nothing there, and the table that it indexes."""
 
 
+NOTHING = Batch(**columns_of({}, 0), names=[""], tracks=[])
+"""A batch without a row, which many units share: one of its own would be much of a unit that has no span."""
+
+
 class _Held(NamedTuple):
     """Of one batch, or of several that were put together."""
 
@@ -52,7 +56,7 @@ def _gathered(held: Sequence[_Held], numbers: Places) -> Batch:
         IndexError: one of them isn't held.
     """
     if not len(numbers):
-        return Batch(**columns_of({}, 0), names=[""], tracks=[])
+        return NOTHING
     found, names, used = _native.gather_rows(_GATHERED, tuple(held), numbers)
     batches = [held[at].batch for at in used]
     tracks = _one_after_the_other([batch.tracks for batch in batches])

@@ -119,7 +119,8 @@ def is_failure(error: BaseException) -> bool:
     cancelled = [getattr(sys.modules.get(module), name, None) for module, name in _CANCELLED.items()]
     if issubclass(kind, (*_control_flow, *[each for each in cancelled if isinstance(each, type)])):
         return False
-    return not issubclass(kind, SystemExit) or getattr(error, "code", None) not in (None, 0)
+    code = getattr(error, "code", None)
+    return not issubclass(kind, SystemExit) or not (code is None or (isinstance(code, int) and code == 0))  # 0.0 exits badly
 
 
 def error_text(error: BaseException) -> str:

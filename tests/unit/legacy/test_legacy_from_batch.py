@@ -14,7 +14,7 @@ from otel_recfn.legacy.config import EventKind as LegacyKind
 from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.from_batch import event_lists
+from otel_recfn.legacy.lists import event_lists
 from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
 
 SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)

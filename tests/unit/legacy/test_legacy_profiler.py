@@ -22,7 +22,9 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     mark,
     profiler_enabled,
-    run,
+)
+from otel_recfn.legacy import (
+    profiler as legacy_profiler,
 )
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.errors import DebugInfoError
@@ -108,7 +110,7 @@ class TestEvents:
     def test_dropped_events_are_told_and_the_start_stays(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(run, "MAX_EVENTS", 3)
+        monkeypatch.setattr(legacy_profiler, "MAX_EVENTS", 3)
         enable_profiler_legacy(CPU)
         for number in range(5):
             record(f"range {number}")

@@ -275,7 +275,7 @@ class Sender:
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
                 with self._lock:
-                    if self._queue.is_open and not self._queue.has_one_of(Flush):
+                    if self._queue.is_open and not self._queue.has_flush:
                         self._hurries.clear()
             else:
                 self._delivery.send(())

@@ -15,8 +15,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.otlp.export import otlp_delivery
-from otel_recfn.sinks.otlp.official import made, transport_of
+from otel_recfn.sinks.otlp.exporters import made, otlp_delivery, transport_of
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
 
 TIMEOUT_S = 3.0

@@ -1,8 +1,12 @@
-"""What the official exporters were configured with: an exporter object of the program's, or one that is made for its reading of
-``OTEL_EXPORTER_OTLP_*``.
+"""The setting ``span_exporter``: where spans go in place of the provider's processors.
 
-This is the one place that knows their insides. What is read that they don't promise, pinned by
-``tests/unit/sinks/otlp/test_official_exporters.py``; where it is missing there is no way around the processors:
+    "otlp"                    as OTEL_EXPORTER_OTLP_* says
+    "otlp-grpc", "otlp-http"  the same, of that protocol
+    an exporter object        as that one was configured; it is not called
+
+This is the one place that knows the insides of the official exporters: of an object of the program's, or of one that is made
+for its reading of the environment. What is read that they don't promise, pinned by ``test_official_exporters.py``; where it is
+missing there is no way around the processors:
 
     HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session
            (before there was a _client: _headers, _timeout, _session)
@@ -11,22 +15,68 @@ This is the one place that knows their insides. What is read that they don't pro
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.trace import TracerProvider
+
+from otel_recfn.model.errors import SettingError
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
-from otel_recfn.support.safe_text import secrets_of
+from otel_recfn.support.safe_text import safe_text, secrets_of
+
+_logger = logging.getLogger(__name__)
 
 PACKAGE = "opentelemetry.exporter.otlp.proto."
 HTTP, GRPC = "http", "grpc"
-_PROTOCOLS = {"grpc": GRPC, "http/protobuf": HTTP}
+_ASKED = {"otlp-grpc": GRPC, "otlp-http": HTTP}
+_IN_ENVIRONMENT = {"grpc": GRPC, "http/protobuf": HTTP}
 DEFAULT_PROTOCOL = "grpc"
 """What the SDK takes ``otlp`` for where no variable says otherwise."""
 
 
 class UnreadableExporterError(Exception):
     """The exporter isn't one of those that are known here, or it keeps its settings elsewhere."""
+
+
+def otlp_delivery(
+    exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
+) -> OtlpDelivery | None:
+    """For a value of the setting; None for the provider's processors, also where an exporter can't be read, which is logged.
+
+    Args:
+        exporter: the value.
+        request_bytes, queue_bytes: those settings.
+        provider: whose spans they are where the program has no provider.
+
+    Raises:
+        SettingError: it can't be had as it was asked for.
+    """
+    if exporter is None:
+        return None
+    try:
+        return OtlpDelivery(_transport(exporter), request_bytes, queue_bytes, provider)
+    except UnreadableExporterError as error:
+        _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
+        return None
+    except ImportError as error:
+        text = f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
+        raise SettingError(text) from error
+    except Exception as error:  # what the official exporters raise where the environment says what they don't know
+        text = safe_text(error, secrets_from_environment())
+        raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
+
+
+def _transport(exporter: Any) -> HttpTransport | GrpcTransport:
+    if not isinstance(exporter, str):
+        return transport_of(exporter, owned=False)
+    configured = made(_ASKED.get(exporter) or protocol_from_environment())
+    transport = transport_of(configured, owned=True)
+    if isinstance(transport, GrpcTransport):
+        configured.shutdown()  # its channel; ours has other bounds
+    return transport
 
 
 def protocol_from_environment(environment: Mapping[str, str] | None = None) -> str:
@@ -37,7 +87,7 @@ def protocol_from_environment(environment: Mapping[str, str] | None = None) -> s
     """
     found = os.environ if environment is None else environment
     asked = found.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or found.get("OTEL_EXPORTER_OTLP_PROTOCOL") or DEFAULT_PROTOCOL
-    protocol = _PROTOCOLS.get(asked.strip())
+    protocol = _IN_ENVIRONMENT.get(asked.strip())
     if protocol is None:
         raise ValueError(
             f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc or http/protobuf"
@@ -47,14 +97,13 @@ def protocol_from_environment(environment: Mapping[str, str] | None = None) -> s
 
 def secrets_from_environment() -> tuple[str, ...]:
     """What of ``OTEL_EXPORTER_OTLP_*`` is to be in no text."""
-    headers = [text.partition("=") for setting in _variables("HEADERS") for text in setting.split(",")]
+
+    def variables(name: str) -> list[str]:
+        return [each for signal in ("TRACES_", "") if (each := os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}"))]
+
+    headers = [text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")]
     named = [(name.strip(), value) for name, _, value in headers]
-    return tuple([secret for endpoint in (*_variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
-
-
-def _variables(name: str) -> list[str]:
-    found = [os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}") for signal in ("TRACES_", "")]
-    return [each for each in found if each]
+    return tuple([secret for endpoint in (*variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
 
 
 def protocol_of(exporter: object) -> str | None:

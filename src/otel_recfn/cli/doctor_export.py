@@ -11,10 +11,12 @@ from contextlib import suppress
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from otel_recfn.cli.check import Check
 from otel_recfn.model.errors import RecorderUnavailable
-from otel_recfn.sinks.otlp.official import secrets_from_environment
+from otel_recfn.sinks.otlp.exporters import secrets_from_environment
 from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
+
+Finding = tuple[bool | None, str]
+"""Whether it is good; None for information, neither good nor bad. Then the fact; where it is bad, then the way out."""
 
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
@@ -28,31 +30,31 @@ COLLECTOR = "start a collector there (see collector-config.yaml and docs/collect
 SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
 
 
-def context() -> Check:
+def context() -> Finding:
     """Whether changes of the current span are noticed."""
     try:
         from otel_recfn.recording.recorder import recorder
         from otel_recfn.sources.otel_context import ContextWatcher
         from otel_recfn.sources.protocol import Wanted
     except RecorderUnavailable:
-        return Check("context", None, "there is no recorder, so nobody looks at the current span")
+        return None, "there is no recorder, so nobody looks at the current span"
     watcher = ContextWatcher(recorder)
     watcher.enable(Wanted())
     try:
-        return Check("context", True, watcher.status())
+        return True, watcher.status()
     finally:
         watcher.disable()
 
 
-def sdk() -> Check:
+def sdk() -> Finding:
     """Whether the SDK is installed, and not switched off."""
     version = importlib.metadata.version("opentelemetry-sdk")
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return Check("SDK", False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it")
-    return Check("SDK", True, f"opentelemetry-sdk {version}, OTEL_SDK_DISABLED not set to true")
+        return False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it"
+    return True, f"opentelemetry-sdk {version}, OTEL_SDK_DISABLED not set to true"
 
 
-def provider() -> Check:
+def provider() -> Finding:
     """Which provider is set. Here, where no program has run, there is none, except under opentelemetry-instrument."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -60,31 +62,29 @@ def provider() -> Check:
     current = trace.get_tracer_provider()
     name = f"{type(current).__module__}.{type(current).__qualname__}"
     if isinstance(current, TracerProvider):
-        return Check("provider", True, f"{name}, the SDK's")
+        return True, f"{name}, the SDK's"
     if isinstance(current, trace.ProxyTracerProvider):
         text = "none set in this process; your program sets one, or opentelemetry-instrument does, before or after instrument()"
-        return Check("provider", None, text)
-    return Check("provider", False, f"{name} is not the SDK's and takes no spans of ours; set the SDK's TracerProvider")
+        return None, text
+    return False, f"{name} is not the SDK's and takes no spans of ours; set the SDK's TracerProvider"
 
 
-def exporters() -> Check:
+def exporters() -> Finding:
     """The exporters that OTEL_TRACES_EXPORTER asks for, as opentelemetry-instrument reads it."""
     installed = {entry.name for entry in importlib.metadata.entry_points(group="opentelemetry_traces_exporter")}
     asked = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
     listed = f"installed: {', '.join(sorted(installed))}"
     if not asked:
-        return Check("exporters", None, f"OTEL_TRACES_EXPORTER is not set; {listed}")
+        return None, f"OTEL_TRACES_EXPORTER is not set; {listed}"
     if asked == ["none"]:
-        return Check("exporters", False, f"OTEL_TRACES_EXPORTER=none: no spans leave the process; unset it ({listed})")
+        return False, f"OTEL_TRACES_EXPORTER=none: no spans leave the process; unset it ({listed})"
     missing = [name for name in asked if name not in installed]
     if missing:
-        return Check(
-            "exporters", False, f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}"
-        )
-    return Check("exporters", True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}")
+        return False, f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}"
+    return True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}"
 
 
-def endpoint() -> Check:
+def endpoint() -> Finding:
     """Whether something listens where OTLP goes. Another machine is contacted only if the environment names it."""
     protocol = _traces_setting("PROTOCOL") or "grpc"
     named = _traces_setting("ENDPOINT")
@@ -97,18 +97,15 @@ def endpoint() -> Check:
         with socket.create_connection(address, timeout=CONNECT_SECONDS):
             pass
     except (OSError, ValueError) as error:
-        return Check(
-            "endpoint",
-            False if named else None,
-            f"{where}: nothing listens there ({safe_request_error(error, secrets_of(url))}); {COLLECTOR}",
-        )
+        why = safe_request_error(error, secrets_of(url))
+        return False if named else None, f"{where}: nothing listens there ({why}); {COLLECTOR}"
     refused = _refusal_of_a_request(protocol)
     if refused is None:
-        return Check("endpoint", True, f"{where}: takes OTLP requests")
+        return True, f"{where}: takes OTLP requests"
     spoken = _spoken_by(address) if parts.scheme == "http" else None
     if spoken is not None and (spoken == "grpc") != (protocol == "grpc"):
-        return Check("endpoint", False, f"{where}: {_other_protocol(spoken)}")
-    return Check("endpoint", False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}")
+        return False, f"{where}: {_other_protocol(spoken)}"
+    return False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}"
 
 
 def _other_protocol(spoken: str) -> str:
@@ -163,25 +160,23 @@ class _Heard(logging.Handler):
         self.message = record.getMessage()
 
 
-def native_otlp() -> Check:
+def native_otlp() -> Finding:
     """Whether ``span_exporter`` could take the place of the provider's exporter."""
-    from otel_recfn.sinks.otlp.official import UnreadableExporterError, is_official, protocol_of, transport_of
+    from otel_recfn.sinks.otlp.exporters import UnreadableExporterError, is_official, protocol_of, transport_of
     from otel_recfn.sinks.spans.provider import ProviderResolver
 
-    name, target = "native OTLP", ProviderResolver().resolve()
+    target = ProviderResolver().resolve()
     exporter = target.sole_exporter() if target is not None else None
     protocol = protocol_of(exporter) if is_official(exporter) else None
     if protocol is None:
         why = "none is set in this process" if target is None else "one OTLP exporter is not all that its processors do"
-        return Check(name, None, f"span_exporter='otlp' is there, in place of a provider's processors (docs/otlp.md); {why}")
+        return None, f"span_exporter='otlp' is there, in place of a provider's processors (docs/otlp.md); {why}"
     try:
         transport_of(exporter, owned=False)
     except UnreadableExporterError as error:
-        return Check(name, None, f"not for this exporter: {error}")
-    change = "spans would be encoded without the GIL, and the provider's span processors see none of ours"
-    return Check(
-        name, None, f"the provider's only exporter is OTLP over {protocol}: span_exporter='otlp-{protocol}' is there; {change}"
-    )
+        return None, f"not for this exporter: {error}"
+    there = f"the provider's only exporter is OTLP over {protocol}: span_exporter='otlp-{protocol}' is there"
+    return None, f"{there}; spans would be encoded without the GIL, and the provider's span processors see none of ours"
 
 
 def _traces_setting(name: str) -> str:

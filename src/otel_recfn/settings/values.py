@@ -223,5 +223,7 @@ CALLS: Kind[bool | PythonCalls] = Kind(
     _parse_calls,
 )
 _SPAN_EXPORTERS = ", ".join(SPAN_EXPORTERS)
-SPAN_EXPORTER: Kind[Any] = Kind(f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS)
+SPAN_EXPORTER: Kind[Any] = Kind(
+    f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, partial(_one_of, SPAN_EXPORTERS)
+)
 DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), ", ".join(DETAILS), str.lower)

@@ -28,8 +28,7 @@ from otel_recfn.session.exits import ExitHandler
 from otel_recfn.session.losses import UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
-from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.forks import Order, OwnThread, around_forks
 from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.signal_handlers import calling, tell
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts, input_words
-from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, not_told
+from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, begin_for_others, not_told
 from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_number
@@ -99,11 +99,7 @@ class RecordFunction:
     # --- the range
 
     def before(
-        self,
-        fn: Any,
-        inputs: Sequence[Any] = (),
-        kwinputs: Mapping[str, Any] | None = None,
-        sequence_nr: int = -1,
+        self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
     ) -> None:
         """Begin: run the start callbacks, where the range is active and has not ended.
 
@@ -129,9 +125,8 @@ class RecordFunction:
         try:
             if not begun:
                 self._begin_row(inputs)
-                others = Others.told
-                if others is not None and self._elsewhere is None:
-                    self._elsewhere = others.begin(self, inputs) or not_told
+                if Others.told and self._elsewhere is None:
+                    self._elsewhere = begin_for_others(self, inputs)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -171,12 +166,12 @@ class RecordFunction:
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told is not None
+        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told
 
     def needs_inputs(self) -> bool:
         """Whether somebody reads the inputs; else don't collect them."""
         wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or Others.told is not None
+        return self._step.needs_inputs or wants_shapes or Others.told
 
     def needs_outputs(self) -> bool:
         """Whether somebody reads the outputs."""
@@ -385,7 +380,7 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
     """Begin a range that a callback may want. ``args`` is its only input (``Recorder.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
-    if not step.callbacks and Others.told is None:
+    if not step.callbacks and not Others.told:
         leave_next_unobserved()
         if not registry.global_entries():
             registry.watch_ranges()  # the thread whose callback wanted ranges may have ended

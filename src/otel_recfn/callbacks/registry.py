@@ -29,7 +29,7 @@ from otel_recfn.callbacks.callback import (
     StartEndPair,
     StepCallbacks,
 )
-from otel_recfn.callbacks.range_in_torch import Others, RangesInTorch
+from otel_recfn.callbacks.range_in_torch import Others
 from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
@@ -362,16 +362,15 @@ def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
-        observed = wanted or Others.told is not None
-        recorder.set_range_observer(_observer if observed else None, _version)
+        recorder.set_range_observer(_observer if wanted or Others.told else None, _version)
         if wanted:
             watch(__name__)
         else:
             unwatch(__name__)
 
 
-def tell_others(told: RangesInTorch | None) -> None:
-    """From now on ranges are told to PyTorch's observers too; None: no more."""
+def tell_others(told: bool) -> None:
+    """Whether ranges are told to PyTorch's observers too, from now on."""
     with _lock:
         Others.told = told
         _set_global(_global_entries)  # a new version, so that no thread leaves ranges unobserved that it begins now

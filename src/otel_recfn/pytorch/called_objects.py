@@ -1,7 +1,7 @@
 """The modules and optimizers that calls are of: their names, their paths, and what parameters they had at first sight.
 
 No object is kept alive. One is told from another one at the same address by a weak reference, which is dead where it is gone
-(``support/weak_identity.py``).
+(``support/foreign.py``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.pytorch import details
 from otel_recfn.sources.calls import NameOfFrame
+from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.weak_identity import WeakIdentityMap
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix
 

@@ -25,8 +25,8 @@ from otel_recfn.model.counters import balanced
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
-from otel_recfn.support.safe_text import safe_exception, safe_text
 from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
+from otel_recfn.support.texts import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
 

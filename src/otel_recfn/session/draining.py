@@ -28,7 +28,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.sources import Sources
 from otel_recfn.sources.protocol import Wanted
-from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.forks import OwnThread, at_work
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")

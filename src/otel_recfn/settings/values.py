@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.support.safe_text import safe_text
+from otel_recfn.support.texts import safe_text
 
 if TYPE_CHECKING:
     from otel_recfn.sinks.protocol import Sink

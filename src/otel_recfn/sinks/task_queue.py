@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident  # as it is now: gevent may replace it while a thread has something in hand
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class TaskQueue(Generic[T]):
 
         A flush is only had when nothing is in hand.
         """
-        own = threading.get_ident()
+        own = get_ident()
         with self._changed:
             self._weight -= self._in_hand.pop(own, 0)
             self._changed.notify_all()

@@ -9,7 +9,7 @@ observer context. Tensors that the program has are the program's own objects; on
 tensor that shares its data. dtypes, layouts and memory formats are the numbers that PyTorch's operators get.
 """
 
-from otel_recfn.callbacks import torchs_observers
+from otel_recfn import user_ranges as user_ranges  # it has ranges told to PyTorch's own observers
 from otel_recfn.callbacks.callback import RecordFunctionCallback, StepCallbacks
 from otel_recfn.callbacks.operations import (
     call_end_callbacks_on_future,
@@ -120,6 +120,5 @@ __all__ = [
     "set_record_function_tls",
 ]
 
-torchs_observers.watch()
 trace_instead(RecordFunction, TracedRange)
 trace_instead(record_function_enter, record_function_enter_new)

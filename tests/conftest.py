@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from left_out import is_left_out
 from otel_recfn import OtelRecordFunctionInstrumentor, profiling
 from otel_recfn import instrumentor as instrumenting
-from otel_recfn.legacy import run
+from otel_recfn.legacy import profiler as legacy_profiler
 from otel_recfn.recording.watched import Watched
 from patience import PATIENCE_S, let_time_pass
 from thoroughness import BRIEF
@@ -28,7 +28,7 @@ settings.load_profile("patient")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture's end gives up on its sinks after some seconds, which a busy machine may need."""
-    for module in (instrumenting, profiling, run):
+    for module in (instrumenting, profiling, legacy_profiler):
         monkeypatch.setattr(module, "STOP_SECONDS", PATIENCE_S)
 
 

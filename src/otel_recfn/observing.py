@@ -10,17 +10,9 @@ tensor that shares its data. dtypes, layouts and memory formats are the numbers 
 """
 
 from otel_recfn.callbacks import torchs_observers
-from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.debug_info import (
-    DebugInfoGuard,
-    DebugInfoKind,
-    debug_info_get,
-    debug_info_peek,
-    debug_info_pop,
-    debug_info_push,
-)
-from otel_recfn.callbacks.futures import call_end_callbacks_on_future
+from otel_recfn.callbacks.callback import RecordFunctionCallback, StepCallbacks
 from otel_recfn.callbacks.operations import (
+    call_end_callbacks_on_future,
     record_edge_scope_with_debug_handle_and_inputs,
     record_function_enter,
     record_function_enter_new,
@@ -34,7 +26,7 @@ from otel_recfn.callbacks.operations import (
     record_user_scope,
     record_with_scope_debug_handle_and_inputs,
 )
-from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.record_function import RecordFunction, TracedRange
 from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
@@ -43,14 +35,14 @@ from otel_recfn.callbacks.registry import (
     clear_global_callbacks,
     clear_thread_local_callbacks,
     disable_callback,
+    get_step_callbacks,
+    get_step_callbacks_unless_empty,
     has_callbacks,
     has_global_callbacks,
     has_thread_local_callbacks,
     reenable_callback,
     remove_callback,
 )
-from otel_recfn.callbacks.running import get_step_callbacks, get_step_callbacks_unless_empty
-from otel_recfn.callbacks.sampling import StepCallbacks
 from otel_recfn.callbacks.state import (
     DisableRecordFunctionGuard,
     PropagatingExecutor,
@@ -65,8 +57,15 @@ from otel_recfn.callbacks.state import (
     set_record_function_seed_for_testing,
     set_record_function_tls,
 )
-from otel_recfn.callbacks.thread_locals import is_record_function_enabled
-from otel_recfn.callbacks.traced_range import TracedRange
+from otel_recfn.callbacks.thread_locals import (
+    DebugInfoGuard,
+    DebugInfoKind,
+    debug_info_get,
+    debug_info_peek,
+    debug_info_pop,
+    debug_info_push,
+    is_record_function_enabled,
+)
 from otel_recfn.pytorch.compiling import trace_instead
 
 __all__ = [

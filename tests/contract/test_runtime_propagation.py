@@ -16,13 +16,12 @@ from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.debug_info import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.callbacks.registry import (
     add_thread_local_callback,
+    get_step_callbacks,
     has_thread_local_callbacks,
     remove_callback,
 )
-from otel_recfn.callbacks.running import get_step_callbacks
 from otel_recfn.callbacks.state import (
     PropagatingExecutor,
     PropagatingThread,
@@ -32,6 +31,7 @@ from otel_recfn.callbacks.state import (
     is_record_function_enabled,
     propagate,
 )
+from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S
 from thoroughness import examples

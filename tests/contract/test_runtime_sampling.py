@@ -11,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
-from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.callback import RecordFunctionCallback, tries_until_run
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.callbacks.registry import add_global_callback, add_thread_local_callback, has_callbacks, remove_callback
-from otel_recfn.callbacks.running import get_step_callbacks
-from otel_recfn.callbacks.sampling import tries_until_run
+from otel_recfn.callbacks.registry import (
+    add_global_callback,
+    add_thread_local_callback,
+    get_step_callbacks,
+    has_callbacks,
+    remove_callback,
+)
 from otel_recfn.callbacks.state import set_record_function_seed_for_testing
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
@@ -101,7 +105,7 @@ def test_an_improbable_callback_draws_once_for_many_calls(monkeypatch: pytest.Mo
         draws.append(probability)
         return tries_until_run(generator, probability)
 
-    monkeypatch.setattr("otel_recfn.callbacks.sampling.tries_until_run", counted)
+    monkeypatch.setattr("otel_recfn.callbacks.callback.tries_until_run", counted)
     set_record_function_seed_for_testing(9)
     add_thread_local_callback(sampled(1e-3))
     runs = count_runs(20_000)

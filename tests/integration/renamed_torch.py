@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from torch_library import QUICK
 
-from otel_recfn.pytorch import cpp_compiler, observer_build, torch_installation
+from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import Library
 
 ENTRIES = re.compile(r"\b(?:recfn_observer_\w+|PyInit_\w+)\b")
@@ -48,7 +48,7 @@ class RenamedBuilds:
         """What CXX is for the library with this PyTorch: it compiles nothing, but links what is compiled already."""
         script = self._folder / f"links{number}"
         aliases = shlex.join([_alias(name, f"{name}_{number}") for name in self._entries])
-        compiler, compiled = shlex.join(cpp_compiler.find_compiler()), shlex.quote(str(self._folder / "all.o"))
+        compiler, compiled = shlex.join(observer_build.find_compiler()), shlex.quote(str(self._folder / "all.o"))
         script.write_text(
             "#!/bin/sh\nfor argument; do\n  shift\n"
             f'  case $argument in *.cpp) argument={compiled};; esac\n  set -- "$@" "$argument"\ndone\n'
@@ -77,7 +77,9 @@ class RenamedBuilds:
         given = self._arguments(unlinked, self._folder / "all.o", self._folder / "all.cpp")
         complaints = []
         for standard in observer_build.STANDARDS:
-            complaint = cpp_compiler.run([*cpp_compiler.find_compiler(), standard, *QUICK, f"-I{self._folder}", *given])
+            complaint = observer_build.run_compiler(
+                [*observer_build.find_compiler(), standard, *QUICK, f"-I{self._folder}", *given]
+            )
             if complaint is None:
                 return
             complaints.append(complaint[-5000:])
@@ -85,7 +87,7 @@ class RenamedBuilds:
 
     @staticmethod
     def _arguments(library: Library, output: Path, source: Path) -> list[str]:
-        given = observer_build._arguments(torch_installation.find_torch(), library, output)
+        given = observer_build._arguments(observer_build.find_torch(), library, output)
         return [str(source) if each == str(library.source) else each for each in given if each != "-shared"]
 
 
@@ -98,4 +100,4 @@ def _includes(texts: Iterable[str]) -> str:
 
 
 def _alias(name: str, other: str) -> str:
-    return f"-Wl,-alias,_{other},_{name}" if cpp_compiler.MACOS else f"-Wl,--defsym={name}={other}"
+    return f"-Wl,-alias,_{other},_{name}" if observer_build.MACOS else f"-Wl,--defsym={name}={other}"

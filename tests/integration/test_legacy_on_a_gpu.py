@@ -77,8 +77,7 @@ def test_the_same_events_have_times_as_of_pytorchs_own_profiler() -> None:
 
 @pytest.mark.usefixtures("_gpu")
 def test_nothing_is_timed_where_memory_is_not_asked_for_or_the_run_is_over(library: ctypes.CDLL) -> None:
-    from otel_recfn.pytorch.gpu_times import take_memory_times
-    from otel_recfn.pytorch.observer import loaded_library
+    from otel_recfn.pytorch.observer import loaded_library, take_memory_times
 
     observer = loaded_library()
     assert observer is not None

@@ -50,7 +50,7 @@ trace.set_tracer_provider(provider)
 
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.legacy.run import ProfilerRun
+from otel_recfn.legacy.profiler import ProfilerRun
 
 class Failing(InMemorySink):
     name = "failing"

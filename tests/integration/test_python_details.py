@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from otel_recfn.callbacks import library as callbacks_library
+from otel_recfn.callbacks import torch_callbacks
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.future_callbacks import METHODS, FutureCallbacks
+from otel_recfn.pytorch.launches import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.thread_memory import ProfilerStarts
 from otel_recfn.recording.recorder import recorder
@@ -117,9 +117,9 @@ def test_callbacks_of_futures(lack: Lack, monkeypatch: pytest.MonkeyPatch, metho
 
 def test_schemas(lack: Lack) -> None:
     text = "aten::relu(Tensor self) -> Tensor"
-    assert callbacks_library._schema(text).name == "aten::relu"
+    assert torch_callbacks._schema(text).name == "aten::relu"
     lack("parse_schema")
-    assert callbacks_library._schema(text) == text
+    assert torch_callbacks._schema(text) == text
 
 
 def test_this_torch_has_all() -> None:

@@ -173,7 +173,7 @@ def test_operators_are_recorded_without_renamed_details(
 CALLED_BACK = """
 import json, torch
 from otel_recfn import RecordFunctionCallback, observing
-from otel_recfn.callbacks import library as callbacks_library
+from otel_recfn.callbacks import torch_callbacks
 
 seen = {"inputs": [], "outputs": []}
 def start(range_):
@@ -196,7 +196,7 @@ observing.set_record_function_seed_for_testing(7)
 observing.add_global_callback(RecordFunctionCallback(start, end).needs_inputs(True).needs_outputs(True))
 observing.add_thread_local_callback(RecordFunctionCallback(lambda range_: own.append(range_.name())))
 torch.add(x, x, alpha=2)
-print(json.dumps({**seen, "features": callbacks_library.load(lambda *_error: True).features(), "own": "aten::add" in own}))
+print(json.dumps({**seen, "features": torch_callbacks.load(lambda *_error: True).features(), "own": "aten::add" in own}))
 """
 
 

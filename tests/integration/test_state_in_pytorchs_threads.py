@@ -11,8 +11,7 @@ import pytest
 
 import otel_recfn
 from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
-from otel_recfn.callbacks.debug_info import debug_info_get
-from otel_recfn.callbacks.thread_locals import Carried, TorchState
+from otel_recfn.callbacks.thread_locals import Carried, TorchState, debug_info_get
 
 torch = pytest.importorskip("torch")
 

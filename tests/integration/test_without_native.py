@@ -54,7 +54,7 @@ with step(), step("train", 3), record_function("load", "args"):
         "otel_recfn.RecordFunction()",
         "otel_recfn.add_global_callback(None)",
         "from otel_recfn.legacy import enable_profiler_legacy",
-        "import otel_recfn.tracing.operator",
+        "import otel_recfn.tracing.wrappers",
         "from otel_recfn import _native",
     ],
 )

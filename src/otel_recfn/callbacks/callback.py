@@ -1,21 +1,26 @@
-"""``RecordFunctionCallback``: a pair of functions to run when a range begins and ends, and which ranges those are.
-
-Source: ``at::RecordFunctionCallback``. Like there, each property is a method of two forms: with an argument it sets and returns
-the object, so that calls chain; without one it returns the value.
+"""``RecordFunctionCallback``: a pair of functions to run when a range begins and ends; and on which ranges they run.
 
     RecordFunctionCallback(start, end).needs_inputs(True).scopes({RecordScope.USER_SCOPE}).sampling_prob(0.01)
 
-Callbacks that were added are entries of lists, which stand below.
+As with ``at::RecordFunctionCallback``, each property is a method of two forms: with an argument it sets and returns the object,
+so that calls chain; without one it returns the value.
+
+Whether a sampled callback runs is not drawn at each range. Instead we draw how many ranges pass until it runs next (a number of
+the geometric distribution), and count them down. So sampled callbacks cost one subtraction a range however many there are,
+because only the next one that runs is waited for. Each thread has draws of its own: threads share nothing, and a seed makes a
+thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
+from functools import wraps
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
 from otel_recfn.model.errors import SamplingProbabilityError
-from otel_recfn.model.events import ALL_SCOPES_MASK, RecordScope, scopes_mask
+from otel_recfn.model.events import RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
 """Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
@@ -25,6 +30,33 @@ EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
 It is not called where the start raised: the callback is removed then."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
+Given = TypeVar("Given")
+Kept = TypeVar("Kept")
+Given_contra = TypeVar("Given_contra", contravariant=True)
+Kept_co = TypeVar("Kept_co", covariant=True)
+
+
+class TwoForms(Protocol[Given_contra, Kept_co]):
+    """A property that is a method."""
+
+    @overload
+    def __call__(self) -> Kept_co: ...
+    @overload
+    def __call__(self, value: Given_contra) -> RecordFunctionCallback: ...
+
+
+def _two_forms(check: Callable[[Any, Given], Kept]) -> TwoForms[Given, Kept]:
+    """The property of the method's name. The method makes what is kept of what is given."""
+    attribute = f"_{check.__name__}"
+
+    @wraps(check)
+    def get_or_set(self: Any, value: Any = None) -> Any:
+        if value is None:
+            return getattr(self, attribute)
+        setattr(self, attribute, check(self, value))
+        return self
+
+    return cast("TwoForms[Given, Kept]", get_or_set)
 
 
 class RecordFunctionCallback:
@@ -40,13 +72,23 @@ class RecordFunctionCallback:
         TypeError: one of them can't be called.
     """
 
-    __slots__ = ("_end", "_needs_ids", "_needs_inputs", "_needs_outputs", "_sampling_prob", "_scopes", "_should_run", "_start")
+    __slots__ = (
+        "__weakref__",
+        "_end",
+        "_needs_ids",
+        "_needs_inputs",
+        "_needs_outputs",
+        "_sampling_prob",
+        "_scopes",
+        "_should_run",
+        "_start",
+    )
 
     def __init__(self, start: StartCallback | None, end: EndCallback | None = None) -> None:
         self._start, self._end = _callable_or_none("start", start), _callable_or_none("end", end)
         self._needs_inputs = self._needs_outputs = self._needs_ids = False
         self._sampling_prob = 1.0
-        self._scopes = ALL_SCOPES_MASK
+        self._scopes = frozenset(RecordScope)
         self._should_run: ShouldRun | None = None
 
     def start(self) -> StartCallback | None:
@@ -57,76 +99,44 @@ class RecordFunctionCallback:
         """What runs when it ends."""
         return self._end
 
-    @overload
-    def needs_inputs(self) -> bool: ...
-    @overload
-    def needs_inputs(self, wanted: bool) -> RecordFunctionCallback: ...
-    def needs_inputs(self, wanted: bool | None = None) -> bool | RecordFunctionCallback:
+    @_two_forms
+    def needs_inputs(self, wanted: bool) -> bool:
         """Whether the start reads ``RecordFunction.inputs()``; passing them costs every range."""
-        if wanted is None:
-            return self._needs_inputs
-        self._needs_inputs = bool(wanted)
-        return self
+        return bool(wanted)
 
-    @overload
-    def needs_outputs(self) -> bool: ...
-    @overload
-    def needs_outputs(self, wanted: bool) -> RecordFunctionCallback: ...
-    def needs_outputs(self, wanted: bool | None = None) -> bool | RecordFunctionCallback:
+    @_two_forms
+    def needs_outputs(self, wanted: bool) -> bool:
         """Whether the end reads ``RecordFunction.outputs()``."""
-        if wanted is None:
-            return self._needs_outputs
-        self._needs_outputs = bool(wanted)
-        return self
+        return bool(wanted)
 
-    @overload
-    def needs_ids(self) -> bool: ...
-    @overload
-    def needs_ids(self, wanted: bool) -> RecordFunctionCallback: ...
-    def needs_ids(self, wanted: bool | None = None) -> bool | RecordFunctionCallback:
+    @_two_forms
+    def needs_ids(self, wanted: bool) -> bool:
         """Whether ``RecordFunction.handle()`` must be unique."""
-        if wanted is None:
-            return self._needs_ids
-        self._needs_ids = bool(wanted)
-        return self
+        return bool(wanted)
 
-    @overload
-    def sampling_prob(self) -> float: ...
-    @overload
-    def sampling_prob(self, probability: float) -> RecordFunctionCallback: ...
-    def sampling_prob(self, probability: float | None = None) -> float | RecordFunctionCallback:
+    @_two_forms
+    def sampling_prob(self, probability: float) -> float:
         """The probability, 0 to 1, with which a range is observed. 1 at first.
 
         Raises:
             SamplingProbabilityError: it is no number, or outside 0 to 1.
         """
-        if probability is None:
-            return self._sampling_prob
         if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0:
             raise SamplingProbabilityError(f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0")
-        self._sampling_prob = float(probability)
-        return self
+        return float(probability)
 
-    @overload
-    def scopes(self) -> frozenset[RecordScope]: ...
-    @overload
-    def scopes(self, selected: Iterable[RecordScope]) -> RecordFunctionCallback: ...
-    def scopes(self, selected: Iterable[RecordScope] | None = None) -> frozenset[RecordScope] | RecordFunctionCallback:
+    @_two_forms
+    def scopes(self, selected: Iterable[RecordScope]) -> frozenset[RecordScope]:
         """The scopes whose ranges are observed; the empty set means all.
 
         Raises:
             SettingError: an element is not a RecordScope.
         """
-        if selected is None:
-            return frozenset(scope for scope in RecordScope if self.check_scope(scope))
-        self._scopes = scopes_mask(selected)
-        return self
+        mask = scopes_mask(selected)
+        return frozenset([scope for scope in RecordScope if mask >> scope & 1])
 
-    @overload
-    def should_run(self) -> ShouldRun | None: ...
-    @overload
-    def should_run(self, predicate: ShouldRun) -> RecordFunctionCallback: ...
-    def should_run(self, predicate: ShouldRun | None = None) -> ShouldRun | RecordFunctionCallback | None:
+    @_two_forms
+    def should_run(self, predicate: ShouldRun) -> ShouldRun | None:
         """A predicate, called with the scope, that decides for each range of a selected scope whether to observe it.
 
         It replaces sampling.
@@ -134,23 +144,17 @@ class RecordFunctionCallback:
         Raises:
             TypeError: it can't be called.
         """
-        if predicate is None:
-            return self._should_run
-        self._should_run = _callable_or_none("should_run", predicate)
-        return self
+        return _callable_or_none("should_run", predicate)
 
     def check_scope(self, scope: RecordScope) -> bool:
         """Whether ranges of this scope are observed."""
-        return bool(self._scopes >> scope & 1)
+        return scope in self._scopes
 
 
 def _callable_or_none(name: str, function: T) -> T:
     if function is not None and not callable(function):
         raise TypeError(f"{name}={function!r} can't be called; pass a function, or None")
     return function
-
-
-# --- lists of callbacks
 
 
 class CallbackEntry(NamedTuple):
@@ -163,30 +167,129 @@ class CallbackEntry(NamedTuple):
 
 
 Entries: TypeAlias = tuple[CallbackEntry, ...]
-"""Replaced and never changed, so that an open range keeps the list that it began with."""
-_BY_HANDLE = attrgetter("handle")
+"""In the order of handles. Replaced and never changed, so that an open range keeps the list that it began with."""
 
 
-def with_entry(entries: Entries, entry: CallbackEntry) -> Entries:
-    """The list with one more entry, in the order of handles."""
-    return tuple(sorted((*entries, entry), key=_BY_HANDLE))
+# --- which run on the next range of a scope in a thread
+
+NEVER = 1 << 62
+
+Ask: TypeAlias = Callable[[CallbackEntry, RecordScope], bool]
+"""Whether a callback that has a ``should_run`` runs on the range of that scope that begins now."""
 
 
-def without(entries: Entries, handle: int) -> Entries:
-    """The list without the entry with this handle."""
-    return tuple([entry for entry in entries if entry.handle != handle])
+class StartEndPair(NamedTuple):
+    """What runs on one range for one callback."""
+
+    start: StartCallback | None
+    end: EndCallback | None
+    handle: int
 
 
-def switched(entries: Entries, handle: int, enabled: bool) -> Entries:
-    """The list with the entry with this handle enabled or disabled."""
-    return tuple([entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries])
+class StepCallbacks(NamedTuple):
+    """What runs on one range (source: ``at::StepCallbacks``)."""
+
+    callbacks: tuple[StartEndPair, ...]
+    thread_id: int
+    """RecordFunction's logical id of the thread."""
+    scope: RecordScope
+    needs_inputs: bool = False
+    needs_outputs: bool = False
+    needs_ids: bool = False
+
+    def empty(self) -> bool:
+        """Whether nothing runs."""
+        return not self.callbacks
 
 
-def has(entries: Entries, handle: int) -> bool:
-    """Whether one has this handle."""
-    return any(entry.handle == handle for entry in entries)
+def tries_until_run(generator: Random, probability: float) -> int:
+    """How many ranges it takes until one is observed, that one included. ``probability``: above 0, below 1."""
+    return 1 + int(math.log(1.0 - generator.random()) / math.log1p(-probability))
 
 
-def any_enabled(entries: Entries) -> bool:
-    """Whether one is enabled."""
-    return any(entry.enabled for entry in entries)
+class _Candidate:
+    """A callback that wants the scope."""
+
+    __slots__ = ("asked", "entry", "probability", "tries_left")
+
+    def __init__(self, entry: CallbackEntry, generator: Random) -> None:
+        self.entry = entry
+        self.asked = entry.callback.should_run() is not None
+        self.probability = 1.0 if self.asked else entry.callback.sampling_prob()
+        self.tries_left = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else NEVER
+
+
+class ScopeSampler:
+    """One thread's callbacks of one scope.
+
+    Args:
+        scope: theirs.
+        entries: the callbacks, in the order in which they run.
+        generator: the thread's.
+        ask: calls their ``should_run``.
+    """
+
+    __slots__ = ("_ask", "_asked", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
+
+    def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random, ask: Ask) -> None:
+        self._scope, self._generator, self._ask = scope, generator, ask
+        wanting = [entry for entry in entries if entry.enabled and entry.callback.check_scope(scope)]
+        candidates = [_Candidate(entry, generator) for entry in wanting]
+        self._candidates = [each for each in candidates if each.probability > 0.0]
+        self._asked = any(each.asked for each in self._candidates)
+        self._ready = StepCallbacks((), 0, scope)
+        self._steps = 0
+        self._pick()
+
+    def step(self, thread_id: int) -> StepCallbacks:
+        """What runs on the range that begins now. ``thread_id``: the calling thread's logical id."""
+        self.draw()
+        if self._asked:
+            picked = [each.entry for each in self._picked if not each.asked or self._ask(each.entry, self._scope)]
+            return self._assemble(picked, thread_id)
+        if self._ready.thread_id != thread_id:
+            self._ready = self._assemble([each.entry for each in self._picked], thread_id)
+        return self._ready
+
+    def draw(self) -> None:
+        """Count a range that begins. Ranges on which no callback may run count as well."""
+        self._countdown -= 1
+        if self._countdown == 0:
+            self._pick()
+
+    def ranges_without_callbacks(self) -> int:
+        """On how many of the next ranges nothing runs."""
+        return self._countdown - 1 if not self._picked else 0
+
+    def pass_over(self, ranges: int) -> None:
+        """Count so many ranges without callbacks that begin without a call of ``step``; a negative number takes that back."""
+        self._countdown -= ranges
+
+    def _pick(self) -> None:
+        """Choose what runs until the countdown ends: on this one range where a sampled callback runs now."""
+        self._picked: list[_Candidate] = []
+        self._countdown = NEVER
+        for each in self._candidates:
+            if each.probability == 1.0:
+                self._picked.append(each)
+                continue
+            each.tries_left -= self._steps
+            due = each.tries_left
+            if due == 0:
+                self._picked.append(each)
+                each.tries_left = tries_until_run(self._generator, each.probability)
+                due = 1
+            self._countdown = min(self._countdown, due)
+        self._steps = self._countdown
+        self._ready = self._assemble([each.entry for each in self._picked], self._ready.thread_id)
+
+    def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
+        found = [entry.callback for entry in entries]
+        return StepCallbacks(
+            tuple([StartEndPair(entry.callback.start(), entry.callback.end(), entry.handle) for entry in entries]),
+            thread_id,
+            self._scope,
+            any(each.needs_inputs() for each in found),
+            any(each.needs_outputs() for each in found),
+            any(each.needs_ids() for each in found),
+        )

@@ -11,30 +11,36 @@ Inputs are passed on only where somebody needs them. Where nobody observes, the 
     legacy   handle = record_function_enter(name, args)       a number that stands for the range until it ends, and holds it
     new      record = record_function_enter_new(name, args)   an object that is the range
     both     record_function_exit(handle_or_record)
-             call_end_callbacks_on_future(handle_or_record, future)     see futures.py
+             call_end_callbacks_on_future(handle_or_record, future)
 
 (sources: record_function.h, record_function_ops.cpp)
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import sys
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.model.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.texts import failure
+
+F = TypeVar("F")
 
 
 def record_function_with_scope(
     scope: RecordScope, fn: Any, inputs: Sequence[Any] = (), sequence_nr: int = -1
 ) -> RecordFunction:
     """A range of any scope (source: RECORD_FUNCTION_WITH_SCOPE)."""
-    range_ = RecordFunction(scope)
-    _begin(range_, fn, inputs, sequence_nr)
-    return range_
+    return _begun(RecordFunction(scope), fn, inputs, sequence_nr)
 
 
 def record_function_with_scope_inputs_outputs(
@@ -74,8 +80,7 @@ def record_with_scope_debug_handle_and_inputs(
     """A range with a debug handle (source: RECORD_WITH_SCOPE_DEBUG_HANDLE_AND_INPUTS)."""
     range_ = RecordFunction(scope)
     range_.set_debug_handle(debug_handle)
-    _begin(range_, fn, inputs, sequence_nr)
-    return range_
+    return _begun(range_, fn, inputs, sequence_nr)
 
 
 def record_edge_scope_with_debug_handle_and_inputs(fn: Any, debug_handle: int, inputs: Sequence[Any] = ()) -> RecordFunction:
@@ -89,8 +94,9 @@ def record_outputs(range_: RecordFunction, outputs: Sequence[Any]) -> None:
         range_.set_outputs(list(outputs))
 
 
-def _begin(range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
+def _begun(range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: int = -1) -> RecordFunction:
     range_.before(fn, inputs if range_.needs_inputs() else (), sequence_nr=sequence_nr)
+    return range_
 
 
 # --- enter and exit
@@ -123,17 +129,19 @@ def record_function_enter(name: str, args: str | None = None) -> int:
     Returns:
         the handle by which to end it; the range ends with it.
     """
-    handle = LegacyHandle(_next_number())
-    handle.record = RecordFunction(RecordScope.USER_SCOPE)
-    _open[int(handle)] = handle.record
-    _enter(handle.record, name, args)
+    global _last_number
+    with _lock:
+        _last_number += 1
+        handle = LegacyHandle(_last_number)
+    handle.record = _open[int(handle)] = RecordFunction(RecordScope.USER_SCOPE)
+    _begun(handle.record, name, () if args is None else (args,))
     return handle
 
 
 def record_function_enter_new(name: str, args: str | None = None) -> PythonRecordFunction:
     """The same, as an object."""
     entered = PythonRecordFunction()
-    _enter(entered.record, name, args)
+    _begun(entered.record, name, () if args is None else (args,))
     return entered
 
 
@@ -144,21 +152,14 @@ def record_function_exit(record: int | PythonRecordFunction) -> None:
         TypeError: it is neither a handle nor a record.
         UnknownHandleError: a number that no enter has returned.
     """
-    range_ = find_range(record)
+    range_ = _find(record)
     if range_ is not None:
         range_.end()
 
 
-def find_range(record: int | PythonRecordFunction) -> RecordFunction | None:
-    """The range that an enter began; None where it has gone with its handle.
-
-    Raises:
-        TypeError: it is neither a handle nor a record.
-        UnknownHandleError: a number that no enter has returned.
-    """
-    if isinstance(record, PythonRecordFunction):
-        return record.record
-    if isinstance(record, LegacyHandle):
+def _find(record: int | PythonRecordFunction) -> RecordFunction | None:
+    """The range that an enter began; None where it has gone with its handle."""
+    if isinstance(record, (PythonRecordFunction, LegacyHandle)):
         return record.record
     if not isinstance(record, int) or isinstance(record, bool):
         raise TypeError(
@@ -170,12 +171,122 @@ def find_range(record: int | PythonRecordFunction) -> RecordFunction | None:
     return _open.get(record)
 
 
-def _next_number() -> int:
-    global _last_number
-    with _lock:
-        _last_number += 1
-        return _last_number
+# --- ranges that end when a future completes (source: ``_call_end_callbacks_on_fut``)
+
+End: TypeAlias = "Callable[[BaseException | None, Callable[[], None]], None]"
+"""Ends the range, which failed with the error, and then completes the returned future."""
 
 
-def _enter(record: RecordFunction, name: str, args: str | None) -> None:
-    record.before(name, (args,) if args is not None and record.needs_inputs() else ())
+def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) -> F:
+    """End the range when ``future`` completes, with the state that the calling thread has now.
+
+    The returned future replaces the one that was passed: once it is done, the range has ended. Cancelling it cancels that one.
+
+    Args:
+        record: what ``record_function_enter`` or ``record_function_enter_new`` returned.
+        future: a ``concurrent.futures.Future``, an asyncio future or task (call from its loop's thread), or a
+            ``torch.futures.Future``.
+
+    Returns:
+        a future of the same library that completes after the end callbacks ran, with the same value, error or cancellation.
+
+    Raises:
+        TypeError: ``record`` or ``future`` is none of these.
+        UnknownHandleError: a number that no enter has returned.
+    """
+    end = _ending(record)
+    profiled: Any
+    if isinstance(future, concurrent.futures.Future):
+        profiled = _ProfiledFuture(future, end)
+    elif isinstance(future, asyncio.Future):
+        profiled = _ProfiledAsyncioFuture(future, end)
+    elif (torch := sys.modules.get("torch")) is not None and isinstance(future, torch.futures.Future):
+        profiled = _profiled_torch_future(torch, future, end)
+    else:
+        raise TypeError(f"{type(future).__name__} is not a future of concurrent.futures, asyncio or torch; pass one of these")
+    return profiled  # type: ignore[no-any-return]
+
+
+def _ending(record: int | PythonRecordFunction) -> End:
+    """Ends the range, which it holds, with the state of the thread that asked for it."""
+    range_, state = _find(record), ThreadLocalState()
+
+    def end(error: BaseException | None, pass_on: Callable[[], None]) -> None:
+        nonlocal range_
+        ended, range_ = range_, None
+        try:
+            if ended is not None:
+                with ThreadLocalStateGuard(state):
+                    ended.end(*failure(error))
+        finally:
+            pass_on()
+
+    return end
+
+
+class _ProfiledFuture(concurrent.futures.Future[Any]):
+    def __init__(self, source: concurrent.futures.Future[Any], end: End) -> None:
+        super().__init__()
+        self._source = source
+        source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
+
+    def cancel(self) -> bool:
+        return self._source.cancel()
+
+    def running(self) -> bool:
+        return self._source.running()
+
+    def _take_over(self) -> None:
+        if self._source.cancelled():
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        else:
+            _pass_on(self._source, self)
+
+
+class _ProfiledAsyncioFuture(asyncio.Future[Any]):
+    def __init__(self, source: asyncio.Future[Any], end: End) -> None:
+        super().__init__(loop=source.get_loop())
+        self._source = source
+        source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
+
+    def cancel(self, msg: Any = None) -> bool:
+        return self._source.cancel(msg)
+
+    def _take_over(self) -> None:
+        if self._source.cancelled():
+            super().cancel(*_error_of(self._source).args[:1])
+        else:
+            _pass_on(self._source, self)
+
+
+def _error_of(future: Any) -> Any:
+    """What a future that is done failed with; its cancellation is a failure, too."""
+    try:
+        return future.exception()
+    except (concurrent.futures.CancelledError, asyncio.CancelledError) as cancelled:
+        return cancelled
+
+
+def _pass_on(source: Any, profiled: Any) -> None:
+    error = source.exception()
+    if error is not None:
+        profiled.set_exception(error)
+    else:
+        profiled.set_result(source.result())
+
+
+def _profiled_torch_future(torch: Any, source: Any, end: End) -> Any:
+    # Not source.then(): it would give the program a RuntimeError with the text of its exception instead of that exception.
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else None
+    profiled = torch.futures.Future(devices=devices)
+
+    def on_done(source: Any) -> None:
+        try:
+            value, error = source.value(), None
+        except Exception as failed:
+            value, error = None, failed
+        end(error, partial(profiled.set_result, value) if error is None else partial(profiled.set_exception, error))
+
+    source.add_done_callback(on_done)
+    return profiled

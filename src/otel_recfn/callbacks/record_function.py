@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from otel_recfn.callbacks import registry
+from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts, input_words
-from otel_recfn.callbacks.library import OperatorName
-from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, not_told
-from otel_recfn.callbacks.running import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
-from otel_recfn.callbacks.sampling import StepCallbacks
+from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, begin_for_others, not_told
+from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
+from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_number
 from otel_recfn.model.events import EventFlag, EventSource, Extra, RecordScope
 from otel_recfn.recording.ranges import RangeHandle, record_range
@@ -83,26 +83,25 @@ class RecordFunction:
     """Of the recorder's row; 0 where none is recorded."""
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
+        self._make(scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope))
+        if self._step.needs_ids or recorder.recording:
+            self._handle = next_handle()
+
+    def _make(self, step: StepCallbacks) -> None:
+        self._step = step
         self._open = self._over = False
-        self._step = scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope)
         self.event_id = self._flags = self._forward_thread_id = 0
         self._debug_handle = -1
         self._elsewhere: EndElsewhere | None = None
         self._code = ""
         self._forget()
-        if self._step.needs_ids or recorder.recording:
-            self._handle = next_handle()
 
     # --- the range
 
     def before(
-        self,
-        fn: Any,
-        inputs: Sequence[Any] = (),
-        kwinputs: Mapping[str, Any] | None = None,
-        sequence_nr: int = -1,
+        self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
     ) -> None:
-        """Begin: run the start callbacks. Nothing happens where the range is not active, or has ended.
+        """Begin: run the start callbacks, where the range is active and has not ended.
 
         A range that has begun gets a new name and new inputs, and its start callbacks run again; it keeps its row.
 
@@ -126,9 +125,8 @@ class RecordFunction:
         try:
             if not begun:
                 self._begin_row(inputs)
-                others = Others.told
-                if others is not None and self._elsewhere is None:
-                    self._elsewhere = others.begin(self, inputs) or not_told
+                if Others.told and self._elsewhere is None:
+                    self._elsewhere = begin_for_others(self, inputs)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -168,12 +166,12 @@ class RecordFunction:
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told is not None
+        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told
 
     def needs_inputs(self) -> bool:
         """Whether somebody reads the inputs; else don't collect them."""
         wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or Others.told is not None
+        return self._step.needs_inputs or wants_shapes or Others.told
 
     def needs_outputs(self) -> bool:
         """Whether somebody reads the outputs."""
@@ -207,11 +205,7 @@ class RecordFunction:
         return self._handle
 
     def set_handle(self, handle: int) -> None:
-        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins.
-
-        Raises:
-            SettingError: another one.
-        """
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins; else SettingError."""
         self._handle = whole_number(handle, "handle", UINT64)
 
     def debug_handle(self) -> int:
@@ -219,29 +213,17 @@ class RecordFunction:
         return self._debug_handle
 
     def set_debug_handle(self, debug_handle: int) -> None:
-        """Set it, before the range begins.
-
-        Raises:
-            SettingError: no 64-bit number.
-        """
+        """Set it, a 64-bit number (else SettingError), before the range begins."""
         self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
 
     # --- what goes in and out
 
     def inputs(self) -> Sequence[Any]:
-        """What ``before`` was given.
-
-        Raises:
-            InputsError: not in a start callback of this range.
-        """
+        """What ``before`` was given; InputsError but in a start callback of this range."""
         return self._readable(self._inputs, "inputs")
 
     def kwinputs(self) -> Mapping[str, Any]:
-        """The same by name.
-
-        Raises:
-            InputsError: not in a start callback of this range.
-        """
+        """The same by name."""
         return self._readable(self._kwinputs, "kwinputs")
 
     def num_inputs(self) -> int:
@@ -273,11 +255,7 @@ class RecordFunction:
         return self._forward_thread_id
 
     def set_forward_thread_id(self, thread_id: int) -> None:
-        """Set it, before the range begins.
-
-        Raises:
-            SettingError: no logical thread id, which has 32 bits.
-        """
+        """Set it, a logical thread id, which has 32 bits (else SettingError), before the range begins."""
         self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
 
     @staticmethod
@@ -292,11 +270,7 @@ class RecordFunction:
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
-        """Set it.
-
-        Raises:
-            SettingError: no 64-bit number.
-        """
+        """Set it, a 64-bit number (else SettingError)."""
         recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- kinds of ranges
@@ -313,10 +287,14 @@ class RecordFunction:
         """Whether it carries the metadata of a collective."""
         return bool(self._flags & NCCL_META)
 
-    # --- inside
-
     def _set_async(self) -> None:
         self._flags |= ASYNC
+
+    def _set_static_runtime_out_variant(self) -> None:
+        if self.is_active():
+            self._flags |= OUT_VARIANT
+
+    # --- inside
 
     def _forget(self) -> None:
         """Forget what the range was, so that it keeps no object of the program alive."""
@@ -331,10 +309,6 @@ class RecordFunction:
                 f"{what}() was called outside the start callback; keep what you need in the observer context instead"
             )
         return values
-
-    def _set_static_runtime_out_variant(self) -> None:
-        if self.is_active():
-            self._flags |= OUT_VARIANT
 
     def _keep_from_others(self) -> None:
         """Observers that are not ours see what it stands for by themselves."""
@@ -362,6 +336,30 @@ class RecordFunction:
         )
 
 
+class TracedRange(RecordFunction):
+    """What ``torch.compile`` traces in place of a RecordFunction: it is not active, as compiled code can't run callbacks."""
+
+    def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
+        self._make(scope if isinstance(scope, StepCallbacks) else StepCallbacks((), 0, scope))
+
+    def before(
+        self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
+    ) -> None:
+        """Nobody sees it."""
+
+    def end(self, error: str = "", stacktrace: str = "") -> None:
+        """Nothing to end."""
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def is_active(self) -> bool:
+        """Whether somebody may see it."""
+        return False
+
+    needs_inputs = needs_outputs = is_active
+
+
 def next_handle() -> int:
     """A handle that no range has had; exact as a float."""
     return next(_handles)
@@ -382,7 +380,7 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
     """Begin a range that a callback may want. ``args`` is its only input (``Recorder.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
-    if not step.callbacks and Others.told is None:
+    if not step.callbacks and not Others.told:
         leave_next_unobserved()
         if not registry.global_entries():
             registry.watch_ranges()  # the thread whose callback wanted ranges may have ended

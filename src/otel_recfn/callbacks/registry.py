@@ -1,10 +1,10 @@
-"""The callbacks of the process and those of the calling thread: added, removed, switched and asked for by their handles.
+"""The callbacks of the process and those of the calling thread, by their handles; and which run on the range that begins now.
 
 thread-local   only ranges of the thread that added them, and of work that ``ThreadLocalState`` carries elsewhere
 global         ranges of every thread
 
 (source: ``at::addGlobalCallback`` and its kin). Each thread caches which callbacks run on its ranges, and compares one number,
-``version()``, to see whether the cache is valid.
+``_version``, to see whether the cache is valid.
 
 Two are told of changes: the recorder, which hands ranges of ``record_function`` to the range observer while a callback may want
 them, and ``TorchCallbacks``, which has PyTorch's own operators call the callbacks.
@@ -16,21 +16,23 @@ import copy
 import itertools
 import logging
 import weakref
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
 
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import (
     CallbackEntry,
     Entries,
     RecordFunctionCallback,
-    any_enabled,
-    has,
-    switched,
-    with_entry,
-    without,
+    ScopeSampler,
+    StartEndPair,
+    StepCallbacks,
 )
-from otel_recfn.callbacks.range_in_torch import Others, RangesInTorch
-from otel_recfn.callbacks.thread_locals import STALE, ThreadState
+from otel_recfn.callbacks.range_in_torch import Others
+from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
+from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import unwatch, watch
@@ -45,6 +47,7 @@ INVALID_CALLBACK_HANDLE = 0
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _lock = ForkSafeLock()
 _version = 0
+"""Changes with the global callbacks. Whoever caches reads it before them, so that a change in between is noticed."""
 _global_entries: Entries = ()
 _failed: set[int] = set()
 _threads_with_callbacks: weakref.WeakSet[ThreadState] = weakref.WeakSet()
@@ -62,8 +65,7 @@ def add_global_callback(callback: RecordFunctionCallback) -> int:
     """
     entry = _new_entry(callback)
     with _lock:
-        _set_global(with_entry(_global_entries, entry))
-        _torch_callbacks.added(entry)
+        _set_global(_in_order((*_global_entries, entry)))
     _torch_callbacks.finish_adding()
     return entry.handle
 
@@ -75,8 +77,7 @@ def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
         TypeError: it is no RecordFunctionCallback.
     """
     entry = _new_entry(callback)
-    state = thread_locals.current()
-    install(state, with_entry(thread_entries(state), entry))
+    install(_in_order((*thread_entries(), entry)))
     _torch_callbacks.finish_adding()
     return entry.handle
 
@@ -87,50 +88,53 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
     return CallbackEntry(copy.copy(callback), next(_handles))
 
 
+def _in_order(entries: Entries) -> Entries:
+    return tuple(sorted(entries, key=attrgetter("handle")))
+
+
 def remove_callback(handle: int) -> None:
     """Remove a callback of this thread, or a global one. Open ranges still get its end. Other handles: nothing happens."""
-    state = thread_locals.current()
-    entries = thread_entries(state)
-    if has(entries, handle):
-        install(state, without(entries, handle))
-        return
-    with _lock:
-        if has(_global_entries, handle):
-            _set_global(without(_global_entries, handle))
-            _torch_callbacks.removed(handle)
+    _change(handle, lambda entries: _without(entries, handle))
 
 
 def disable_callback(handle: int) -> None:
     """Stop running a callback of this thread, or a global one, until it is reenabled. Other handles: nothing happens."""
-    _switch(handle, False)
+    _change(handle, lambda entries: _switched(entries, handle, False))
 
 
 def reenable_callback(handle: int) -> None:
     """Take back ``disable_callback``. Other handles: nothing happens."""
-    _switch(handle, True)
+    _change(handle, lambda entries: _switched(entries, handle, True))
 
 
-def _switch(handle: int, enabled: bool) -> None:
-    state = thread_locals.current()
-    entries = thread_entries(state)
-    if has(entries, handle):
-        install(state, switched(entries, handle, enabled))
+def _change(handle: int, change: Callable[[Entries], Entries]) -> None:
+    """Change the list that has this callback."""
+    own = thread_entries()
+    if any(entry.handle == handle for entry in own):
+        install(change(own))
         return
     with _lock:
-        if has(_global_entries, handle):
-            _set_global(switched(_global_entries, handle, enabled))
-            _torch_callbacks.switched(handle, enabled)
+        if any(entry.handle == handle for entry in _global_entries):
+            _set_global(change(_global_entries))
+
+
+def _without(entries: Entries, handle: int) -> Entries:
+    return tuple([entry for entry in entries if entry.handle != handle])
+
+
+def _switched(entries: Entries, handle: int, enabled: bool) -> Entries:
+    return tuple([entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries])
 
 
 def clear_global_callbacks() -> None:
     """Remove all global callbacks."""
-    for entry in _global_entries:
-        remove_callback(entry.handle)
+    with _lock:
+        _set_global(())
 
 
 def clear_thread_local_callbacks() -> None:
     """Remove all callbacks of this thread."""
-    install(thread_locals.current(), ())
+    install(())
 
 
 def clear_callbacks() -> None:
@@ -141,12 +145,12 @@ def clear_callbacks() -> None:
 
 def has_global_callbacks() -> bool:
     """Whether a global callback is there and enabled."""
-    return any_enabled(_global_entries)
+    return any(entry.enabled for entry in _global_entries)
 
 
 def has_thread_local_callbacks() -> bool:
     """Whether this thread has a callback of its own that is enabled."""
-    return any_enabled(thread_entries(thread_locals.current()))
+    return any(entry.enabled for entry in thread_entries())
 
 
 def has_callbacks() -> bool:
@@ -154,16 +158,11 @@ def has_callbacks() -> bool:
     return has_global_callbacks() or has_thread_local_callbacks()
 
 
-# --- the list of the process
-
-
-def version() -> int:
-    """A number that changes with the global callbacks. Read it before them, so that a change in between is noticed."""
-    return _version
+# --- the lists
 
 
 def global_entries() -> Entries:
-    """The global callbacks, in the order of their handles."""
+    """The global callbacks."""
     return _global_entries
 
 
@@ -173,86 +172,164 @@ def _set_global(entries: Entries) -> None:
     _global_entries = entries
     _version += 1
     watch_ranges()
+    _torch_callbacks.repeat_global()
 
 
-# --- the list of the calling thread
-
-
-def thread_entries(state: ThreadState) -> Entries:
-    """The callbacks of the calling thread, whose ``state`` this is, without those that failed, here or in another thread.
+def thread_entries() -> Entries:
+    """The callbacks of the calling thread, without those that failed, here or in another thread.
 
     In a thread that works for another one they are that one's.
     """
-    entries = thread_locals.look().callbacks
+    state, entries = thread_locals.current(), thread_locals.look().callbacks
     if entries is not state.callbacks:
         _take_over(state, entries)
     if _failed and any(entry.handle in _failed for entry in entries):
-        install(state, tuple([entry for entry in entries if entry.handle not in _failed]))
+        install(tuple([entry for entry in entries if entry.handle not in _failed]))
     return state.callbacks
 
 
-def install(state: ThreadState, entries: Entries) -> None:
-    """Make these the calling thread's callbacks. ``state`` is that thread's."""
+def install(entries: Entries) -> None:
+    """Make these the calling thread's callbacks."""
     before = thread_locals.look()
     if entries is before.callbacks:
         return
     thread_locals.put(before._replace(callbacks=entries))
-    _take_over(state, entries)
+    _take_over(thread_locals.current(), entries)
     with _lock:
-        _torch_callbacks.thread_changed(entries)
+        _torch_callbacks.repeat_thread(entries)
 
 
 def _take_over(state: ThreadState, entries: Entries) -> None:
     state.callbacks = entries
     _draw_anew(state)
     with _lock:
-        (_threads_with_callbacks.add if any_enabled(entries) else _threads_with_callbacks.discard)(state)
+        (_threads_with_callbacks.add if any(entry.enabled for entry in entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
 
 
-def may_work_for_another() -> bool:
-    """Whether a thread may have another one's callbacks at its next range."""
-    return thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
-
-
-def seed(state: ThreadState, value: int) -> None:
+def seed(value: int) -> None:
     """Seed the calling thread's sampling: the same seed gives the same samples."""
+    state = thread_locals.current()
     state.generator.seed(value)
     _draw_anew(state)
-    with _lock:
-        _torch_callbacks.seeded(value)
+    _torch_callbacks.seed(value)
 
 
 def _draw_anew(state: ThreadState) -> None:
-    state.version = STALE
+    state.version, state.samplers = STALE, {}
     recorder.take_back_unobserved()
+
+
+# --- what runs on the range that begins now (source: ``at::getStepCallbacks``)
+
+
+def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
+    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range."""
+    state = thread_locals.current()
+    sampler = _sampler(state, scope)
+    thread_id = recorder.current_thread_id()
+    if state.in_callback or not is_record_function_enabled():
+        sampler.draw()
+        return StepCallbacks((), thread_id, scope)
+    return sampler.step(thread_id)
+
+
+def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
+    """The same; None where nothing runs."""
+    step = get_step_callbacks(scope)
+    return step if step.callbacks else None
+
+
+def leave_next_unobserved() -> None:
+    """Leave the calling thread's next ``record_function`` ranges to the recorder, as many as run no callbacks."""
+    state = thread_locals.current()
+    sampler = _sampler(state, RecordScope.USER_SCOPE)
+    may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
+    if not may_work_for_another:
+        sampler.pass_over(recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+
+
+def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
+    """The calling thread's sampler, with all ranges counted that began."""
+    unobserved = recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
+    own = thread_entries()
+    if state.version != _version:
+        state.version, state.samplers = _version, {}
+    sampler = state.samplers.get(scope)
+    if sampler is None:
+        entries = (*_global_entries, *own)
+        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _asked)
+    elif unobserved:
+        sampler.pass_over(-unobserved)
+    return sampler
+
+
+def _asked(entry: CallbackEntry, scope: RecordScope) -> bool:
+    """What the callback's ``should_run`` says; one that raises is removed with its callback."""
+    should_run = entry.callback.should_run()
+    assert should_run is not None
+    try:
+        with RunningCallback():
+            return bool(should_run(scope))
+    except (Exception, SystemExit) as error:
+        if raised_by_signal_handler(error):
+            raise
+        failed(entry.handle, error)
+        return False
+
+
+def run_starts(pairs: Sequence[StartEndPair], range_: Any, contexts: list[Any]) -> None:
+    """Call the starts with ``range_``, and add what each returns to ``contexts``.
+
+    Raises:
+        BaseException: a callback was interrupted. It has not started, nor have those after it: they get no end.
+    """
+    with RunningCallback():
+        for pair in pairs:  # one by one: those before an interrupted one have started
+            contexts.append(_run(pair, pair.start, range_))  # noqa: PERF401
+
+
+def run_ends(pairs: Sequence[StartEndPair], range_: Any, contexts: Sequence[Any]) -> None:
+    """Call the ends of those that started, each with ``range_`` and its context."""
+    with RunningCallback():
+        for pair, context in zip(pairs, contexts, strict=False):
+            _run(pair, pair.end, range_, context)
+
+
+def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *context: Any) -> Any:
+    if function is None or pair.handle in _failed:
+        return None
+    try:
+        return function(range_, *context)
+    except (Exception, SystemExit) as error:  # a callback can't end the program
+        if raised_by_signal_handler(error):
+            raise
+        failed(pair.handle, error, _name_of(range_))
+        return None
+
+
+def _name_of(range_: Any) -> str:
+    try:
+        return str(range_.name())
+    except Exception:  # a schema may be of any kind
+        return ""
 
 
 # --- callbacks that failed
 
 
 def failed(handle: int, error: BaseException, name: str = "") -> None:
-    """A callback raised, on the range ``name``: it is removed, in every thread, and that is logged.
-
-    A second failure of it changes nothing.
-    """
-    if not _remove_failed(handle):
-        return
+    """A callback raised, on the range ``name``: it is removed, in every thread, and that is logged once."""
+    with _lock:
+        if handle in _failed:
+            return
+        _failed.add(handle)
+        _set_global(_without(_global_entries, handle))
+        _torch_callbacks.fail(handle)
+        thread_entries()
     where = f" (on the range {name!r})" if name else ""
     message = "RecordFunction callback %d raised and was removed%s; the program goes on without it"
     _logger.warning(message, handle, where, exc_info=error)
-
-
-def _remove_failed(handle: int) -> bool:
-    """Whether it was there."""
-    with _lock:
-        if handle in _failed:
-            return False
-        _failed.add(handle)
-        _set_global(without(_global_entries, handle))
-        _torch_callbacks.removed(handle)
-        thread_entries(thread_locals.current())
-        return True
 
 
 def has_failed(handle: int) -> bool:
@@ -268,7 +345,7 @@ def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
     return False
 
 
-_torch_callbacks = TorchCallbacks(_failed_in_torch)
+_torch_callbacks = TorchCallbacks(_lock, global_entries, _failed_in_torch)
 
 
 # --- who is told
@@ -284,17 +361,16 @@ def observe_ranges_with(observer: RangeObserver) -> None:
 def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
     with _lock:
-        wanted = any_enabled(_global_entries) or len(_threads_with_callbacks) > 0
-        observed = wanted or Others.told is not None
-        recorder.set_range_observer(_observer if observed else None, _version)
+        wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
+        recorder.set_range_observer(_observer if wanted or Others.told else None, _version)
         if wanted:
             watch(__name__)
         else:
             unwatch(__name__)
 
 
-def tell_others(told: RangesInTorch | None) -> None:
-    """From now on ranges are told to PyTorch's observers too; None: no more."""
+def tell_others(told: bool) -> None:
+    """Whether ranges are told to PyTorch's observers too, from now on."""
     with _lock:
         Others.told = told
         _set_global(_global_entries)  # a new version, so that no thread leaves ranges unobserved that it begins now

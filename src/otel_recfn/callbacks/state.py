@@ -29,8 +29,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from otel_recfn.callbacks import registry, thread_locals
 from otel_recfn.callbacks.callback import Entries
-from otel_recfn.callbacks.debug_info import current_debug_info, set_current_debug_info
-from otel_recfn.callbacks.thread_locals import is_record_function_enabled
+from otel_recfn.callbacks.thread_locals import current_debug_info, is_record_function_enabled, set_current_debug_info
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.recording.ranges import in_steps
@@ -96,20 +95,18 @@ class RecordFunctionTLS(NamedTuple):
 
 def get_record_function_tls() -> RecordFunctionTLS:
     """The calling thread's."""
-    state = thread_locals.current()
-    return RecordFunctionTLS(registry.thread_entries(state), is_record_function_enabled())
+    return RecordFunctionTLS(registry.thread_entries(), is_record_function_enabled())
 
 
 def set_record_function_tls(tls: RecordFunctionTLS) -> None:
     """Make it the calling thread's. Callbacks keep their handles."""
-    entries = tuple(entry for entry in tls.sorted_tls_callbacks if not registry.has_failed(entry.handle))
-    registry.install(thread_locals.current(), entries)
+    registry.install(tls.sorted_tls_callbacks)
     enable_record_function(tls.tls_record_function_enabled)
 
 
 def set_record_function_seed_for_testing(seed: int) -> None:
     """Make the calling thread's sampling repeatable."""
-    registry.seed(thread_locals.current(), seed)
+    registry.seed(seed)
 
 
 class ThreadLocalState:
@@ -163,48 +160,9 @@ def propagate(work: T) -> T:
     state = ThreadLocalState()
     if inspect.iscoroutine(work):
         return cast(T, _run_steps(work, state))
-    if inspect.iscoroutinefunction(work):
-        return cast(T, _wrap_coroutine_function(work, state))
-    if callable(work):
-        return cast(T, _wrap_function(work, state))
-    raise TypeError(f"propagate takes a function or a coroutine, not {type(work).__name__}; call it where the work is launched")
-
-
-class PropagatingExecutor(Executor):
-    """An executor whose work has the state of the thread that submitted it.
-
-    Args:
-        executor: runs the work, in threads of this process.
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See Executor.submit."""
-        return self._executor.submit(propagate(fn), *args, **kwargs)
-
-    def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[T]:
-        """See Executor.map."""
-        return self._executor.map(propagate(fn), *iterables, timeout=timeout, chunksize=chunksize)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See Executor.shutdown: shuts down the executor that runs the work."""
-        self._executor.shutdown(wait, cancel_futures=cancel_futures)
-
-
-class PropagatingThread(threading.Thread):
-    """A thread with the state of the thread that starts it."""
-
-    def start(self) -> None:
-        """See Thread.start."""
-        self.run = propagate(self.run)  # type: ignore[method-assign]
-        super().start()
-
-
-def _wrap_function(work: Callable[..., Any], state: ThreadLocalState) -> Callable[..., Any]:
+    if not callable(work):
+        kind = type(work).__name__
+        raise TypeError(f"propagate takes a function or a coroutine, not {kind}; call it where the work is launched")
     context = contextvars.copy_context()
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -215,15 +173,11 @@ def _wrap_function(work: Callable[..., Any], state: ThreadLocalState) -> Callabl
     def in_copy_of_context(*args: Any, **kwargs: Any) -> Any:
         return context.copy().run(run, *args, **kwargs)  # a context can't be entered twice at once
 
-    return in_copy_of_context
-
-
-def _wrap_coroutine_function(work: Callable[..., Any], state: ThreadLocalState) -> Callable[..., Any]:
     @functools.wraps(work)
-    async def run(*args: Any, **kwargs: Any) -> Any:
+    async def in_steps_of_task(*args: Any, **kwargs: Any) -> Any:
         return await _stepped(work(*args, **kwargs), state)
 
-    return run
+    return cast(T, in_steps_of_task if inspect.iscoroutinefunction(work) else in_copy_of_context)
 
 
 async def _run_steps(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Any:
@@ -243,3 +197,37 @@ def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generat
                 state = ThreadLocalState()
 
     return (yield from in_steps(work, run))
+
+
+class PropagatingExecutor(Executor):
+    """An executor whose work has the state of the thread that submitted it.
+
+    Args:
+        executor: runs the work, in threads of this process.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Have the work run with the calling thread's state."""
+        return self._executor.submit(propagate(fn), *args, **kwargs)
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        """Have each call run with the calling thread's state."""
+        return self._executor.map(propagate(fn), *iterables, timeout=timeout, chunksize=chunksize)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Shut down the executor that runs the work."""
+        self._executor.shutdown(wait, cancel_futures=cancel_futures)
+
+
+class PropagatingThread(threading.Thread):
+    """A thread with the state of the thread that starts it."""
+
+    def start(self) -> None:
+        """Start with the calling thread's state."""
+        self.run = propagate(self.run)  # type: ignore[method-assign]
+        super().start()

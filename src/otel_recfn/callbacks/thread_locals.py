@@ -17,11 +17,13 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Callable
+from enum import IntEnum
 from random import Random
 from typing import Any, NamedTuple
 
-from otel_recfn.callbacks.callback import Entries
-from otel_recfn.callbacks.sampling import ScopeSampler
+from otel_recfn.callbacks.callback import Entries, ScopeSampler
+from otel_recfn.model.errors import DebugInfoError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
@@ -31,14 +33,42 @@ STALE = -1
 """A version that the list of global callbacks never has."""
 
 
+class Carried(NamedTuple):
+    """What a thread hands on."""
+
+    callbacks: Entries = ()
+    debug_info: DebugInfo | None = None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is something to hand on."""
+        return bool(self.callbacks) or self.debug_info is not None
+
+
+NOTHING = Carried()
+
+
 class ThreadState:
     """One thread's. Only that thread reads and writes it."""
 
-    __slots__ = ("__weakref__", "_in_callback", "callbacks", "generator", "samplers", "tracer", "version")
+    __slots__ = (
+        "__weakref__",
+        "_in_callback",
+        "callbacks",
+        "carried",
+        "generator",
+        "is_handed_on",
+        "samplers",
+        "tracer",
+        "version",
+    )
 
     def __init__(self) -> None:
+        self.carried = NOTHING
+        self.is_handed_on = False
+        """Whether ``carried`` is in PyTorch's thread-local state, too."""
         self.callbacks: Entries = ()
-        """Those that its samplers were made of, in the order of their handles."""
+        """Those that its samplers were made of."""
         self._in_callback = False
         self.generator = Random()
         self.samplers: dict[RecordScope, ScopeSampler] = {}
@@ -60,6 +90,18 @@ class ThreadState:
             _torchs.set_inside(inside)
 
 
+_local = threading.local()
+
+
+def current() -> ThreadState:
+    """The calling thread's state."""
+    try:
+        state: ThreadState = _local.state
+    except AttributeError:
+        state = _local.state = ThreadState()
+    return state
+
+
 class RunningCallback:
     """``with RunningCallback():`` says that this thread runs a callback now."""
 
@@ -73,22 +115,10 @@ class RunningCallback:
         self._state.in_callback = self._outer
 
 
-_local = threading.local()
-
-
-def current() -> ThreadState:
-    """The calling thread's state."""
-    try:
-        state: ThreadState = _local.state
-    except AttributeError:
-        state = _local.state = ThreadState()
-    return state
-
-
 # --- flags of the thread that PyTorch's operators see
 
 _torchs: Any = None
-"""The library that calls callbacks on PyTorch's operators (``library.py``), once it is loaded."""
+"""The library that calls callbacks on PyTorch's operators (``torch_callbacks.py``), once it is loaded."""
 
 
 def share_torchs_flags(library: Any) -> None:
@@ -106,15 +136,6 @@ def is_record_function_enabled() -> bool:
 
 # --- what PyTorch hands on
 
-
-class Carried(NamedTuple):
-    """What a thread has."""
-
-    callbacks: Entries = ()
-    debug_info: Any = None
-
-
-NOTHING = Carried()
 KEY = "otel_recfn"
 
 
@@ -150,34 +171,28 @@ def _take_reference(kept: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
-class _OfThread(threading.local):
-    state: Carried = NOTHING
-    is_carried = False
-
-
-_own = _OfThread()
 _torch_state: TorchState | None = None
 _waits_for_torch = False
 
 
 def look() -> Carried:
     """What the calling thread has now: of its own, or because it works for another one."""
-    if _torch_state is None:
-        return _own.state
-    carried = _torch_state.get()
-    if carried is not _own.state and (carried is not None or _own.is_carried):
-        _own.state, _own.is_carried = carried or NOTHING, carried is not None
-    return _own.state
+    state = current()
+    if _torch_state is not None:
+        carried = _torch_state.get()
+        if carried is not state.carried and (carried is not None or state.is_handed_on):
+            state.carried, state.is_handed_on = carried or NOTHING, carried is not None
+    return state.carried
 
 
-def put(state: Carried) -> None:
+def put(carried: Carried) -> None:
     """Make it the calling thread's."""
     global _waits_for_torch
-    _own.state = state
-    if not _waits_for_torch and (state.callbacks or state.debug_info is not None):
+    current().carried = carried
+    if carried.has_any and not _waits_for_torch:
         _waits_for_torch = True
         when_torch_is_imported(_carry_with_torch)
-    _hand_over()
+    _hand_on()
 
 
 def is_handed_on() -> bool:
@@ -190,12 +205,130 @@ def _carry_with_torch() -> None:
     global _torch_state
     if details.find("carries") is not None:
         _torch_state = TorchState(sys.modules["torch"]._C)
-        _hand_over()
+        _hand_on()
 
 
-def _hand_over() -> None:
-    if _torch_state is None:
-        return
-    state = _own.state
-    _own.is_carried = bool(state.callbacks) or state.debug_info is not None
-    _torch_state.put(state if _own.is_carried else None)
+def _hand_on() -> None:
+    if _torch_state is not None:
+        state = current()
+        state.is_handed_on = state.carried.has_any
+        _torch_state.put(state.carried if state.is_handed_on else None)
+
+
+# --- debug info
+
+
+class DebugInfoKind(IntEnum):
+    """The slots of debug info."""
+
+    PRODUCER_INFO = 0
+    MOBILE_RUNTIME_INFO = 1
+    PROFILER_STATE = 2
+    INFERENCE_CONTEXT = 3
+    PARAM_COMMS_INFO = 4
+    TEST_INFO = 5
+    TEST_INFO_2 = 6
+
+
+class DebugInfo(NamedTuple):
+    """The innermost entry of a thread's map from slot to debug info (source: ``c10::ThreadLocalDebugInfo``).
+
+        push(PROFILER_STATE, a)                    a
+          push(TEST_INFO, t)                       a  t
+            push(PROFILER_STATE, b)                b  t      b shadows a
+            pop(PROFILER_STATE)                    a  t
+
+    Entries never change: what a thread launched goes on with the map as it was, and neither sees what the other pushes or pops.
+    """
+
+    kind: DebugInfoKind
+    info: Any
+    outer: DebugInfo | None
+
+
+_profiler_listeners: list[Callable[[Any], None]] = []
+
+
+def debug_info_get(kind: DebugInfoKind) -> Any:
+    """The innermost info of this slot in the calling thread, None where there is none."""
+    return _find(current_debug_info(), kind)
+
+
+def debug_info_push(kind: DebugInfoKind, info: Any) -> None:
+    """Put ``info`` into the slot, in front of what is there."""
+    set_current_debug_info(DebugInfo(kind, info, current_debug_info()))
+
+
+def debug_info_pop(kind: DebugInfoKind) -> Any:
+    """Take the innermost entry away, which must be of this slot, and return its info.
+
+    Raises:
+        DebugInfoError: it is of another slot, or there is none.
+    """
+    innermost = _innermost(kind)
+    set_current_debug_info(innermost.outer)
+    return innermost.info
+
+
+def debug_info_peek(kind: DebugInfoKind) -> Any:
+    """The info of the innermost entry, which must be of this slot.
+
+    Raises:
+        DebugInfoError: it is of another slot, or there is none.
+    """
+    return _innermost(kind).info
+
+
+def current_debug_info() -> DebugInfo | None:
+    """The calling thread's whole map, to be set elsewhere."""
+    return look().debug_info
+
+
+def set_current_debug_info(debug_info: DebugInfo | None) -> None:
+    """Make this the calling thread's map."""
+    before = look()
+    if debug_info is not before.debug_info:
+        put(before._replace(debug_info=debug_info))
+    profiler = _find(debug_info, DebugInfoKind.PROFILER_STATE)
+    if profiler is not _find(before.debug_info, DebugInfoKind.PROFILER_STATE):
+        for listener in _profiler_listeners:
+            listener(profiler)
+
+
+def on_profiler_state(listener: Callable[[Any], None]) -> None:
+    """Call ``listener`` with the innermost PROFILER_STATE (or None) in every thread where that changes, from now on."""
+    _profiler_listeners.append(listener)
+
+
+class DebugInfoGuard:
+    """``with DebugInfoGuard(kind, info):`` keeps ``info`` in the slot; leaving restores the map. None as info does nothing."""
+
+    def __init__(self, kind: DebugInfoKind, info: Any) -> None:
+        self._kind, self._info = kind, info
+        self._outer: list[DebugInfo | None] = []
+
+    def __enter__(self) -> DebugInfoGuard:
+        self._outer.append(current_debug_info())
+        if self._info is not None:
+            debug_info_push(self._kind, self._info)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        set_current_debug_info(self._outer.pop())
+
+
+def _find(debug_info: DebugInfo | None, kind: DebugInfoKind) -> Any:
+    while debug_info is not None:
+        if debug_info.kind == kind:
+            return debug_info.info
+        debug_info = debug_info.outer
+    return None
+
+
+def _innermost(kind: DebugInfoKind) -> DebugInfo:
+    innermost = current_debug_info()
+    if innermost is None:
+        raise DebugInfoError(f"no debug info is set in this thread; push one of kind {kind.name} first")
+    if innermost.kind != kind:
+        raise DebugInfoError(f"the innermost debug info is of kind {innermost.kind.name}, not {kind.name}; pop that one first")
+    return innermost

@@ -6,7 +6,6 @@ PyTorch has no hook for their starts and ends, so the functions that start and e
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -54,31 +53,26 @@ def _wrap_all() -> None:
 
 
 def _wrap(name: str, change: int) -> None:
-    _, attribute = details.PYTHON[name].place
     original = details.find(name)
-    wrapper = _counting(original, change)
-    for module in map(sys.modules.get, IMPORTED_BY_NAME):
-        if getattr(module, attribute, None) is original:
-            setattr(module, attribute, wrapper)
 
-
-def _counting(original: Callable[..., Any], change: int) -> Callable[..., Any]:
     @wraps(original)
     def counted(*args: Any, **keywords: Any) -> Any:
         result = original(*args, **keywords)
         _change(change)
         return result
 
-    return counted
+    attribute = details.PYTHON[name].place[1]
+    for module in map(sys.modules.get, IMPORTED_BY_NAME):
+        if getattr(module, attribute, None) is original:
+            setattr(module, attribute, counted)
 
 
 def _change(change: int) -> None:
     """One has started, or ended; one that ends may have started before we looked."""
-    from otel_recfn.callbacks.range_in_torch import RangesInTorch
     from otel_recfn.callbacks.registry import tell_others
 
     global _running
     with _lock:
         was, _running = _running, max(0, _running + change)
         if bool(was) != bool(_running):
-            tell_others(RangesInTorch() if _running else None)
+            tell_others(_running > 0)

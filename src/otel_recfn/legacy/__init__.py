@@ -5,7 +5,8 @@ Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
 
 from otel_recfn.legacy.config import ActiveProfilerType, EventKind, ProfilerConfig, ProfilerDisableOptions, ProfilerState
 from otel_recfn.legacy.cuda import CudaRecord, CudaStubs, register_cuda_methods
-from otel_recfn.legacy.event import LegacyEvent, TorchRecord, torch_records
+from otel_recfn.legacy.event import LegacyEvent, RangeEventList, TorchRecord, torch_records
+from otel_recfn.legacy.lists import ThreadEventLists, ThreadEvents
 from otel_recfn.legacy.profiler import (
     TLSLegacyProfilerGuard,
     add_event_list,
@@ -17,7 +18,6 @@ from otel_recfn.legacy.profiler import (
     profiler_type,
 )
 from otel_recfn.legacy.record_profile import RecordProfile, write_profiler_events_to_stream
-from otel_recfn.legacy.thread_events import RangeEventList, ThreadEventLists, ThreadEvents
 from otel_recfn.model.errors import ProfilerError
 
 __all__ = [

@@ -1,19 +1,24 @@
-"""What the profiler asks of CUDA: events that time the GPU, and NVTX ranges; and the times of a run that were taken so.
+"""What the profiler asks of CUDA: events that time the GPU, and NVTX ranges; a run's times, and the callback that takes them.
 
 Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h; a build of PyTorch without CUDA has none there either.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from otel_recfn.legacy.config import EventKind
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback
+from otel_recfn.legacy.config import EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.model.errors import ProfilerError
-from otel_recfn.pytorch.gpu_times import GpuMoment, gpu_elapsed_us, gpu_time, take_memory_times
-from otel_recfn.pytorch.observer import loaded_library
+from otel_recfn.pytorch.observer import GpuMoment, gpu_elapsed_us, gpu_time, loaded_library, take_memory_times
+
+log = logging.getLogger("otel_recfn")
 
 MICROSECONDS_PER_MILLISECOND = 1000.0
 
@@ -114,15 +119,11 @@ class CudaTimes:
     def __len__(self) -> int:
         return len(self._records)
 
-    def record(self, kind: EventKind, key: int) -> None:
-        """It happens now on the current stream: the push or pop of the range with handle ``key``, or the mark with that id."""
+    def record(self, kind: EventKind, key: int, moment: CudaRecord | None = None) -> None:
+        """The push or pop of the range with handle ``key``, or the mark or report with that id, happened at that moment, or
+        happens now on the current stream."""
         if len(self._records) < self._most:
-            self._records[kind, key] = cuda_stubs().record()
-
-    def put(self, kind: EventKind, key: int, record: CudaRecord) -> None:
-        """It happened then."""
-        if len(self._records) < self._most:
-            self._records[kind, key] = record
+            self._records[kind, key] = moment if moment is not None else cuda_stubs().record()
 
     def take(self, kind: EventKind, key: int) -> CudaRecord | None:
         """What was recorded for it; None where nothing was."""
@@ -159,10 +160,80 @@ def collect_memory_times() -> None:
         record = CudaRecord(timed.device, timed.moment, timed.cpu_ns)
         for each in list(_timed.values()):
             if (times := each()) is not None:
-                times.put(EventKind.MEMORY_ALLOC, event_id, record)
+                times.record(EventKind.MEMORY_ALLOC, event_id, record)
 
 
 def _leave(identity: int) -> None:
     library = loaded_library()
     if _timed.pop(identity, None) is not None and not _timed and library is not None:
         library.recfn_observer_time_memory(0)
+
+
+# --- a CUDA run's or an NVTX run's callback on the thread's ranges
+
+
+NOT_TIMED = frozenset(
+    f"aten::{name}"
+    for name in {"view", "t", "transpose", "stride", "empty", "empty_like", "empty_strided", "as_strided", "expand", "resize_"}
+    | {"squeeze", "unsqueeze", "slice", "_unsafe_view", "size"}
+)
+"""Operators that launch nothing on a GPU: timing them would only cost."""
+
+
+def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | None]) -> int:
+    """Time the calling thread's ranges on the GPU, or announce them to NVIDIA's tools, if a run asks for that.
+
+    The thread-local state carries the callback to work that the thread launches. If the run is disabled without cleanup, the
+    callback stays and does nothing.
+
+    Args:
+        config: of the run.
+        living: gives its times, and None where it is over, or another run shadows it.
+
+    Returns:
+        The callback's handle, or INVALID_CALLBACK_HANDLE.
+    """
+
+    def time_begin(fn: Any) -> bool:
+        times = living()
+        if times is None or fn.name() in NOT_TIMED:
+            return False
+        times.record(EventKind.PUSH_RANGE, fn.handle())
+        return True
+
+    def time_end(fn: Any, timed: bool) -> None:
+        times = living()
+        if times is not None and timed:
+            times.record(EventKind.POP_RANGE, fn.handle())
+
+    def push_range(fn: Any) -> bool:
+        if living() is None:
+            return False
+        cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), _shapes(fn.inputs()) if config.report_input_shapes else []))
+        return True
+
+    def pop_range(_fn: Any, pushed: bool) -> None:
+        if pushed:
+            cuda_stubs().range_pop()
+
+    if config.state == ProfilerState.NVTX:
+        return add_thread_local_callback(RecordFunctionCallback(push_range, pop_range).needs_inputs(config.report_input_shapes))
+    if config.state != ProfilerState.CUDA:
+        return INVALID_CALLBACK_HANDLE
+    if not cuda_stubs().enabled():
+        log.warning("CUDA is not available; ranges are timed on the CPU alone")
+        return INVALID_CALLBACK_HANDLE
+    times = living()
+    if config.profile_memory and times is not None:
+        begin_timing_memory(times)
+    return add_thread_local_callback(RecordFunctionCallback(time_begin, time_end).needs_ids(True))
+
+
+def nvtx_text(name: str, sequence_nr: int, shapes: list[list[int]]) -> str:
+    """What NVIDIA's tools show: ``aten::add, seq = 3, sizes = [[2, 3], []]`` (source: ``getNvtxStr``)."""
+    text = f"{name}, seq = {sequence_nr}" if sequence_nr >= 0 else name
+    return f"{text}, sizes = {shapes}" if shapes else text
+
+
+def _shapes(inputs: Iterable[Any]) -> list[list[int]]:
+    return [[int(size) for size in getattr(value, "shape", ())] for value in inputs]

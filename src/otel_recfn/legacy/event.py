@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.cuda import cuda_stubs
@@ -119,13 +116,11 @@ class LegacyEvent:
 
     def update_memory_stats(self, nbytes: int, device: str) -> None:
         """``nbytes`` were allocated (negative: freed) on ``device``, say ``cpu`` or ``cuda:0``."""
-        kind = device.partition(":")[0]
-        if kind in CUDA_MEMORY:
+        on_cuda = is_on_cuda(device)
+        if on_cuda is True:
             self.cuda_memory_usage = nbytes
-        elif kind in CPU_MEMORY:
+        elif on_cuda is False:
             self.cpu_memory_usage = nbytes
-        else:
-            _warn_of(kind)
 
     def cpu_elapsed_us(self, later: LegacyEvent) -> float:
         """Microseconds from this event to a later one; negative if that was earlier."""
@@ -180,23 +175,37 @@ class LegacyEvent:
         return cls(**_decoded(values), is_remote=True)
 
 
-def memory_columns(nbytes: NDArray[np.int64], devices: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Of many reports of memory: what ``update_memory_stats`` makes of each, on the CPU and on the GPU."""
-    kinds = {device: device.partition(":")[0] for device in set(devices)}
-    cuda = {device for device, kind in kinds.items() if kind in CUDA_MEMORY}
-    cpu = {device for device, kind in kinds.items() if kind in CPU_MEMORY}
-    for device in kinds.keys() - cuda - cpu:
-        _warn_of(kinds[device])
-    if kinds.keys() == cpu:
-        return nbytes.tolist(), [0] * len(nbytes)
-    pairs = list(zip(nbytes.tolist(), devices, strict=True))
-    return [count if on in cpu else 0 for count, on in pairs], [count if on in cuda else 0 for count, on in pairs]
-
-
 @cache
-def _warn_of(device: str) -> None:
-    """Once a kind of device, not at each of its reports."""
-    log.warning("Unsupported memory profiling device: %s", device)
+def is_on_cuda(device: str) -> bool | None:
+    """Whether memory on this device counts as the GPU's, or as the CPU's; None as neither, which is logged once."""
+    kind = device.partition(":")[0]
+    if kind in CUDA_MEMORY or kind in CPU_MEMORY:
+        return kind in CUDA_MEMORY
+    log.warning("Unsupported memory profiling device: %s", kind)
+    return None
+
+
+class RangeEventList:
+    """A thread's events, until they are consolidated; for programs that use it under PyTorch's name.
+
+    Source: ``RangeEventList`` in torch/csrc/autograd/profiler_legacy.h.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[LegacyEvent] = []
+
+    def record(self, event: LegacyEvent) -> None:
+        """The thread's next event."""
+        self._events.append(event)
+
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._events)
+
+    def consolidate(self) -> list[LegacyEvent]:
+        """Take all events away, in their order."""
+        events, self._events = self._events, []
+        return events
 
 
 # --- as values
@@ -244,11 +253,8 @@ def _decoded(values: Any) -> dict[str, Any]:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise ProfilerError(f"Expected each profiler shape element to be a list, got {value!r}")
-    for size in value:
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise ProfilerError(f"Expected sizes to be int, got {size!r}")
+    if not isinstance(value, list) or any(type(size) is not int for size in value):
+        raise ProfilerError(f"Expected each profiler shape element to be a list of int, got {value!r}")
     return tuple(value)
 
 
@@ -266,19 +272,6 @@ def torch_records(lists: Iterable[Iterable[LegacyEvent]]) -> list[list[TorchReco
     return [[TorchRecord(event) for event in events] for events in lists]
 
 
-def _method(attribute: str) -> Callable[[TorchRecord], Any]:
-    """A method that gives an attribute of the event; tuples as lists, as PyTorch's binding does."""
-
-    def get(self: TorchRecord) -> Any:
-        return _with_lists(getattr(self.event, attribute))
-
-    return get
-
-
-def _with_lists(value: Any) -> Any:
-    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value
-
-
 class TorchRecord:
     """A LegacyEvent as ``torch._C._autograd.ProfilerEvent``: what are attributes of our events are methods there."""
 
@@ -287,25 +280,11 @@ class TorchRecord:
     def __init__(self, event: LegacyEvent) -> None:
         self.event = event
 
-    kind = _method("kind_str")
-    name = _method("name")
-    thread_id = _method("thread_id")
-    fwd_thread_id = _method("fwd_thread_id")
-    device = _method("device")
-    has_cuda = _method("has_cuda")
-    shapes = _method("shapes")
-    cpu_memory_usage = _method("cpu_memory_usage")
-    cuda_memory_usage = _method("cuda_memory_usage")
-    handle = _method("handle")
-    node_id = _method("node_id")
-    is_remote = _method("is_remote")
-    sequence_nr = _method("sequence_nr")
-    stack = _method("stack")
-    scope = _method("scope")
-    correlation_id = _method("correlation_id")
-    start_us = _method("cpu_us")
-    flops = _method("flops")
-    is_async = _method("is_async")
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        if name not in METHODS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = getattr(self.event, METHODS[name])
+        return lambda: _with_lists(value)
 
     def cpu_elapsed_us(self, later: TorchRecord) -> float:
         """Microseconds from this event to a later one."""
@@ -314,3 +293,15 @@ class TorchRecord:
     def cuda_elapsed_us(self, later: TorchRecord) -> float:
         """Microseconds on the GPU from this event to a later one."""
         return self.event.cuda_elapsed_us(later.event)
+
+
+METHODS = {"kind": "kind_str", "start_us": "cpu_us"} | {
+    name: name
+    for name in {"name", "thread_id", "fwd_thread_id", "device", "has_cuda", "shapes", "cpu_memory_usage", "cuda_memory_usage"}
+    | {"handle", "node_id", "is_remote", "sequence_nr", "stack", "scope", "correlation_id", "flops", "is_async"}
+}
+"""Of ``TorchRecord``: the attributes that they give."""
+
+
+def _with_lists(value: Any) -> Any:
+    return [_with_lists(item) for item in value] if isinstance(value, tuple) else value

@@ -1,7 +1,8 @@
-"""Enables and disables the legacy profiler in the calling thread.
+"""The legacy profiler: enabled and disabled in the calling thread, and what a run of it is.
 
 Source: torch/csrc/autograd/profiler_legacy.cpp. A run belongs to a thread and to the work that the thread launches meanwhile:
 it is debug info (slot PROFILER_STATE), which goes where thread-local state goes, and is shadowed by what is pushed above it.
+The recorder marks the rows of these threads with the run's number, and the run is a capture that sees those alone.
 
     enable     push the run as debug info ► the recorder marks this thread's rows as the run's ► __start_profile
     disable    __stop_profile ► pop ► the rows as events, in lists per thread
@@ -9,11 +10,22 @@ it is debug info (slot PROFILER_STATE), which goes where thread-local state goes
 
 from __future__ import annotations
 
+import _thread
 import logging
-from collections.abc import Callable, Iterable
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, MutableSequence
+from functools import partial
+from itertools import count
 from types import TracebackType
 
-from otel_recfn.callbacks.debug_info import (
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.merging import EventStore, merged
+from otel_recfn.batches.selection import Selected
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
+from otel_recfn.callbacks.thread_locals import (
     DebugInfoKind,
     debug_info_get,
     debug_info_peek,
@@ -21,20 +33,137 @@ from otel_recfn.callbacks.debug_info import (
     debug_info_push,
     on_profiler_state,
 )
-from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
-from otel_recfn.legacy.config import STOP_PROFILE, ActiveProfilerType, ProfilerConfig, ProfilerDisableOptions, ProfilerState
-from otel_recfn.legacy.cuda import cuda_stubs
+from otel_recfn.legacy.config import (
+    START_PROFILE,
+    STOP_PROFILE,
+    ActiveProfilerType,
+    EventKind,
+    ProfilerConfig,
+    ProfilerDisableOptions,
+    ProfilerState,
+)
+from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, collect_memory_times, cuda_stubs, end_timing_memory
 from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.run import ProfilerRun, add_cuda_callback
-from otel_recfn.legacy.thread_events import ThreadEventLists
+from otel_recfn.legacy.lists import ThreadEventLists, event_lists
 from otel_recfn.model.errors import ProfilerError
+from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.recorder import recorder
+from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
+from otel_recfn.session import process_session
+from otel_recfn.session.capture import Capture
+from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
+
+MAX_EVENTS = 4_000_000
+"""Rows kept until they are consolidated; beyond it the oldest are dropped, and that is logged."""
+STOP_SECONDS = 10.0
+_numbers = count(1)
+
+
+class ProfilerRun:
+    """A run, from ``start`` to ``stop``; one that nobody refers to any more ends by itself.
+
+    Attributes:
+        config: what it records.
+        number: what marks its rows; the process's first has 1.
+        cuda_times: when its ranges came to pass on the GPU.
+        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE where it needs none.
+        over: it was stopped.
+    """
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        self.config = config
+        self.number = next(_numbers)
+        self.cuda_times = CudaTimes(MAX_EVENTS)
+        self._store = EventStore(MAX_EVENTS)
+        selected = Selected(ALL_SCOPES_MASK, config.extras, profiler=self.number)
+        self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
+        self.callback_handle = INVALID_CALLBACK_HANDLE
+        self.over = False
+        self._give_up: weakref.finalize[..., ProfilerRun] | None = None
+        self._pid = os.getpid()
+        self._start_mark: LegacyEvent | None = None
+        self._remote_events: list[list[LegacyEvent]] = []
+
+    @property
+    def profiler_type(self) -> ActiveProfilerType:
+        """Which profiler this is: what PyTorch asks of the debug info in its slot for profilers (``profilerType``)."""
+        return ActiveProfilerType.LEGACY
+
+    def start(self) -> None:
+        """Record what happens in threads that take part."""
+        if self.config.records_events:
+            process_session().start(self._capture)
+            self._give_up = weakref.finalize(self, _stop_soon, self._capture)
+            self._give_up.atexit = False
+
+    def stop(self) -> None:
+        """Record nothing more; ranges that are open stay without an end."""
+        self.over = True
+        process_session().stop(self._capture, STOP_SECONDS)
+        end_timing_memory(self.cuda_times)
+        if self._give_up is not None:
+            self._give_up.detach()
+
+    def mark(self, name: str, include_cuda: bool = True) -> None:
+        """Note a mark in the calling thread; in a CUDA run also on the GPU."""
+        if self.config.state == ProfilerState.NVTX:
+            cuda_stubs().mark(name)
+        elif self.config.records_events:
+            event_id = recorder.mark(name)
+            if include_cuda and self.config.state == ProfilerState.CUDA and cuda_stubs().enabled():
+                self.cuda_times.record(EventKind.MARK, event_id)
+
+    def mark_start(self) -> None:
+        """The mark that times are relative to, kept beside the store: it survives when the oldest events are dropped."""
+        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder.current_thread_id(), cpu_ns=time.time_ns())
+        self.mark(START_PROFILE, include_cuda=False)
+
+    def add_remote_events(self, events: Iterable[LegacyEvent]) -> None:
+        """Events of another process, a list of their own when the run is consolidated."""
+        self._remote_events.append(list(events))
+
+    def consolidate(self) -> ThreadEventLists:
+        """The events of every thread since the last time, then those that were added. They are the caller's now.
+
+        A range that is open stays until it has ended, or the run has.
+        """
+        process_session().flush(self._capture, STOP_SECONDS)
+        collect_memory_times()
+        rows = merged(self._store.take())
+        remote, self._remote_events = self._remote_events, []
+        lists = event_lists(rows, self.cuda_times, self.config)
+        found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *lists, *remote]
+        return ThreadEventLists(found, partial(key_averages, rows), process_session().lost(self._capture))
+
+    def _lost_start(self) -> list[list[LegacyEvent]]:
+        """The start mark where the store lost it: older events were dropped, or this is a forked child, which begins empty."""
+        mark, self._start_mark = self._start_mark, None
+        dropped = self._store.dropped
+        if dropped:
+            log.warning("the profiler kept its newest %d events; %d older ones were dropped", MAX_EVENTS, dropped)
+        return [[mark]] if mark is not None and (dropped or os.getpid() != self._pid) else []
+
+
+def _stop_soon(capture: Capture) -> None:
+    """End the capture in another thread, because the last reference may be dropped where locks are held.
+
+    ``threading.Thread`` can't be used: it takes locks itself.
+    """
+    if sys.is_finalizing():
+        return
+    try:
+        _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
+    except RuntimeError:  # no more threads here, or none any more: the capture ends with the process, at the latest
+        pass
+
+
+# --- in the calling thread
 
 MEMORY_OWNER = "legacy profiler"
 DEFAULT_OPTIONS = ProfilerDisableOptions()
@@ -56,13 +185,20 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
     try:
         run.start()
         debug_info_push(DebugInfoKind.PROFILER_STATE, run)
-        run.callback_handle = add_cuda_callback(run)
+        run.callback_handle = add_cuda_callback(config, partial(_living, weakref.ref(run)))
         run.mark_start()
     except BaseException:
         if debug_info_get(DebugInfoKind.PROFILER_STATE) is run:
             debug_info_pop(DebugInfoKind.PROFILER_STATE)
         run.stop()
         raise
+
+
+def _living(reference: weakref.ref[ProfilerRun]) -> CudaTimes | None:
+    """The run's times, where it isn't over and no other one shadows it. PyTorch's own threads have no debug info of ours."""
+    run = reference()
+    shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
+    return run.cuda_times if run is not None and not run.over and shadow in (None, run) else None
 
 
 def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> ThreadEventLists:

@@ -1,8 +1,13 @@
-"""Finished builds in the private cache: found by their key, loaded only if they are whole.
+"""Finished builds in a private directory: found by their key, loaded only if they are whole and nobody else can have made them.
 
 A library's name ends with a checksum of its content, so that the two can't be out of step. A file that was cut short or filled
 with zeros, by a full disk, a crash or a copy, would end the process by a signal while it is loaded. So it is on the disk before
 it gets its name, and compared with the checksum before each use.
+
+What lies here is loaded into the process, so nobody but its owner may be able to put something here: the directory is a real
+one, it and every directory above it belong to this user or to root, and none is writable by others (a sticky directory such
+as /tmp is fine above it). Files are checked likewise, right before they are loaded. An image's build step may prepare the
+directory as root; then other users read it and can't write.
 """
 
 from __future__ import annotations
@@ -12,16 +17,20 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_recfn.pytorch import private_cache
+from otel_recfn.model.errors import CacheUnsafe
 from otel_recfn.support.own_file import FileInUseError, OwnFile
 
 log = logging.getLogger("otel_recfn")
 
+ENVIRONMENT_VARIABLE = "OTEL_RECFN_CACHE_DIR"
+WAY_OUT = f"set {ENVIRONMENT_VARIABLE} to a directory of your own that nobody else can write to"
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 KEPT_BUILDS = 5
 CHECKSUM_DIGITS = 32
 UNFINISHED = "building-"
@@ -35,7 +44,7 @@ def find(cache: Path, build: str) -> Path | None:
         CacheUnsafe: somebody else could have written it.
     """
     for path in _of(cache, build):
-        private_cache.check_file(path)
+        check_file(path)
         if not _is_whole(path):
             log.warning("the cached %s is damaged and is not loaded; it is built again", path)
             continue
@@ -45,8 +54,11 @@ def find(cache: Path, build: str) -> Path | None:
     return None
 
 
-def keep(output: Path, cache: Path, build: str) -> Path:
-    """Move a finished library into the cache, in place of earlier ones of its key; gives its path there."""
+def keep(output: Path, cache: Path, build: str, library: str) -> Path:
+    """Move a finished library into the cache, in place of earlier ones of its key; gives its path there.
+
+    Of the library, the builds that were used last are kept; one that another process has loaded stays loaded there.
+    """
     output.chmod(0o755)  # the compiler follows the umask, which may let the group write
     target = cache / f"{build}-{_checksum(output)}.so"
     _sync(output)
@@ -56,16 +68,12 @@ def keep(output: Path, cache: Path, build: str) -> Path:
     for path in _of(cache, build):
         if path != target:
             path.unlink(missing_ok=True)
-    private_cache.check_file(target)
-    return target
-
-
-def prune(cache: Path, library: str) -> None:
-    """Keep the builds that were used last; one that another process has loaded stays loaded there."""
+    check_file(target)
     with contextlib.suppress(OSError):  # another process prunes, too, or they are another user's; what is left does no harm
         built = sorted(cache.glob(f"{library}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
         for path in built[KEPT_BUILDS:]:
             path.unlink(missing_ok=True)
+    return target
 
 
 @contextlib.contextmanager
@@ -75,7 +83,9 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
     lock = OwnFile(cache / "lock", os.O_CREAT)
     try:
         if _locked(lock, wait_s):
-            _remove_unfinished(cache)
+            for left in cache.glob(f"{UNFINISHED}*"):  # by killed compilers
+                if not left.is_symlink():
+                    shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=cache) as directory:
             yield Path(directory)
     finally:
@@ -94,13 +104,6 @@ def _locked(lock: OwnFile, wait_s: float) -> bool:
                 log.warning("somebody has kept the cache's lock for %.0f s; building without it", wait_s)
                 return False
             time.sleep(LOCK_LOOK_SECONDS)
-
-
-def _remove_unfinished(cache: Path) -> None:
-    """What killed compilers left."""
-    for path in cache.glob(f"{UNFINISHED}*"):
-        if not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _of(cache: Path, build: str) -> list[Path]:
@@ -124,3 +127,80 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- the directory
+
+
+def chosen_directory() -> Path:
+    """Where the cache is or would be; touches nothing."""
+    explicit = os.environ.get(ENVIRONMENT_VARIABLE)
+    if explicit:
+        return _at_home(explicit)
+    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "otel-recfn"
+
+
+def _at_home(path: str) -> Path:
+    """The absolute path. In a container the user may have neither a HOME nor a name, and is at home in / as far as we know."""
+    expanded = os.path.expanduser(path)
+    return Path(f"/{expanded[2:]}" if expanded.split("/")[0] == "~" else expanded).absolute()
+
+
+def open_directory() -> Path:
+    """The cache directory, made where it was missing (0700), and checked.
+
+    Raises:
+        CacheUnsafe: it can't be made, or somebody else could write in it.
+    """
+    directory = chosen_directory()
+    try:
+        _make(directory)
+        directory = directory.parent.resolve() / directory.name
+        _check_directory(directory)
+    except OSError as error:
+        raise CacheUnsafe(f"the cache {directory} cannot be used: {error}; {WAY_OUT}") from error
+    try:
+        os.listdir(directory)  # else it would seem to be empty
+    except PermissionError:
+        user, way_out = os.geteuid(), f"chmod 755 {directory} where it was made, or {WAY_OUT}"
+        raise CacheUnsafe(f"the cache {directory} cannot be read by user {user}; {way_out}") from None
+    return directory
+
+
+def _make(directory: Path) -> None:
+    """mkdir -p, every new directory 0700 whatever the umask."""
+    missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was faster; the checks decide about what it made
+            path.mkdir(mode=0o700)
+
+
+def _check_directory(directory: Path) -> None:
+    """Raise CacheUnsafe unless only this user or root can put files into ``directory`` (whose parent is resolved already)."""
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode):
+        raise CacheUnsafe(f"the cache {directory} is not a real directory; {WAY_OUT}")
+    _check(directory, status, "the cache")
+    for ancestor in directory.parents:
+        status = os.lstat(ancestor)
+        _check(ancestor, status, "a directory above the cache", others_may_write=bool(status.st_mode & stat.S_ISVTX))
+
+
+def check_file(path: Path) -> None:
+    """Raise CacheUnsafe unless ``path`` is a regular file that only this user or root could have written."""
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        raise CacheUnsafe(f"the cached file {path} cannot be read: {error}; {WAY_OUT}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CacheUnsafe(f"the cached file {path} is not a regular file; remove it, or {WAY_OUT}")
+    _check(path, status, "the cached file")
+
+
+def _check(path: Path, status: os.stat_result, what: str, *, others_may_write: bool = False) -> None:
+    # Whoever owns / decides everything here anyway; in a user namespace root's files show another number.
+    if status.st_uid not in {0, os.geteuid(), os.lstat("/").st_uid}:
+        raise CacheUnsafe(f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}")
+    if status.st_mode & OTHERS_MAY_WRITE and not others_may_write:
+        mode = stat.S_IMODE(status.st_mode)
+        raise CacheUnsafe(f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or {WAY_OUT}")

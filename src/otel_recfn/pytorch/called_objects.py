@@ -1,17 +1,127 @@
-"""The modules and optimizers that traced calls were made of: what parameters and gradients they had at first sight.
+"""The modules and optimizers that calls are of: their names, their paths, and what parameters they had at first sight.
 
-Looked up once for each object and capture that asks, and kept as texts and numbers: no object is kept alive. An object is told
-from another one at the same address by a weak reference, which is dead where it is gone (``support/weak_identity.py``).
+No object is kept alive. One is told from another one at the same address by a weak reference, which is dead where it is gone
+(``support/foreign.py``).
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-from otel_recfn.support.weak_identity import WeakIdentityMap
+from otel_recfn.model.events import SOURCES, EventSource
+from otel_recfn.pytorch import details
+from otel_recfn.sources.calls import NameOfFrame
+from otel_recfn.support.foreign import WeakIdentityMap
+from otel_recfn.support.forks import ForkSafeLock
+
+PREFIX = SOURCES[EventSource.MODULE].call_prefix
+
+
+class InstanceNames:
+    """Numbers the instances of each class name in the order of their first call.
+
+    The number of an instance that is gone is given to the next one: a program that makes ``nn.Softmax()`` anew in every
+    forward has one name for it, and not one per step. While two instances live, their names differ.
+    """
+
+    def __init__(self, prefix: str | None = PREFIX) -> None:
+        self._prefix = prefix
+        self._gone: deque[tuple[str, int]] = deque()
+        self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(on_death=self._note_gone)
+        self._next: dict[str, count[int]] = {}
+        self._free: dict[str, list[int]] = {}
+        self._lock = ForkSafeLock()
+
+    def name(self, module: object) -> str:
+        """The name of this instance, the same as long as it lives."""
+        known = self._names.get(module)
+        return known[2] if known is not None else self._assign(module)
+
+    def _assign(self, module: object) -> str:
+        with self._lock:
+            known = self._names.get(module)
+            if known is None:
+                kind = type(module).__name__
+                number = self._number(kind)
+                known = (kind, number, f"{self._prefix}{kind}_{number}")
+                self._names.set(module, known)
+            return known[2]
+
+    def _number(self, kind: str) -> int:
+        while self._gone:
+            gone, number = self._gone.popleft()
+            heapq.heappush(self._free.setdefault(gone, []), number)
+        free = self._free.get(kind)
+        return heapq.heappop(free) if free else next(self._next.setdefault(kind, count()))
+
+    def _note_gone(self, known: tuple[str, int, str]) -> None:
+        self._gone.append(known[:2])
+
+
+class ModulePaths:
+    """Qualified names within an outermost module, as its ``named_modules()`` tells them."""
+
+    def __init__(self) -> None:
+        self._trees: WeakIdentityMap[_Tree] = WeakIdentityMap()
+
+    def path(self, outermost: Any, module: object) -> str:
+        """``"encoder.layers.0"``; empty for the outermost itself and where it isn't known."""
+        if module is outermost:
+            return ""
+        tree = self._trees.get(outermost)
+        if tree is None:
+            tree = _Tree()
+            self._trees.set(outermost, tree)
+        return tree.path(outermost, module)
+
+
+class _Tree:
+    """The paths of one outermost module, read again when a module isn't found in them.
+
+    A module that is never found, because forward makes it on the fly, must not cost a walk through the whole tree each
+    time: the walk is repeated at the 1st, 2nd, 4th, 8th... miss in a row.
+    """
+
+    __slots__ = ("_misses", "_paths")
+
+    def __init__(self) -> None:
+        self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._misses = 0
+
+    def path(self, outermost: Any, module: object) -> str:
+        path = self._find(module)
+        if path is not None:
+            return path
+        self._misses += 1
+        if self._misses & (self._misses - 1) == 0:
+            self._paths = _read(outermost)
+            path = self._find(module)
+            if path is not None:
+                self._misses = 0
+        return path or ""
+
+    def _find(self, module: object) -> str | None:
+        found = self._paths.get(id(module))
+        return found[1] if found is not None and found[0]() is module else None
+
+
+def _read(outermost: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
+    try:
+        return {id(module): (weakref.ref(module), path) for path, module in outermost.named_modules()}
+    except Exception:  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
+        return {}
+
+
+# --- parameters at first sight
 
 MOST_OBJECTS = 10_000
 """Of a capture: a program that makes modules in every step would fill the memory."""
@@ -154,3 +264,57 @@ def _facts(value: Any) -> TensorFacts | None:
 def _address(object_of_torchs: Any) -> int:
     """Of the C++ object: reading a storage's data_ptr() would make a lazy copy of the program's a real one."""
     return int(getattr(object_of_torchs, "_cdata", 0))
+
+
+# --- traced calls
+
+FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
+"""Where PyTorch has that code."""
+
+
+class ModuleCalls:
+    """A FrameNamer. Where hooks announce modules, it hides their calls: a module has one range.
+
+    Args:
+        names: of the modules.
+        hooks_announce: whether hooks do so now.
+    """
+
+    def __init__(self, names: InstanceNames, hooks_announce: Callable[[], bool]) -> None:
+        self._names, self._hooks_announce = names, hooks_announce
+        self._optimizers = InstanceNames("Optimizer: ")
+
+    def __call__(self, code: CodeType, usual: str) -> NameOfFrame | None:
+        """See FrameNamer."""
+        if code is _code_of("module_call"):
+            return self._module
+        return partial(self._step, usual) if code is _code_of("step_code") else None
+
+    def _module(self, frame: FrameType) -> str | None:
+        module = _first_argument(frame)
+        if module is None:
+            return None
+        name = self._names.name(module)
+        for called in captures_of_calls:
+            called.see_module(module, name)
+        return None if self._hooks_announce() else name
+
+    def _step(self, usual: str, frame: FrameType) -> str:
+        optimizer = _first_argument(frame)
+        if optimizer is not None:
+            name = self._optimizers.name(optimizer)
+            for called in captures_of_calls:
+                called.see_optimizer(optimizer, name)
+        return usual
+
+
+def _first_argument(frame: FrameType) -> Any:
+    return frame.f_locals.get(frame.f_code.co_varnames[0])
+
+
+def _code_of(detail: str) -> CodeType | None:
+    """Of what runs when a module is called, or after an optimizer's step; None before torch was imported."""
+    if details.PYTHON[detail].place[0] not in sys.modules:
+        return None
+    code: CodeType | None = getattr(details.find(detail), "__code__", None)
+    return code

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from otel_recfn.pytorch.details import PYTHON
@@ -46,23 +46,18 @@ def trace_instead(original: Any, traced: Any) -> None:
 
 
 def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
-    when_imported("torch._dynamo", partial(_carefully, write, *arguments), LOST)
+    def carefully() -> None:
+        try:
+            write(*arguments)
+        except (AttributeError, KeyError) as error:
+            _tell_once(f"{type(error).__name__}: {error}")
 
-
-def _carefully(write: Callable[..., None], *arguments: Any) -> None:
-    try:
-        write(*arguments)
-    except (AttributeError, KeyError) as error:
-        _tell_what_is_missing(error)
+    when_imported("torch._dynamo", carefully, LOST)
 
 
 @cache
 def _tell_once(error: str) -> None:
     log.warning("this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s", error, LOST)
-
-
-def _tell_what_is_missing(error: Exception) -> None:
-    _tell_once(f"{type(error).__name__}: {error}")
 
 
 def _part(module: str, name: str) -> Any:
@@ -81,7 +76,7 @@ def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
         try:
             return trace(builder, value)
         except (AttributeError, TypeError) as error:
-            _tell_what_is_missing(error)
+            _tell_once(f"{type(error).__name__}: {error}")
             table.pop(key, None)
             builder.source = source
             return builder._wrap(value)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 
-from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.forks import ForkSafeLock, OwnThread
 
 log = logging.getLogger("otel_recfn")
 

@@ -27,14 +27,13 @@ from typing import Any, NamedTuple
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.evaluation import ThreadTraining
-from otel_recfn.pytorch.module_names import InstanceNames, ModulePaths
+from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import code_text, failure
-from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 
@@ -57,7 +56,7 @@ class _Call(NamedTuple):
     """The module that was called first in the thread; None where it is this one."""
 
 
-class _OfThread:
+class _Thread:
     """What a thread is doing."""
 
     __slots__ = ("outermost", "steps", "training")
@@ -73,7 +72,7 @@ class _Threads(threading.local):
     """Each thread sees its own. To look there is dear: once for a call."""
 
     def __init__(self) -> None:
-        self.own = _OfThread()
+        self.own = _Thread()
 
 
 class MethodCode:
@@ -226,14 +225,6 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
     function = details.find("module_call")
     if not isinstance(function, FunctionType):
         return []
-    # CPython 3.11 runs `super().__call__(x)` without a look at who watches, but not what that hands on.
-    inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
-    functions = (function, inner) if isinstance(inner, FunctionType) else (function,)
-    _native.watch_calls(functions, _enter(ranges, recorder), _leave(ranges), details.find("frame_observer"))
-    return [_native.unwatch_calls]
-
-
-def _enter(ranges: ModuleRanges, recorder: Recorder) -> Callable[[object], object]:
     is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
 
     def otel_recfn_enter(module: object) -> object:
@@ -243,28 +234,24 @@ def _enter(ranges: ModuleRanges, recorder: Recorder) -> Callable[[object], objec
             ranges.give_up_unless_interrupted(error)
             return None
 
-    return otel_recfn_enter
-
-
-def _leave(ranges: ModuleRanges) -> Callable[..., None]:
     def otel_recfn_leave(call: Any, error: BaseException | None = None) -> None:
         try:
             ranges.leave_module(call, error)
         except Exception as failed:
             ranges.give_up_unless_interrupted(failed)
 
-    return otel_recfn_leave
+    # CPython 3.11 runs `super().__call__(x)` without a look at who watches, but not what that hands on.
+    inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
+    functions = (function, inner) if isinstance(inner, FunctionType) else (function,)
+    _native.watch_calls(functions, otel_recfn_enter, otel_recfn_leave, details.find("frame_observer"))
+    return [_native.unwatch_calls]
 
 
 def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+    """Plain functions: torch.compile and torch.export see their first line and nothing more."""
     register_pre, register = details.find("step_pre_hook"), details.find("step_hook")
     if register_pre is None or register is None:
         return []
-    return [register_pre(_pre_hook(ranges, recorder)).remove, register(_post_hook(ranges)).remove]
-
-
-def _pre_hook(ranges: ModuleRanges, recorder: Recorder) -> Callable[..., None]:
-    """A plain function, as ``_post_hook``'s: torch.compile and torch.export see its first line and nothing more."""
     is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
 
     def otel_recfn_pre_hook(subject: object, *_arguments: object) -> None:
@@ -276,12 +263,6 @@ def _pre_hook(ranges: ModuleRanges, recorder: Recorder) -> Callable[..., None]:
             except Exception as error:
                 ranges.give_up_unless_interrupted(error)
 
-    return otel_recfn_pre_hook
-
-
-def _post_hook(ranges: ModuleRanges) -> Callable[..., None]:
-    is_compiling = details.find("is_compiling")
-
     def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
         if is_compiling():
             return
@@ -290,4 +271,60 @@ def _post_hook(ranges: ModuleRanges) -> Callable[..., None]:
         except Exception as error:
             ranges.give_up_unless_interrupted(error)
 
-    return otel_recfn_post_hook
+    return [register_pre(otel_recfn_pre_hook).remove, register(otel_recfn_post_hook).remove]
+
+
+# --- evaluation
+
+
+class ThreadTraining:
+    """Which module calls of a thread are no part of training: a validation loop's, but not those of a training step.
+
+        [fwd]─[bwd]─[Optimizer.step#]──[val]─[val]──[teacher]─[fwd]─[bwd]─[Optimizer.step#]
+                     a step has ended   evaluation   a part of the next step
+
+    A call evaluates where gradients are off or the module is in eval mode. But a training step calls modules so, too: a
+    teacher, a frozen encoder, a generator whose samples are judged. Evaluation is told from these by what nobody does in a
+    step: to put a module that is trained into eval mode, or to call the first one again with gradients off, before anything is
+    trained.
+    """
+
+    def __init__(self) -> None:
+        self.trains = False
+        """It has called a module in training since an optimizer stepped: what it calls until the next step belongs to that."""
+        self.evaluates = False
+        """It has evaluated since then, and hasn't trained."""
+        self._first = ""
+        """The first module that it has called since then with gradients off."""
+        self._trained: WeakIdentityMap[bool] = WeakIdentityMap()
+        """Modules with which it began a step, in training mode."""
+
+    def begin_call(self, module: Any, name: str) -> None:
+        """A module is called, and not by another one. ``name``: no other module's."""
+        if self.trains:
+            return
+        in_eval_mode = not getattr(module, "training", True)
+        if not sys.modules["torch"].is_grad_enabled():
+            if not self.evaluates:
+                is_trained = in_eval_mode and bool(self._trained.get(module))
+                self.evaluates = is_trained or name == self._first or not len(self._trained)
+                self._first = self._first or name
+        elif in_eval_mode and self._trained.get(module):
+            self.evaluates = True
+        elif _has_parameters(module):  # else it is a loss, say, which belongs to what was called before it
+            self.trains, self.evaluates = True, False
+            if not in_eval_mode and not self._trained.get(module):
+                self._trained.set(module, True)
+
+    def end_step(self) -> None:
+        """An optimizer has stepped."""
+        if self.evaluates:  # nothing was called in training mode: this program trains in eval mode
+            self._trained = WeakIdentityMap()
+        self.trains, self.evaluates, self._first = False, False, ""
+
+
+def _has_parameters(module: Any) -> bool:
+    try:
+        return next(module.parameters(), None) is not None
+    except Exception:  # a parameters() of the user's own
+        return True

@@ -8,19 +8,41 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+import weakref
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from otel_recfn.model.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource, RecordScope
-from otel_recfn.pytorch import details, gpu_times, observer_build
-from otel_recfn.pytorch.backward_passes import BackwardPasses
-from otel_recfn.pytorch.future_callbacks import FutureCallbacks
+from otel_recfn.pytorch import details, observer_build
+from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import ForkSafeLock
 
 log = logging.getLogger("otel_recfn")
+
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "attach": (c_int, c_void_p),
+    "enable": (c_int, c_int),
+    "disable": (c_int,),
+    "set_profiler": (c_int, c_uint32),
+    "watch_profilers": (None, c_int),
+    "keep_memory": (c_int, c_int),
+    "step_aside": (None,),
+    "features": (c_char_p,),
+    "last_error": (c_char_p,),
+    "begin_for_others": (c_void_p, c_void_p),
+    "end_for_others": (None, c_void_p, c_int),
+    "leave_out": (c_int, POINTER(c_uint64), c_uint64),
+    "gpu_time": (c_void_p, POINTER(c_int), POINTER(c_int64)),
+    "gpu_elapsed_us": (c_double, c_void_p, c_void_p),
+    "forget_gpu_time": (None, c_void_p),
+    "time_memory": (None, c_int),
+    "take_memory_time": (c_void_p, POINTER(c_uint64), POINTER(c_int)),
+}
+"""What the functions of the library give and take, by their names after ``recfn_observer_``."""
 
 
 class ObserverStatus(NamedTuple):
@@ -37,13 +59,8 @@ class ObserverStatus(NamedTuple):
     """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
 
 
-class _Loaded(NamedTuple):
-    library: ctypes.CDLL
-    path: Path
-
-
 _loading = ForkSafeLock()
-_loaded: _Loaded | None = None
+_loaded: ctypes.CDLL | None = None
 _warned: set[str] = set()
 
 
@@ -76,9 +93,7 @@ class TorchObserver(Source):
         try:
             self.ensure_loaded()
         except (RecfnError, OSError) as error:
-            self._reason = str(error)
-            _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
-            return False
+            return self._is_unavailable(error)
         return True
 
     def enable(self, wanted: Wanted) -> None:
@@ -86,18 +101,22 @@ class TorchObserver(Source):
 
         Where profiler runs are told apart, a begin outside every other range looks which run its thread works for.
         """
-        if not self.prepare():
+        if not self.prepare() or (library := _loaded) is None:
             return
         try:
-            _call(_library(), "recfn_observer_enable", int(wanted.extras))
-        except (RecfnError, OSError) as error:
-            self._reason = str(error)
-            _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
+            _check(library, "enable", library.recfn_observer_enable(int(wanted.extras)))
+        except ObserverUnavailable as error:
+            self._is_unavailable(error)
             return
-        _library().recfn_observer_watch_profilers(int(wanted.profilers))
+        library.recfn_observer_watch_profilers(int(wanted.profilers))
         self._backward_passes.watch()
         self._future_callbacks.watch()
         self._enabled, self._scopes, self._reason = True, wanted.scopes, ""
+
+    def _is_unavailable(self, error: Exception) -> bool:
+        self._reason = str(error)
+        _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
+        return False
 
     def disable(self) -> None:
         """Observe nothing more. The library stays loaded."""
@@ -105,10 +124,7 @@ class TorchObserver(Source):
             self._enabled = False
             self._backward_passes.leave()
             self._future_callbacks.leave()
-            try:
-                _call(_library(), "recfn_observer_disable")
-            except ObserverUnavailable as error:
-                _warn_once(f"PyTorch's observer could not be switched off: {error}")
+            _call("disable", lost="PyTorch's observer could not be switched off")
 
     def ensure_loaded(self) -> None:
         """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
@@ -126,17 +142,13 @@ class TorchObserver(Source):
         """What is loaded and switched on now."""
         if _loaded is None:
             return ObserverStatus(False, False, "", "", self._reason)
-        return ObserverStatus(True, self._enabled, str(_loaded.path), _features(_loaded.library), self._reason)
+        return ObserverStatus(True, self._enabled, _loaded._name, _features(_loaded), self._reason)
 
 
 def set_profiler(profiler: int) -> None:
     """Mark the calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), as working for
     that profiler run from here on; 0 for none. Does nothing where the library isn't loaded."""
-    try:
-        if _loaded is not None:
-            _call(_loaded.library, "recfn_observer_set_profiler", profiler)
-    except ObserverUnavailable as error:
-        _warn_once(f"PyTorch's operators are not told apart by profiler run: {error}")
+    _call("set_profiler", profiler, lost="PyTorch's operators are not told apart by profiler run")
 
 
 def keep_memory(keep: bool) -> None:
@@ -145,22 +157,18 @@ def keep_memory(keep: bool) -> None:
     Who asks for it must call ``step_aside`` before torch.profiler starts in the thread, which refuses to start otherwise. Does
     nothing where the library isn't loaded.
     """
-    try:
-        if _loaded is not None:
-            _call(_loaded.library, "recfn_observer_keep_memory", int(keep))
-    except ObserverUnavailable as error:
-        _warn_once(f"memory is recorded within PyTorch's operators only: {error}")
+    _call("keep_memory", int(keep), lost="memory is recorded within PyTorch's operators only")
 
 
 def step_aside() -> None:
     """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
     if _loaded is not None:
-        _loaded.library.recfn_observer_step_aside()
+        _loaded.recfn_observer_step_aside()
 
 
 def loaded_library() -> ctypes.CDLL | None:
     """The library, if it was loaded."""
-    return _loaded.library if _loaded is not None else None
+    return _loaded
 
 
 def _load_once(core_api: int) -> None:
@@ -168,8 +176,7 @@ def _load_once(core_api: int) -> None:
     with _loading:
         if _loaded is not None:
             return
-        opened = observer_build.load(observer_build.TORCH_OBSERVER, _open)
-        library = opened.library
+        library = observer_build.load(observer_build.TORCH_OBSERVER, _open)
         attached = library.recfn_observer_attach(core_api)
         if attached == 2:
             raise ObserverUnavailable(
@@ -178,43 +185,82 @@ def _load_once(core_api: int) -> None:
         if attached != 0:
             raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
         details.tell_losses(_features(library), details.OPERATORS)
-        _loaded = opened
+        _loaded = library
 
 
-def _open(path: Path) -> _Loaded:
+def _open(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
-    library.recfn_observer_attach.argtypes = [ctypes.c_void_p]
-    library.recfn_observer_enable.argtypes = [ctypes.c_int]
-    library.recfn_observer_set_profiler.argtypes = [ctypes.c_uint32]
-    library.recfn_observer_watch_profilers.argtypes = [ctypes.c_int]
-    library.recfn_observer_watch_profilers.restype = None
-    library.recfn_observer_keep_memory.argtypes = [ctypes.c_int]
-    library.recfn_observer_step_aside.argtypes = []
-    library.recfn_observer_step_aside.restype = None
-    gpu_times.declare(library)
-    library.recfn_observer_features.restype = ctypes.c_char_p
-    library.recfn_observer_last_error.restype = ctypes.c_char_p
-    return _Loaded(library, path)
+    for name, (result, *arguments) in FUNCTIONS.items():
+        function = getattr(library, f"recfn_observer_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 def _features(library: ctypes.CDLL) -> str:
     return (library.recfn_observer_features() or b"").decode("ascii", "replace")
 
 
-def _library() -> ctypes.CDLL:
-    if _loaded is None:
-        raise ObserverUnavailable("the torch observer is not loaded; call ensure_loaded() first")
-    return _loaded.library
+def _call(function: str, *arguments: int, lost: str) -> None:
+    """Call a function of the library, if it is loaded. Where it fails, warns once of what is lost."""
+    if (library := _loaded) is None:
+        return
+    try:
+        _check(library, function, getattr(library, f"recfn_observer_{function}")(*arguments))
+    except ObserverUnavailable as error:
+        _warn_once(f"{lost}: {error}")
 
 
-def _call(library: ctypes.CDLL, function: str, *arguments: int) -> None:
-    code = getattr(library, function)(*arguments)
+def _check(library: ctypes.CDLL, function: str, code: int) -> None:
     if code != 0:
         message = (library.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")
-        raise ObserverUnavailable(f"{function} failed with code {code}: {message}; run `otel-recfn doctor`")
+        raise ObserverUnavailable(f"recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn doctor`")
 
 
 def _warn_once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
         log.warning(message)
+
+
+# --- moments on a GPU, taken natively, as PyTorch's own legacy profiler takes them, and so also in a report of memory
+
+
+class GpuMoment:
+    """A moment that the observer holds; it is given back with this object."""
+
+    __slots__ = ("__weakref__", "handle")
+
+    def __init__(self, library: ctypes.CDLL, handle: int) -> None:
+        self.handle = handle
+        weakref.finalize(self, library.recfn_observer_forget_gpu_time, handle).atexit = False
+
+
+class Timed(NamedTuple):
+    """When something happened."""
+
+    device: int
+    moment: GpuMoment
+    cpu_ns: int
+    """Unix nanoseconds; 0 where it isn't told."""
+
+
+def gpu_time(library: ctypes.CDLL) -> Timed | None:
+    """Now, on the current stream of the current GPU; None where there is none."""
+    device, cpu_ns = c_int(-1), c_int64()
+    handle = library.recfn_observer_gpu_time(device, cpu_ns)
+    return Timed(device.value, GpuMoment(library, handle), cpu_ns.value) if handle else None
+
+
+def gpu_elapsed_us(library: ctypes.CDLL, begin: GpuMoment, end: GpuMoment) -> float:
+    """Microseconds between two moments; waits for both. Not a number where CUDA fails."""
+    elapsed: float = library.recfn_observer_gpu_elapsed_us(begin.handle, end.handle)
+    return elapsed
+
+
+def take_memory_times(library: ctypes.CDLL) -> dict[int, Timed]:
+    """When memory changed, by event id, as far as nobody has taken it yet."""
+    taken: dict[int, Timed] = {}
+    event_id, device = c_uint64(), c_int(-1)
+    while handle := library.recfn_observer_take_memory_time(event_id, device):
+        taken[event_id.value] = Timed(device.value, GpuMoment(library, handle), 0)
+    return taken

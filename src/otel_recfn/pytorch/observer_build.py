@@ -10,38 +10,46 @@ torch is never imported for it, so that an image can be prepared without the tim
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
+import mmap
 import os
 import platform
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from otel_recfn.model.errors import ObserverUnavailable
-from otel_recfn.pytorch import build_cache, cpp_compiler, private_cache, torch_installation
-from otel_recfn.pytorch.cpp_compiler import BUILD_AHEAD
-from otel_recfn.pytorch.torch_installation import TorchInstallation
+from otel_recfn.pytorch import build_cache
 from otel_recfn.version import __version__
 
 log = logging.getLogger("otel_recfn")
+T = TypeVar("T")
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
+MACOS = sys.platform == "darwin"
 FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
-    ("-dynamiclib", "-undefined", "dynamic_lookup") if cpp_compiler.MACOS else ("-shared", "-ftls-model=initial-exec")
+    ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
 """In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
 _OWN_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 CANNOT_BE_LOADED = (OSError, ImportError, AttributeError)
 """What a library raises that is cut, of another machine or torch, or none of ours."""
-T = TypeVar("T")
-WAIT_SECONDS = 2.0 * cpp_compiler.COMPILE_SECONDS
+COMPILERS = ("c++", "g++", "clang++")
+COMPILE_SECONDS = 300
+WAIT_SECONDS = 2.0 * COMPILE_SECONDS
 """For another process that compiles, with each standard."""
+BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
+"""A way out, for the end of a message."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +73,11 @@ class Library:
 
 
 TORCH_OBSERVER = Library("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
-TORCH_CALLBACKS = Library(
-    "callbacks",
-    "torch_callbacks",
-    ("torch_python", "torch_cpu", "c10"),
-    25,
-    "-O2",
-    True,
-)
+TORCH_CALLBACKS = Library("callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True)
 LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
+
+_failed: dict[tuple[str, ...], str] = {}
+"""Why this process can't have a library, by what a user may change: each capture asks, and compilers take time to fail."""
 
 
 def find_built(library: Library) -> Path | None:
@@ -83,11 +87,7 @@ def find_built(library: Library) -> Path | None:
         ObserverUnavailable: there is no torch.
         CacheUnsafe: the cache can't be trusted.
     """
-    return _in_cache(private_cache.open_directory(), torch_installation.find_torch(), library)
-
-
-_failed: dict[tuple[str, ...], str] = {}
-"""Why this process can't have a library, by what a user may change: each capture asks, and compilers take time to fail."""
+    return build_cache.find(build_cache.open_directory(), _build_name(find_torch(), library))
 
 
 def load(library: Library, open_library: Callable[[Path], T]) -> T:
@@ -109,7 +109,7 @@ def load(library: Library, open_library: Callable[[Path], T]) -> T:
         message = f"what was built of {library.name} cannot be loaded: {error}; run `otel-recfn doctor`"
     except ObserverUnavailable as error:
         message = f"{unusable}. It cannot be built again: {error}"
-    _failed[_asked(torch_installation.find_torch(), library)] = message
+    _failed[_asked(find_torch(), library)] = message
     raise ObserverUnavailable(message)
 
 
@@ -122,21 +122,20 @@ def build(library: Library, *, again: bool = False) -> Path:
         ObserverUnavailable: it can't be compiled here.
         CacheUnsafe: the cache can't be trusted.
     """
-    torch = torch_installation.find_torch()
+    torch = find_torch()
     if (message := _failed.get(_asked(torch, library))) is not None:
         raise ObserverUnavailable(message)
-    cache = private_cache.open_directory()
-    built = None if again else _in_cache(cache, torch, library)
-    if built is not None:
+    cache, name = build_cache.open_directory(), _build_name(torch, library)
+    if not again and (built := build_cache.find(cache, name)) is not None:
         return built
-    compiler = cpp_compiler.find_compiler()
+    compiler = find_compiler()
     try:
         with build_cache.workshop(cache, WAIT_SECONDS) as workshop:
-            built = None if again else _in_cache(cache, torch, library)
-            return built or _compile_in(workshop, cache, torch, library, compiler)
+            built = None if again else build_cache.find(cache, name)
+            return built or build_cache.keep(_compile(compiler, torch, library, workshop), cache, name, library.name)
     except OSError as error:
         raise ObserverUnavailable(
-            f"{library.name} cannot be built in {cache}: {error}; set {private_cache.ENVIRONMENT_VARIABLE} to a directory "
+            f"{library.name} cannot be built in {cache}: {error}; set {build_cache.ENVIRONMENT_VARIABLE} to a directory "
             f"that you can write to, {BUILD_AHEAD}"
         ) from error
 
@@ -163,33 +162,48 @@ def _sources(library: Library) -> list[Path]:
     return sorted(found)
 
 
-def _in_cache(cache: Path, torch: TorchInstallation, library: Library) -> Path | None:
-    return build_cache.find(cache, _name(torch, library))
-
-
-def _name(torch: TorchInstallation, library: Library) -> str:
+def _build_name(torch: TorchInstallation, library: Library) -> str:
     return f"{library.name}-{cache_key(torch, library)}"
 
 
-def _compile_in(workshop: Path, cache: Path, torch: TorchInstallation, library: Library, compiler: list[str]) -> Path:
+def _asked(torch: TorchInstallation, library: Library) -> tuple[str, ...]:
+    return library.name, str(torch), str(build_cache.chosen_directory()), os.environ.get("CXX", "")
+
+
+# --- the machine's C++ compiler
+
+
+def find_compiler() -> list[str]:
+    """The C++ compiler as the start of a command: ``$CXX``, else the first of c++, g++, clang++.
+
+    Raises:
+        ObserverUnavailable: there is none.
+    """
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    if chosen:
+        if shutil.which(chosen[0]) is None:
+            raise ObserverUnavailable(f"CXX={os.environ['CXX']} names no program that can be run; correct or unset CXX")
+        return chosen
+    for path in map(shutil.which, COMPILERS):
+        if path is not None:
+            return [path]
+    raise ObserverUnavailable(
+        "no C++ compiler found (tried $CXX, c++, g++, clang++); "
+        f"{'xcode-select --install' if MACOS else 'apt-get install g++'}, {BUILD_AHEAD}"
+    )
+
+
+def _compile(compiler: list[str], torch: TorchInstallation, library: Library, workshop: Path) -> Path:
     log.warning(  # shown where nobody has set up logging, too: the program stands still
         "building %s for torch %s, once, about %d s; `otel-recfn build` does it ahead of time",
         *(library.name, torch.version, library.seconds),
     )
-    output = workshop / f"{library.name}.so"
-    _compile(compiler, torch, library, output)
-    built = build_cache.keep(output, cache, _name(torch, library))
-    build_cache.prune(cache, library.name)
-    return built
-
-
-def _compile(compiler: list[str], torch: TorchInstallation, library: Library, output: Path) -> None:
-    complaints = []
+    output, complaints = workshop / f"{library.name}.so", []
     for standard in STANDARDS:
         command = [*compiler, standard, *_arguments(torch, library, output)]
-        complaint = cpp_compiler.run(command)
+        complaint = run_compiler(command)
         if complaint is None:
-            return
+            return output
         complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
     message = (
         f"compiling {library.name} for torch {torch.version} failed; the commands and the end of what they said are below. "
@@ -199,20 +213,83 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: Library, ou
     raise ObserverUnavailable(message)
 
 
-def _asked(torch: TorchInstallation, library: Library) -> tuple[str, ...]:
-    return library.name, str(torch), str(private_cache.chosen_directory()), os.environ.get("CXX", "")
-
-
 def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list[str]:
-    headers = ["-isystem", str(torch.include), *(_python_headers() if library.for_python else ())]
+    headers = ["-isystem", str(torch.directory / "include")]
+    if library.for_python:
+        include = Path(sysconfig.get_paths()["include"])
+        if not (include / "Python.h").is_file():
+            raise ObserverUnavailable(f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}")
+        headers += ["-isystem", str(include)]
     arguments = [library.optimize, *FLAGS, f"-I{NATIVE}", *headers, str(library.source), "-o", str(output)]
-    if not cpp_compiler.MACOS:
+    if not MACOS:
         arguments.append(f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}")
-    return [*arguments, f"-L{torch.lib}", *(f"-l{link}" for link in library.links), f"-Wl,-rpath,{torch.lib}"]
+    lib = torch.directory / "lib"
+    return [*arguments, f"-L{lib}", *(f"-l{link}" for link in library.links), f"-Wl,-rpath,{lib}"]
 
 
-def _python_headers() -> list[str]:
-    include = Path(sysconfig.get_paths()["include"])
-    if not (include / "Python.h").is_file():
-        raise ObserverUnavailable(f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}")
-    return ["-isystem", str(include)]
+def run_compiler(command: list[str]) -> str | None:
+    """What the compiler complained about; None where it succeeded.
+
+    It gets no pipes: a process that is forked meanwhile keeps what pipes are open, and who reads them waits for its end.
+    Without ``close_fds`` Python has none of its own either: it spawns the process, as the path is absolute.
+    """
+    program = os.path.abspath(shutil.which(command[0]) or command[0])
+    quiet, seconds = subprocess.DEVNULL, COMPILE_SECONDS
+    try:
+        with tempfile.TemporaryFile() as said:
+            done = subprocess.run(
+                [program, *command[1:]], stdin=quiet, stdout=said, stderr=subprocess.STDOUT, timeout=seconds, close_fds=False
+            )
+            said.seek(0)
+            text = said.read().decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        return f"no result after {COMPILE_SECONDS} s"
+    except OSError as error:
+        return str(error)
+    return None if done.returncode == 0 else (text or f"exit code {done.returncode}, no message")
+
+
+# --- the installed torch
+
+
+@dataclass(frozen=True)
+class TorchInstallation:
+    """What the files of the installed torch say."""
+
+    directory: Path
+    version: str
+    git_version: str
+    cxx11_abi: int
+
+
+def find_torch() -> TorchInstallation:
+    """The torch that ``import torch`` gives, without importing it.
+
+    Raises:
+        ObserverUnavailable: there is none, or it came without headers.
+    """
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:  # something in sys.modules poses as torch
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ObserverUnavailable("torch is not installed here; pip install torch")
+    directory = Path(next(iter(spec.submodule_search_locations))).resolve()
+    if not (directory / "include" / "ATen" / "record_function.h").is_file():
+        raise ObserverUnavailable(f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or PyPI")
+    text = (directory / "version.py").read_text(encoding="utf-8")
+    return TorchInstallation(directory, _assigned(text, "__version__"), _assigned(text, "git_version"), _cxx11_abi(directory))
+
+
+def _assigned(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\s*(?::[^=]+)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return match.group(1) if match else "unknown"
+
+
+def _cxx11_abi(directory: Path) -> int:
+    """Which of libstdc++'s two string types torch was built with: how its own symbols spell std::string tells."""
+    try:
+        with open(directory / "lib" / "libc10.so", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+            return 0 if image.find(b"14SourceLocationESs") >= 0 else 1
+    except (OSError, ValueError):  # macOS has one string type and another file name
+        return 1

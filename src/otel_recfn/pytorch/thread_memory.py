@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
+import weakref
 from collections.abc import Callable, Hashable
 from types import ModuleType
 from typing import Any
@@ -39,6 +39,8 @@ class ProfilerStarts:
 
     def watch(self) -> bool:
         """Begin to tell. False where this torch lacks one of the functions, which is logged: nothing is told then."""
+        if self._wrapped:
+            return True
         if any(details.find(name) is None for name in WATCHED):
             return False
         kineto, legacy = (details.PYTHON[name].place for name in WATCHED)
@@ -68,20 +70,12 @@ class ProfilerStarts:
 
 
 class _Owners:
-    """Who asked for a thread's memory. Some may be left when the thread ends, where another thread stops what this one started.
+    """Who asked for a thread's memory."""
 
-    That is noted without a lock, because it also happens in a forked child, as the parent's other threads are given up there,
-    one of which may have held the lock.
-    """
-
-    def __init__(self, left: deque[None], forget_left: Callable[[], None]) -> None:
+    def __init__(self, when_thread_ends: Callable[[weakref.ref[_Owners]], None]) -> None:
         self.all: set[Hashable] = set()
-        self._left, self._forget_left = left, forget_left
-
-    def __del__(self) -> None:
-        if self.all and not sys.is_finalizing():
-            self._left.append(None)
-            self._forget_left()
+        self.thread = weakref.ref(self, when_thread_ends)
+        """Stands for the thread, which keeps this object."""
 
 
 class ThreadMemory:
@@ -94,61 +88,48 @@ class ThreadMemory:
         self._starts = ProfilerStarts(observer.step_aside)
         self._of_thread = threading.local()
         self._lock = ForkSafeLock()
-        self._threads = 0
-        self._left: deque[None] = deque()
+        self._threads: set[weakref.ref[_Owners]] = set()
+        """Those that have owners."""
 
     def keep(self, owner: Hashable) -> None:
         """Record the thread's memory until every owner has given it up, or the thread ends."""
         owners = self._owners()
-        if owner in owners or observer.loaded_library() is None:
+        if owner in owners.all or observer.loaded_library() is None:
             return
-        if owners or self._one_thread_more():
-            owners.add(owner)
-            observer.keep_memory(True)
+        with self._lock:
+            if not self._starts.watch():
+                return
+            self._threads.add(owners.thread)
+        owners.all.add(owner)
+        observer.keep_memory(True)
 
     def give_up(self, owner: Hashable) -> None:
         """``owner`` needs it no more. Does nothing where it didn't ask in this thread."""
         owners = self._owners()
-        if owner in owners:
-            owners.remove(owner)
-            if not owners:
-                observer.keep_memory(False)
-                self._one_thread_less()
+        owners.all.discard(owner)
+        if not owners.all and owners.thread in self._threads:
+            observer.keep_memory(False)
+            self._forget(owners.thread)
 
-    def _owners(self) -> set[Hashable]:
-        found: _Owners | None = getattr(self._of_thread, "owners", None)
-        if found is None:
-            found = self._of_thread.owners = _Owners(self._left, self._forget_left)
-        return found.all
+    def _owners(self) -> _Owners:
+        if not hasattr(self._of_thread, "owners"):
+            self._of_thread.owners = _Owners(self._forget)
+        owners: _Owners = self._of_thread.owners
+        return owners
 
-    def _forget_left(self) -> None:
-        """Count out threads that ended: now if nobody holds the lock, else when the next thread begins or ends."""
-        if not self._lock.acquire_if_free():
-            return
-        try:
-            while self._left:
-                self._left.popleft()
-                self._one_less()
-        finally:
-            self._lock.release()
+    def _forget(self, thread: weakref.ref[_Owners]) -> None:
+        """The thread has given its memory up, or ended before its owners did.
 
-    def _one_thread_more(self) -> bool:
-        self._forget_left()
-        with self._lock:
-            if self._threads == 0 and not self._starts.watch():
-                return False
-            self._threads += 1
-            return True
-
-    def _one_thread_less(self) -> None:
-        self._forget_left()
-        self._one_less()
-
-    def _one_less(self) -> None:
-        with self._lock:
-            self._threads -= 1
-            if self._threads == 0:
-                self._starts.unwatch()
+        It doesn't wait for the lock, because it is also called in a forked child, as the parent's other threads are given up
+        there, one of which may have held it. Where somebody has it, the wrappers stay until the next thread is forgotten.
+        """
+        self._threads.discard(thread)
+        if self._lock.acquire_if_free():
+            try:
+                if not self._threads:
+                    self._starts.unwatch()
+            finally:
+                self._lock.release()
 
 
 thread_memory = ThreadMemory()

@@ -22,9 +22,9 @@ from otel_recfn.recording.types import ContextReading
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.steps import begins_now, is_suppressed, seen_in_step, shown_steps
+from otel_recfn.support.foreign import After, WrappedFunction
 from otel_recfn.support.processes import span_around_thread
 from otel_recfn.support.seen_spans import remember_current, seen_spans
-from otel_recfn.support.wrapped_function import After, WrappedFunction
 
 if TYPE_CHECKING:
     from otel_recfn._native import TaskEntry

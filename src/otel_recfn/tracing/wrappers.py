@@ -1,4 +1,4 @@
-"""What generated modules import: where the operators of a schema file are found, which their wrappers call.
+"""What generated modules import: where the operators of a schema file are found, and what their wrappers do with calls.
 
 _LIB_mylib = Library("mylib", "mylib.kernels:FUNCTIONS")
 _OP_add = _LIB_mylib.operator("add", "", {"self": "Tensor", "other": "Tensor"}, ("Tensor",), Recorded("add"))
@@ -19,21 +19,252 @@ def find(name): ...                            a function that is asked for each
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from keyword import iskeyword
-from types import FunctionType, MethodType
-from typing import Any
+from types import FrameType, FunctionType, MethodType
+from typing import Any, NamedTuple
 
+from otel_recfn.callbacks import thread_locals
+from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.operations import record_outputs
+from otel_recfn.callbacks.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
+from otel_recfn.callbacks.registry import get_step_callbacks
+from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.model.errors import INT64, OperatorMissingError, whole_number
+from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Unwatched, Watched
-from otel_recfn.tracing.operator import Constant, Guard, Operator, Option, Recorded, Schema
+from otel_recfn.support.texts import failure
+from otel_recfn.tracing.graph import Tracer
 
 __all__ = ["Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library"]
 
+OURS = "otel_recfn."
 log = logging.getLogger("otel_recfn")
+
+
+class Constant(NamedTuple):
+    """An input of a node that no argument gives."""
+
+    name: str
+    value: Any
+
+
+class Option(NamedTuple):
+    """An input of a node that is an option of an argument: its ``dtype``, for instance."""
+
+    name: str
+    argument: str
+    option: str
+
+
+class Recorded(NamedTuple):
+    """The node that is recorded of a call."""
+
+    kind: str
+    """The operator's name, without namespace."""
+    inputs: tuple[str | Constant | Option, ...] | None = None
+    """Arguments by name; None: all."""
+    outputs: tuple[str, ...] | None = None
+    """The arguments that the operator writes its results to; None: what it returns."""
+
+
+class Guard(NamedTuple):
+    """The argument that a call writes to, and what a warning calls the operator."""
+
+    operator: str
+    argument: str
+
+
+class SchemaArgument(NamedTuple):
+    """An argument or a result, as callbacks see it in ``operator_schema()``."""
+
+    name: str
+    type: str
+
+
+class Schema(NamedTuple):
+    """An operator's schema, as far as its wrapper needs it."""
+
+    name: str
+    """With the namespace."""
+    overload_name: str
+    """Empty for the only or default overload."""
+    arguments: Mapping[str, str]
+    """Name and type, in their order."""
+    returns: Sequence[str]
+    """Types."""
+
+
+class Operator:
+    """An operator, its schema, and what is recorded of its calls.
+
+    Args:
+        schema: callbacks see it, by way of this object.
+        target: the operator itself.
+        sequence_nr: see Library.
+        in_place: the node; None where calls are not recorded.
+        out_of_place: the node with ``force_outplace``.
+        guard: checked with ``force_outplace``.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_guard",
+        "_in_place",
+        "_out_of_place",
+        "_returns",
+        "_sequence_nr",
+        "name",
+        "overload_name",
+        "target",
+    )
+
+    def __init__(
+        self,
+        schema: Schema,
+        target: Callable[..., Any],
+        sequence_nr: Callable[[], int],
+        in_place: Recorded | None,
+        out_of_place: Recorded | None,
+        guard: Guard | None,
+    ) -> None:
+        self.name, self.overload_name, self._arguments, self._returns = schema
+        self.target = target
+        self._sequence_nr = sequence_nr
+        self._in_place, self._out_of_place, self._guard = in_place, out_of_place, guard
+
+    @property
+    def arguments(self) -> list[SchemaArgument]:
+        """The schema's."""
+        return [SchemaArgument(name, type_) for name, type_ in self._arguments.items()]
+
+    @property
+    def returns(self) -> list[SchemaArgument]:
+        """The schema's results."""
+        return [SchemaArgument("", type_) for type_ in self._returns]
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
+
+    def observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator, for whoever observes this thread. What it raises goes on to the program.
+
+        ``args``, then ``kwargs``, are all arguments in schema order.
+        """
+        state = thread_locals.current()
+        step = get_step_callbacks(RecordScope.FUNCTION)
+        if not step.callbacks:
+            return self._recorded(state, args, kwargs) if recorder.recording else self._call(state, args, kwargs)
+        range_ = RecordFunction(step)
+        range_._keep_from_others()  # PyTorch tells them of its operators
+        inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
+        kwinputs = dict(zip(self._arguments, inputs, strict=False))
+        with range_:
+            range_.before(self, inputs, kwinputs, self._sequence_nr())
+            result = self._call(state, args, kwargs)
+            record_outputs(range_, self._results(result))
+        return result
+
+    def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A range for the recorder alone: without a RecordFunction, which nobody would see."""
+        wants_shapes = recorder.extras & SHAPES
+        inputs = (*args, *kwargs.values())
+        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
+        event_id = recorder.begin(
+            self.name,
+            RecordScope.FUNCTION,
+            SOURCE,
+            sequence_nr=self._sequence_nr(),
+            shapes=shapes,
+            dtypes=dtypes,
+            concrete_inputs=concrete_inputs,
+            words=input_words(self.name, inputs) if recorder.extras & FLOPS else "",
+        )
+        try:
+            result = self._call(state, args, kwargs)
+        except BaseException as error:
+            text, stacktrace = failure(error)
+            recorder.end(event_id, text, stacktrace=stacktrace)
+            raise
+        recorder.end(event_id)
+        return result
+
+    def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tracer = state.tracer
+        if tracer is None or self._in_place is None or not tracer.open or state.in_callback:
+            return self.target(*args, **kwargs)
+        return self._traced(state, tracer, args, kwargs)
+
+    def _traced(self, state: ThreadState, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Insert the node, call the operator with tracing off, then give the node its outputs."""
+        given = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
+        recorded = self._out_of_place if tracer.force_outplace else self._in_place
+        assert recorded is not None
+        kind = f"{self.name.partition('::')[0]}::{recorded.kind}"
+        node = tracer.insert(kind, self._inputs(recorded, given), _caller())
+        if self._guard is not None:
+            tracer.warn_of_others(self._guard.operator, given[self._guard.argument])
+        state.tracer = None
+        try:
+            result = self.target(*args, **kwargs)
+        finally:
+            state.tracer = tracer
+        written = recorded.outputs
+        tracer.set_outputs(node, self._results(result) if written is None else [given[name] for name in written])
+        return result
+
+    def _results(self, result: Any) -> Sequence[Any]:
+        """The results: several come as a tuple or list, which is one result where the schema has one."""
+        if result is None:
+            return ()
+        return result if len(self._returns) > 1 and isinstance(result, tuple | list) else (result,)
+
+    def _inputs(self, recorded: Recorded, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for each in self._arguments if recorded.inputs is None else recorded.inputs:
+            if isinstance(each, str):
+                yield each, _as_declared(given[each], self._arguments[each])
+            elif isinstance(each, Constant):
+                yield each
+            else:
+                yield each.name, _option(given[each.argument], each.option)
+
+
+def _as_declared(value: Any, type_: str) -> Any:
+    """The argument as its schema declares it: one number may be given for a list, and a tuple for a list."""
+    declared = type_.removesuffix("?")
+    if not declared.endswith("]") or value is None:
+        return value
+    if isinstance(value, list | tuple):
+        return list(value)
+    size = declared.rpartition("[")[2].rstrip("]")
+    return [value] * int(size) if size else value
+
+
+def _option(tensor: Any, option: str) -> Any:
+    """What a factory would need to make such a tensor; None where the tensor doesn't say."""
+    try:
+        return tensor.is_pinned() if option == "pin_memory" else getattr(tensor, option)
+    except Exception:  # the program's own object, which may raise when it is asked
+        return None
+
+
+def _caller() -> FrameType | None:
+    """The frame of the program that called the wrapper."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    frame = frame.f_back if frame is not None else None  # the wrapper's
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
+        frame = frame.f_back
+    return frame
+
+
+# --- where operators are found
 
 
 class Library:

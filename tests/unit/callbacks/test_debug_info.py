@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from otel_recfn.callbacks import debug_info
-from otel_recfn.callbacks.debug_info import (
+from otel_recfn.callbacks import thread_locals
+from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.callbacks.thread_locals import (
     DebugInfoGuard,
     DebugInfoKind,
     debug_info_get,
@@ -19,7 +20,6 @@ from otel_recfn.callbacks.debug_info import (
     on_profiler_state,
     set_current_debug_info,
 )
-from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.model.errors import DebugInfoError
 from patience import PATIENCE_S
 
@@ -108,7 +108,7 @@ def test_launched_work_shares_the_map_as_it_was_and_neither_sees_the_others_chan
 
 
 def test_listeners_hear_of_the_profiler_state_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debug_info, "_profiler_listeners", [])
+    monkeypatch.setattr(thread_locals, "_profiler_listeners", [])
     heard: list[Any] = []
     on_profiler_state(heard.append)
     with DebugInfoGuard(PROFILER, "outer"), DebugInfoGuard(TEST, "unrelated"), DebugInfoGuard(PROFILER, "inner"):

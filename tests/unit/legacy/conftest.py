@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from fake_cuda import FakeCuda
 
-from otel_recfn.callbacks.debug_info import DebugInfoKind, debug_info_get, debug_info_pop
 from otel_recfn.callbacks.registry import clear_thread_local_callbacks
+from otel_recfn.callbacks.thread_locals import DebugInfoKind, debug_info_get, debug_info_pop
 from otel_recfn.legacy.cuda import register_cuda_methods
 
 

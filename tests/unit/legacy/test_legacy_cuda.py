@@ -17,7 +17,7 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     mark,
 )
-from otel_recfn.legacy.run import NOT_TIMED, nvtx_text
+from otel_recfn.legacy.cuda import NOT_TIMED, nvtx_text
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import recorder
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import otel_recfn
-from otel_recfn.callbacks.library import SLOTS
+from otel_recfn.callbacks.torch_callbacks import SLOTS
 
 HEADER = Path(otel_recfn.__file__).parent / "native" / "callbacks" / "python_callbacks.hpp"
 

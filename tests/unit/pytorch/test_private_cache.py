@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.model.errors import CacheUnsafe
-from otel_recfn.pytorch import private_cache
+from otel_recfn.pytorch import build_cache
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_made_for_its_owner_alone_whatever_the_umask(cache: Path) -> None:
     before = os.umask(0)
     try:
-        opened = private_cache.open_directory()
+        opened = build_cache.open_directory()
     finally:
         os.umask(before)
     assert opened == cache.parent.resolve() / cache.name
@@ -34,9 +34,9 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTEL_RECFN_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/xdg")
-    assert private_cache.chosen_directory() == Path("/var/xdg/otel-recfn")
+    assert build_cache.chosen_directory() == Path("/var/xdg/otel-recfn")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert private_cache.chosen_directory() == Path("/home/someone/.cache/otel-recfn")
+    assert build_cache.chosen_directory() == Path("/home/someone/.cache/otel-recfn")
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
@@ -44,20 +44,20 @@ def test_a_cache_that_others_can_write_is_refused(cache: Path, mode: int) -> Non
     cache.mkdir(parents=True)
     cache.chmod(mode)
     with pytest.raises(CacheUnsafe, match=r"writable by others.*OTEL_RECFN_CACHE_DIR"):
-        private_cache.open_directory()
+        build_cache.open_directory()
 
 
 def test_a_sticky_cache_that_others_can_write_is_refused_too(cache: Path) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o1777)
     with pytest.raises(CacheUnsafe, match="writable by others"):
-        private_cache.open_directory()
+        build_cache.open_directory()
 
 
 def test_a_cache_that_others_can_read_is_fine(cache: Path) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o755)
-    assert private_cache.open_directory().name == cache.name
+    assert build_cache.open_directory().name == cache.name
 
 
 def test_a_symlink_is_refused_even_if_it_leads_to_a_safe_directory(cache: Path, tmp_path: Path) -> None:
@@ -66,36 +66,36 @@ def test_a_symlink_is_refused_even_if_it_leads_to_a_safe_directory(cache: Path, 
     elsewhere.mkdir(mode=0o700)
     cache.symlink_to(elsewhere)
     with pytest.raises(CacheUnsafe, match="not a real directory"):
-        private_cache.open_directory()
+        build_cache.open_directory()
 
 
 def test_a_symlink_above_is_followed_and_what_it_leads_to_is_checked(cache: Path, tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     cache.parent.symlink_to(open_to_all)
-    assert private_cache.open_directory() == open_to_all.resolve() / cache.name
+    assert build_cache.open_directory() == open_to_all.resolve() / cache.name
     open_to_all.chmod(0o777)
     with pytest.raises(CacheUnsafe, match="directory above the cache"):
-        private_cache.open_directory()
+        build_cache.open_directory()
 
 
 def test_a_sticky_directory_above_is_fine(cache: Path) -> None:
     cache.parent.mkdir()
     cache.parent.chmod(0o1777)
-    assert private_cache.open_directory().name == cache.name
+    assert build_cache.open_directory().name == cache.name
 
 
 def test_a_file_in_its_place_is_refused(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("")
     with pytest.raises(CacheUnsafe, match="not a real directory"):
-        private_cache.open_directory()
+        build_cache.open_directory()
 
 
 def test_a_place_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", "/proc/otel-recfn")
     with pytest.raises(CacheUnsafe, match=r"cannot be used.*OTEL_RECFN_CACHE_DIR"):
-        private_cache.open_directory()
+        build_cache.open_directory()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -106,7 +106,7 @@ def test_what_belongs_to_somebody_else_is_refused(cache: Path, which: str) -> No
     built.write_text("")
     os.chown({"cache": cache, "above": cache.parent, "file": built}[which], 12345, -1)
     with pytest.raises(CacheUnsafe, match="belongs to user 12345"):
-        private_cache.check_file(built) if which == "file" else private_cache.open_directory()
+        build_cache.check_file(built) if which == "file" else build_cache.open_directory()
 
 
 def test_files_are_checked_before_they_are_loaded(cache: Path) -> None:
@@ -116,7 +116,7 @@ def test_files_are_checked_before_they_are_loaded(cache: Path) -> None:
         path.write_text("")
         path.chmod(mode)
     link.symlink_to(good)
-    private_cache.check_file(good)
+    build_cache.check_file(good)
     for path, complaint in ((shared, "writable by others"), (link, "not a regular file"), (missing, "cannot be read")):
         with pytest.raises(CacheUnsafe, match=complaint):
-            private_cache.check_file(path)
+            build_cache.check_file(path)

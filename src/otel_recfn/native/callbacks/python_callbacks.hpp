@@ -8,7 +8,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <numeric>
@@ -21,6 +20,9 @@
 #include "pytorch/callback_lists.hpp"
 
 namespace recfn {
+
+// Whether this thread is inside a callback, of this library's or of our Python ranges': what it does there reaches no callbacks.
+inline thread_local bool inside_callback = false;
 
 class Door {
  public:
@@ -35,45 +37,45 @@ class Door {
 
   void leave() { inside_.fetch_sub(1); }
 
-  // Nobody enters any more. Waits, without the GIL, for those who are inside, but no longer than this, so that a callback that
-  // doesn't return can't hold up the exit of the program.
-  void close(int own) {
+  // Nobody enters any more. Waits, without the GIL, for other threads that are inside, but no longer than this, so that a callback
+  // that doesn't return can't hold up the exit of the program.
+  void close() {
     closed_.store(true);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (inside_.load() > own && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    while (inside_.load() > own() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   }
 
   // In a forked child, where only the forking thread may be inside.
-  void only(int own) { inside_.store(own); }
+  void forked() { inside_.store(own()); }
 
  private:
+  static int own() { return inside_callback ? 1 : 0; }
+
   std::atomic<bool> closed_{false};
   std::atomic<int> inside_{0};
 };
 
-inline Door& door() {
-  static auto* instance = new Door;
-  return *instance;
-}
+inline Door door;
 
-// Whether Python may be entered, and is, in this scope.
+// In this scope Python is entered, where it may be, and what happens there reaches no callbacks.
 class PythonEntry {
  public:
   PythonEntry() {
-    if (door().enter()) python_.emplace();
+    if (door.enter()) python_.emplace();
   }
   ~PythonEntry() {
+    inside_callback = was_inside_;
     if (!python_) return;
     python_.reset();
-    door().leave();
+    door.leave();
   }
-
   PythonEntry(const PythonEntry&) = delete;
   PythonEntry& operator=(const PythonEntry&) = delete;
 
   explicit operator bool() const { return python_.has_value(); }
 
  private:
+  const bool was_inside_ = std::exchange(inside_callback, true);
   std::optional<WithGil> python_;
 };
 
@@ -169,31 +171,18 @@ inline CallbackSlots& slots() {
   return *instance;
 }
 
-// What becomes of an exception that a callback in Python raised.
-
 namespace {
 
 PyObject* report_error = nullptr;  // (handle, exception, name of the range) -> whether it is the program's own and goes on to it
 
-// A new reference; null with an error set where there is no memory for it.
-PyObject* name_of(const at::RecordFunction& function) {
-  const char* name = function.name();
-  return PyUnicode_DecodeUTF8(name, static_cast<Py_ssize_t>(std::strlen(name)), "replace");
-}
-
+// A callback in Python raised.
 void hand_on_error(PythonCallback& callback, const at::RecordFunction& function) {
   Reference error(take_raised());
-  const Reference is_the_programs(PyObject_CallFunction(report_error, "KON", callback.handle, error.get(), name_of(function)));
+  const Reference is_the_programs(PyObject_CallFunction(report_error, "KON", callback.handle, error.get(), to_text(function.name())));
   if (!is_the_programs) return raise_in_main_thread(take_raised());
   if (is_the_programs.get() == Py_True) return raise_in_main_thread(error.release());
   slots().fail(callback);
 }
-
-}  // namespace
-
-// The calling thread's own callbacks of ours in PyTorch's list, which PyTorch hands on to what works for the thread.
-
-namespace {
 
 constexpr auto is_ours = [](const auto& entry) {
   const auto start = entry.callback_.start();
@@ -206,6 +195,7 @@ at::CallbackHandle new_local_handle() {
   return ++last;
 }
 
+// The calling thread's own callbacks of ours in PyTorch's list, which PyTorch hands on to what works for the thread.
 void set_thread_callbacks(const std::vector<std::shared_ptr<PythonCallback>>& callbacks) {
   change_local_callbacks([&](auto& entries) {
     remove_from(entries, is_ours);
@@ -213,27 +203,7 @@ void set_thread_callbacks(const std::vector<std::shared_ptr<PythonCallback>>& ca
   });
 }
 
-}  // namespace
-
-// A range of PyTorch's that a callback in Python observes, from its start to its end.
-
-namespace {
-
-// Whether this thread is inside a callback, of this library's or of our Python ranges': what it does there reaches no callbacks.
-thread_local bool inside_callback = false;
-
-class InsideCallback {
- public:
-  InsideCallback() : before_(std::exchange(inside_callback, true)) {}
-  ~InsideCallback() { inside_callback = before_; }
-  InsideCallback(const InsideCallback&) = delete;
-  InsideCallback& operator=(const InsideCallback&) = delete;
-
- private:
-  const bool before_;
-};
-
-// What a range takes from its start to its end. It holds the callback itself, so that the end belongs to the start that ran even if
+// What a callback in Python takes of a range from its start to its end. It holds the callback itself, so that the end belongs to the start that ran even if
 // the slot has another callback by then.
 struct ObservedRange : at::ObserverContext {
   std::shared_ptr<PythonCallback> callback;
@@ -293,7 +263,6 @@ inline std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::Rec
   if (inside_callback || !slots().is_live(slot)) return nullptr;
   const PythonEntry python;
   if (!python) return nullptr;
-  const InsideCallback inside;
   auto range = std::make_unique<ObservedRange>();
   range->callback = slots().at(slot);
   const bool runs = range->callback != nullptr && range->callback->runs_in(function.scope());
@@ -306,7 +275,6 @@ inline void run_end(const at::RecordFunction& function, at::ObserverContext* con
   if (context == nullptr) return;
   const PythonEntry python;
   if (!python) return;
-  const InsideCallback inside;
   auto& range = *static_cast<ObservedRange*>(context);
   call_end(range, function);
   range.drop();

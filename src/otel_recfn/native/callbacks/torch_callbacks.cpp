@@ -14,12 +14,6 @@
 #include "callbacks/torch_function.hpp"
 #include "pytorch/callback_lists.hpp"
 
-namespace recfn::stand_ins::at_names {
-
-inline Absent set_record_function_seed_for_testing(uint32_t) { return {}; }
-
-}  // namespace recfn::stand_ins::at_names
-
 namespace recfn {
 namespace {
 
@@ -175,14 +169,13 @@ PyObject* close(PyObject*, PyObject*) {
     slots().each([](const PythonCallback& callback) {
       if (callback.global) at::disableCallback(callback.torch_handle);
     });
-    const int own = inside_callback ? 1 : 0;
-    Py_BEGIN_ALLOW_THREADS door().close(own);
+    Py_BEGIN_ALLOW_THREADS door.close();
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
   });
 }
 
 PyObject* forked(PyObject*, PyObject*) {
-  door().only(inside_callback ? 1 : 0);
+  door.forked();
   Py_RETURN_NONE;
 }
 

@@ -6,7 +6,6 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 
-#include <cstring>
 #include <sstream>
 #include <string>
 
@@ -25,26 +24,6 @@
 
 #include "cpython/python.hpp"
 #include "pytorch/features.hpp"
-
-namespace recfn::stand_ins {
-
-namespace global_names {
-template <typename... Any>
-PyObject* THPVariable_Wrap(Any...) = delete;
-}  // namespace global_names
-
-namespace jit_names {
-template <typename... Any>
-void toPyObject(Any...) = delete;
-}  // namespace jit_names
-
-}  // namespace recfn::stand_ins
-
-using namespace recfn::stand_ins::global_names;
-
-namespace torch::jit {
-using namespace recfn::stand_ins::jit_names;
-}
 
 namespace recfn {
 
@@ -223,10 +202,7 @@ inline PyObject* read_kwinputs(PyObject* self, PyObject*) {
 inline PyObject* read_outputs(PyObject* self, PyObject*) { return read_detail<details::outputs>(self, as_list, no_list); }
 
 inline PyObject* read_name(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) {
-    const char* name = fn.name();
-    return PyUnicode_DecodeUTF8(name, static_cast<Py_ssize_t>(std::strlen(name)), "replace");
-  });
+  return read_function(self, [](const at::RecordFunction& fn) { return to_text(fn.name()); });
 }
 
 inline PyObject* scope_member(at::RecordScope scope) {
@@ -276,25 +252,13 @@ PyObject* read_number(PyObject* self, PyObject*) {
   return read_detail<Read>(self, show, [] { return to_number(Otherwise); });
 }
 
-inline PyObject* read_seq_nr(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) { return to_number(int64_t{fn.seqNr()}); });
-}
-
-inline PyObject* read_thread_id(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) { return to_number(uint64_t{fn.threadId()}); });
-}
-
-inline PyObject* read_handle(PyObject* self, PyObject*) {
-  return read_function(self, [](const at::RecordFunction& fn) { return to_number(uint64_t{fn.handle()}); });
-}
-
 inline PyMethodDef function_methods[] = {
     {"name", read_name, METH_NOARGS, "The range's name."},
     {"scope", read_scope, METH_NOARGS, "Its RecordScope."},
-    {"seq_nr", read_seq_nr, METH_NOARGS, "Links forward and backward; -1 where there is none."},
-    {"thread_id", read_thread_id, METH_NOARGS, "Logical id of the thread that began it."},
+    {"seq_nr", read_number<details::sequence_nr, int64_t{-1}>, METH_NOARGS, "Links forward and backward; -1 where there is none."},
+    {"thread_id", read_number<details::thread_id, uint64_t{0}>, METH_NOARGS, "Logical id of the thread that began it."},
     {"forward_thread_id", read_number<details::forward_thread_id, uint64_t{0}>, METH_NOARGS, "Of backward functions; else 0."},
-    {"handle", read_handle, METH_NOARGS, "Unique where a callback needs ids."},
+    {"handle", read_number<details::handle, uint64_t{0}>, METH_NOARGS, "Unique where a callback needs ids."},
     {"debug_handle", read_number<details::debug_handle, int64_t{-1}>, METH_NOARGS, "-1 where there is none."},
     {"inputs", read_inputs, METH_NOARGS, "The values, in the start callback; empty unless a callback needs inputs."},
     {"kwinputs", read_kwinputs, METH_NOARGS, "The keyword values, in the start callback."},

@@ -1,14 +1,40 @@
 // What calls are called, as Python's `sources/calls.py` says it: made here, because running Python in a profile function
 // would run the program's signal handlers too, in the middle of something else.
 #pragma once
-#include "calls/c_function.hpp"
-#include "core/known_calls.hpp"
-#include "core/record.hpp"
-
+#include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/known_calls.hpp"
+#include "core/record.hpp"
+#include "cpython/python.hpp"
+#include "python/text.hpp"
+
 namespace recfn {
+
+// A C function that is called, as CPython tells of it.
+struct CFunction {
+  const PyMethodDef* definition = nullptr;  // null: it is none that is told of
+  PyObject* bound_to = nullptr;             // null: to nothing, or to a module
+
+  static CFunction of_builtin(PyObject* callable) {
+    const auto* function = reinterpret_cast<PyCFunctionObject*>(callable);
+    return {function->m_ml, function->m_self};
+  }
+
+  // `first`: the first argument, null where there is none.
+  static CFunction of_method(PyObject* callable, PyObject* first) {
+    if (first == nullptr) return {};
+    return {reinterpret_cast<PyMethodDescrObject*>(callable)->d_method, first};
+  }
+
+  static CFunction of(PyObject* callable, PyObject* first) {
+    if (PyCFunction_Check(callable)) return of_builtin(callable);
+    return Py_TYPE(callable) == &PyMethodDescr_Type ? of_method(callable, first) : CFunction{};
+  }
+};
 
 // What is not shown of a call, or who names it.
 enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame = 3 };
@@ -25,25 +51,115 @@ struct CallName {
   Text name() const { return {text.data(), static_cast<uint32_t>(text.size())}; }
 };
 
+inline std::string as_utf8(PyObject* string) {
+  const Utf8 utf8(string, kMaxNameBytes);
+  return {utf8.text().data != nullptr ? utf8.text().data : "", utf8.text().size};
+}
+
+inline bool read_texts(PyObject* owner, const char* name, std::vector<std::string>& texts) {
+  const Made given(PyObject_GetAttrString(owner, name));
+  const Made all(given.object != nullptr ? PySequence_Fast(given.object, "a sequence of str") : nullptr);
+  if (all.object == nullptr) return false;
+  texts.clear();
+  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(all.object); ++at) {
+    texts.push_back(as_utf8(PySequence_Fast_GET_ITEM(all.object, at)));
+  }
+  return true;
+}
+
+inline bool begins_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+
+inline const std::string* start_among(const std::vector<std::string>& starts, const std::string& text) {
+  const auto found = std::find_if(starts.begin(), starts.end(), [&text](const auto& start) { return begins_with(text, start); });
+  return found != starts.end() ? &*found : nullptr;
+}
+
+inline bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& text) {
+  return std::any_of(ends.begin(), ends.end(), [&text](const std::string& end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  });
+}
+
+// A place is a file, or, with a slash at its end, a folder.
+inline bool is_at_one_of(const std::vector<std::string>& places, const std::string& file) {
+  return std::any_of(places.begin(), places.end(), [&file](const std::string& place) {
+    return !place.empty() && place.back() == '/' ? begins_with(file, place) : file == place;
+  });
+}
+
+inline std::array<std::string_view, 5> parts_of(const CFunction& function) {
+  const char* const name = function.definition->ml_name;
+  if (function.bound_to == nullptr || PyModule_Check(function.bound_to)) return {"<built-in function ", name, ">", "", ""};
+  return {"<built-in method ", name, " of ", Py_TYPE(function.bound_to)->tp_name, " object>"};
+}
+
 class CallTexts {
  public:
   // Reads what Python's ProgramTexts says. False with the error set.
-  bool read(PyObject* texts);
+  bool read(PyObject* texts) {
+    return read_texts(texts, "prefixes", prefixes_) && read_texts(texts, "own", own_) &&
+           read_texts(texts, "own_that_calls", own_that_calls_) && read_texts(texts, "asked", asked_) &&
+           read_texts(texts, "included", included_) && read_texts(texts, "excluded", excluded_);
+  }
 
   // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has to be asked.
-  CallName of_code(PyCodeObject* code, int line) const;
+  CallName of_code(PyCodeObject* code, int line) const {
+    CallName name;
+    const std::string file = as_utf8(code->co_filename), shown = trimmed(file);
+    if (start_among(own_, file) != nullptr) {
+      name.hides = start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
+    } else if (!selects(file, shown)) {
+      name.hides = Hides::kItself;
+    } else if (ends_with_one_of(asked_, file)) {
+      name.hides = Hides::kAskFrame;
+    } else {
+      name.text = text_of(shown, code, line);
+    }
+    return name;
+  }
+
   // A line of code, as calls of it are called; empty for ours.
-  std::string of_line(PyCodeObject* code, int line) const;
-  // Of calls of a C function.
-  static std::string of_function(PyObject* callable, const CFunction& function);
+  std::string of_line(PyCodeObject* code, int line) const {
+    const std::string file = as_utf8(code->co_filename);
+    return start_among(own_, file) == nullptr ? text_of(trimmed(file), code, line) : std::string();
+  }
+
+  // Of calls of a C function: its repr, without the address.
+  static std::string of_function(PyObject* callable, const CFunction& function) {
+    if (function.definition == nullptr) return std::string("<") + Py_TYPE(callable)->tp_name + " object>";
+    std::string text;
+    for (const std::string_view part : parts_of(function)) text += part;
+    return text;
+  }
+
   // Whether calls of this C function, which has a definition, are called that.
-  static bool is_of_function(const std::string& text, const CFunction& function);
+  static bool is_of_function(const std::string& text, const CFunction& function) {
+    std::string_view rest = text;
+    for (const std::string_view part : parts_of(function)) {
+      if (rest.substr(0, part.size()) != part) return false;
+      rest.remove_prefix(part.size());
+    }
+    return rest.empty();
+  }
 
  private:
   using Texts = std::vector<std::string>;
-  bool selects(const std::string& file, const std::string& trimmed) const;
-  std::string trimmed(const std::string& file) const;
-  static std::string text_of(const std::string& shown, PyCodeObject* code, int line);
+
+  bool selects(const std::string& file, const std::string& trimmed) const {
+    const auto is_among = [&](const Texts& places) { return is_at_one_of(places, file) || is_at_one_of(places, trimmed); };
+    return (included_.empty() || is_among(included_)) && !is_among(excluded_);
+  }
+
+  std::string trimmed(const std::string& file) const {
+    const std::string* prefix = start_among(prefixes_, file);
+    return prefix != nullptr ? file.substr(prefix->size()) : file;
+  }
+
+  static std::string text_of(const std::string& shown, PyCodeObject* code, int line) {
+    std::string text = shown + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
+    text.resize(cut_at_character(text.data(), text.size(), kMaxNameBytes));
+    return text;
+  }
 
   Texts prefixes_, own_, own_that_calls_, asked_, included_, excluded_;
 };

@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "calls/enter_leave.hpp"
-#include "calls/profiled_threads.hpp"
+#include "calls/tracer.hpp"
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
 #include "python/python_stack.hpp"
@@ -55,10 +54,10 @@ void note_begin() {
 PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
-  if (!CodeNames::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
+  if (!NamesOfCode::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!read_texts(texts)) return nullptr;
   const Made earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
-  if (!tracer->is_on()) note_begin(), forget_told_threads();
+  if (!tracer->is_on()) note_begin(), forget_other_profile_functions();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
@@ -87,7 +86,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) {
 }
 
 PyObject* go_on_after_fork(PyObject*, PyObject*) {
-  forget_other_threads();
+  thread_calls().forget_others();
   tracer->turn(tracer->tracing, false);
   Py_RETURN_NONE;
 }

@@ -1,18 +1,10 @@
-#include "calls/enter_leave.hpp"
+#include "calls/tracer.hpp"
 
-#include <frameobject.h>
-
-#include <algorithm>
 #include <ctime>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "calls/profiled_threads.hpp"
 #include "core/registry.hpp"
 #include "core/thread_buffer.hpp"
-#include "cpython/python.hpp"
-#include "python/text.hpp"
 
 namespace recfn {
 
@@ -63,11 +55,10 @@ int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_fr
   const Made answer(PyObject_CallFunctionObjArgs(held.object, frame, nullptr));
   if (answer.object == nullptr && without_name() < 0) return -1;
   const bool named = answer.object != nullptr && PyUnicode_Check(answer.object);
-  const Utf8 name(named ? answer.object : nullptr, kMaxNameBytes);
   uint64_t event_id = 0;
   if (named && !is_deep_enough(calls)) {
     CallName by_frame;
-    by_frame.text.assign(name.text().data, name.text().size);
+    by_frame.text = as_utf8(answer.object);
     event_id = begin(calls, hashed(std::move(by_frame)), begun.frame, begun.began_at);
   }
   push(calls, {event_id, begun.key}, tracing);
@@ -181,7 +172,7 @@ int enter(ThreadCalls& calls, Begun begun) {
   if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
   if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
-  const CallName* name = CodeNames::find(code, begun.instruction, tracer->names.version());
+  const CallName* name = NamesOfCode::find(code, begun.instruction, tracer->names.version());
   if (name == nullptr && begun.frame != nullptr) name = tracer->names.of_code(code, begun.frame, begun.instruction);
   if (name == nullptr) {
     if (without_name() < 0) return -1;
@@ -274,8 +265,8 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
 namespace {
 
 bool was_told_of(uint64_t thread) {
-  const std::vector<ThreadCalls*>& all = all_thread_calls();
-  return std::any_of(all.begin(), all.end(), [thread](const ThreadCalls* calls) {
+  const auto& all = thread_calls().all();
+  return std::any_of(all.begin(), all.end(), [thread](const auto& calls) {
     return calls->thread == thread && calls->tracing == tracer->tracing && (calls->left_out || calls->met_in == tracer->tracing);
   });
 }
@@ -310,12 +301,12 @@ int stand_in_for_blocked_threads(PyObject* native_ids) {
 }
 
 void end_all_calls() {
-  for (ThreadCalls* calls : all_thread_calls()) end_and_forget(*calls);
+  for (const auto& calls : thread_calls().all()) end_and_forget(*calls);
 }
 
 bool end_calls_of(uint64_t thread) {
   bool was_traced = false;
-  for (ThreadCalls* calls : all_thread_calls()) {
+  for (const auto& calls : thread_calls().all()) {
     if (calls->met_in != tracer->tracing || calls->thread != thread) continue;
     end_and_forget(*calls);
     was_traced = true;

@@ -1,7 +1,6 @@
 // What `sys.monitoring` (CPython 3.12 and later) calls at each call and return, in every thread.
-#include <frameobject.h>
 
-#include "calls/enter_leave.hpp"
+#include "calls/tracer.hpp"
 #include "cpython/python.hpp"
 
 namespace recfn {
@@ -36,7 +35,7 @@ PyObject* answer(int result) { return result < 0 ? nullptr : none(); }
 
 // The thread's calls, where it is traced from now on; null where it isn't, with the error set or not.
 ThreadCalls* meet(bool is_python) {
-  ThreadCalls* calls = thread_calls(tracer->tracing);
+  ThreadCalls* calls = thread_calls().own(tracer->tracing);
   if (calls == nullptr || calls->left_out) return nullptr;
   const void* const key = is_python ? running_frame(PyThreadState_Get()) : nullptr;
   if (tracer->forked) return enter_after_fork(*calls, {is_python ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;

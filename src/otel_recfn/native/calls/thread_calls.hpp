@@ -1,15 +1,72 @@
-// The calls that are open in a thread.
+// The calls that are open in each thread.
 #pragma once
-#include "cpython/python.hpp"
+#include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
-#include "calls/call_stack.hpp"
 #include "core/globals.hpp"
 #include "core/thread_buffer.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
+
+struct OpenCall {
+  uint64_t entry;     // as ThreadCalls says
+  const void* frame;  // of a Python call, which tells it from other open ones: CPython's frame or its frame object; of C's null
+};
+
+// A thread's stack of open calls, on which a call is put without a call of ours where there is room.
+class CallStack {
+ public:
+  CallStack() = default;
+  CallStack(const CallStack&) = delete;
+  CallStack& operator=(const CallStack&) = delete;
+
+  bool empty() const { return size() == 0; }
+  size_t size() const { return static_cast<size_t>(end_ - first_) - 1; }
+  bool is_full() const { return end_ == limit_; }
+
+  // Whether it is open to calls that begin the short way, and has room for one: one comparison for both.
+  bool takes_next() const { return end_ < gate_; }
+  void open() { gate_ = limit_, is_open_ = true; }
+  void shut() { gate_ = nullptr, is_open_ = false; }
+
+  // Where none is open, one that is no call: neither of C nor of any frame.
+  OpenCall& back() { return end_[-1]; }
+  const OpenCall& back() const { return end_[-1]; }
+  OpenCall& operator[](size_t at) { return first_[at + 1]; }
+
+  // Where it isn't full.
+  void push(OpenCall call) { *end_++ = call; }
+  // Where it isn't empty.
+  void pop() { --end_; }
+  void clear() { end_ = first_ + 1; }
+
+  void grow() {
+    const size_t used = size() + 1, room = used < kFirstRoom ? kFirstRoom : 2 * used;
+    std::unique_ptr<OpenCall[]> larger(new OpenCall[room]);
+    std::memcpy(larger.get(), first_, used * sizeof(OpenCall));
+    held_ = std::move(larger);
+    first_ = held_.get(), end_ = first_ + used, limit_ = first_ + room;
+    if (is_open_) open();
+  }
+
+ private:
+  static constexpr size_t kFirstRoom = 64;
+
+  OpenCall none_{0, this};
+  std::unique_ptr<OpenCall[]> held_;
+  OpenCall *first_ = &none_, *end_ = first_ + 1, *limit_ = end_;
+  OpenCall* gate_ = limit_;  // null while it is shut
+  bool is_open_ = true;
+};
 
 constexpr size_t kNothingHidden = SIZE_MAX;
 constexpr uint64_t kNotMet = UINT64_MAX;
@@ -39,15 +96,61 @@ struct ThreadCalls {
   }
 };
 
-extern thread_local ThreadCalls* tls_calls RECFN_FAST_TLS;
+inline thread_local ThreadCalls* tls_calls RECFN_FAST_TLS = nullptr;
 
-// Of the calling thread, emptied where it is of an earlier time; null without memory. Needs the GIL.
-ThreadCalls* thread_calls(uint64_t tracing);
+// Of every thread that lives. Needs the GIL.
+class AllThreadCalls {
+ public:
+  // Of the calling thread, emptied where it is of an earlier time; null without memory.
+  ThreadCalls* own(uint64_t tracing) {
+    if (tls_calls == nullptr) had_memory_for([this] { tls_calls = make(); });
+    if (tls_calls != nullptr && tls_calls->tracing != tracing) tls_calls->forget(), tls_calls->tracing = tracing;
+    return tls_calls;
+  }
 
-// Those of every thread that lives. Needs the GIL.
-const std::vector<ThreadCalls*>& all_thread_calls();
+  const std::vector<std::unique_ptr<ThreadCalls>>& all() {
+    free_unless([](const auto& calls) { return !calls->ended.load(std::memory_order_acquire); });
+    return known_;
+  }
 
-// In a forked child: frees those of the parent's other threads.
-void forget_other_threads();
+  // In a forked child: frees those of the parent's other threads.
+  void forget_others() {
+    free_unless([](const auto& calls) { return calls.get() == tls_calls; });
+  }
+
+ private:
+  ThreadCalls* make() {
+    all();
+    known_.push_back(std::make_unique<ThreadCalls>());
+    if (tells_end_of_thread(known_.back().get())) return known_.back().get();
+    known_.pop_back();
+    return nullptr;
+  }
+
+  static bool tells_end_of_thread(ThreadCalls* calls) {
+    static pthread_key_t key;
+    static const bool made = pthread_key_create(&key, on_thread_end) == 0;
+    return made && pthread_setspecific(key, calls) == 0;
+  }
+
+  // Without the GIL: only noted here, and freed by who has it.
+  static void on_thread_end(void* calls) {
+    tls_calls = nullptr;
+    static_cast<ThreadCalls*>(calls)->ended.store(true, std::memory_order_release);
+  }
+
+  template <typename Kept>
+  void free_unless(Kept is_kept) {
+    known_.erase(std::partition(known_.begin(), known_.end(), is_kept), known_.end());
+  }
+
+  std::vector<std::unique_ptr<ThreadCalls>> known_;
+};
+
+// Never destroyed: threads may end after it would be.
+inline AllThreadCalls& thread_calls() {
+  static auto* instance = new AllThreadCalls;
+  return *instance;
+}
 
 }  // namespace recfn

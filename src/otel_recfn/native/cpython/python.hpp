@@ -2,6 +2,7 @@
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <frameobject.h>
 
 #include <new>
 #include <stdexcept>

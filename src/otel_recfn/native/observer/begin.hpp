@@ -15,16 +15,6 @@
 #include "observer/launch.hpp"
 #include "pytorch/features.hpp"
 
-namespace recfn::stand_ins::jit_names {
-
-Absent currentCallstack();
-
-}  // namespace recfn::stand_ins::jit_names
-
-namespace torch::jit {
-using namespace recfn::stand_ins::jit_names;
-}
-
 namespace recfn {
 
 // The call stack that led to an operator: TorchScript's where its interpreter runs, else Python's.
@@ -58,34 +48,22 @@ uint32_t write_frames(const Frames& frames, char* text, uint32_t size) {
   return used > 0 ? used - 1 : 0;  // without the last line's end
 }
 
-template <bool kFound = kHasTorchscriptStack>
-uint32_t torchscript_stack(char* text, uint32_t size) {
-  if constexpr (kFound) {
-    return write_frames(torch::jit::currentCallstack(), text, size);
-  } else {
-    return 0;
-  }
-}
-
 // How many frames the interpreter has in the calling thread; as if there were none where PyTorch doesn't tell.
-template <typename Frames>
-uint64_t count_frames(const Frames& frames) {
-  return frames.size();
-}
-
-template <bool kFound = kHasTorchscriptStack>
+template <bool kFound, typename Frames = TorchscriptFrames>
 uint64_t count_torchscript_frames() {
   try {
-    if constexpr (kFound) return count_frames(torch::jit::currentCallstack());
+    if constexpr (kFound) return Frames(torch::jit::currentCallstack()).size();
   } catch (...) {  // no memory
   }
   return 0;
 }
 
 // No text where that throws. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.
-inline uint32_t operator_stack(const Globals& globals, char* text, uint32_t size) {
+template <bool kFound = kHasTorchscriptStack>
+uint32_t operator_stack(const Globals& globals, char* text, uint32_t size) {
   try {
-    const uint32_t used = torchscript_stack(text, size);
+    uint32_t used = 0;
+    if constexpr (kFound) used = write_frames(torch::jit::currentCallstack(), text, size);
     const auto read_python = globals.read_stack.load(std::memory_order_relaxed);
     return used != 0 || read_python == nullptr ? used : read_python(text, size);
   } catch (...) {

@@ -21,47 +21,18 @@
 #include "pytorch/features.hpp"
 
 namespace recfn {
-
-// What the observer's callbacks share: the recorder that it was tied to, and the calling thread's buffer there.
-
 namespace {
 
 // The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the thread ends.
 thread_local ThreadBuffer* cached_buffer RECFN_FAST_TLS = nullptr;
 
-const CoreApi* core = nullptr;
+const CoreApi* core = nullptr;  // the recorder's
 Globals* shared = nullptr;
 
 [[gnu::noinline]] ThreadBuffer* first_buffer() { return cached_buffer = core->thread_buffer(); }
 
 // Null in a dying thread, and in one that there was no memory for.
 ThreadBuffer* buffer_of_thread() { return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer(); }
-
-}  // namespace
-}  // namespace recfn
-
-namespace recfn::stand_ins {
-
-namespace c10_names {
-struct SafePyObject {};
-}  // namespace c10_names
-
-namespace impl_names {
-struct ThreadLocalPythonObjects {};
-}  // namespace impl_names
-
-}  // namespace recfn::stand_ins
-
-namespace c10 {
-using namespace recfn::stand_ins::c10_names;
-}
-
-namespace at::impl {
-using namespace recfn::stand_ins::impl_names;
-}
-
-namespace recfn {
-namespace {
 
 // PyTorch takes it for a Python object, of which there is none.
 template <typename Object>
@@ -123,20 +94,16 @@ void forget_launch(void*& carried) {
   if constexpr (kFound) LaunchState<Objects, Object>::forget(carried);
 }
 
-}  // namespace
-
-// Which profiler run a thread works for, as a disabled thread-local callback whose handle carries the run's id.
-//
-// A disabled callback costs an operator nothing, and PyTorch carries it to whatever works for the thread.
-
-constexpr at::CallbackHandle kMarker = at::CallbackHandle{1} << 62;  // PyTorch counts its handles from 1
+// Which profiler run a thread works for, as a disabled thread-local callback whose handle carries the run's id. It costs an operator
+// nothing, and PyTorch carries it to whatever works for the thread. PyTorch counts its own handles from 1.
+constexpr at::CallbackHandle kMarker = at::CallbackHandle{1} << 62;
 
 inline constexpr auto is_marker = [](const auto& entry) { return (entry.handle_ & kMarker) != 0; };
 
-inline std::unique_ptr<at::ObserverContext> marker_is_never_called(const at::RecordFunction&) { return nullptr; }
+std::unique_ptr<at::ObserverContext> marker_is_never_called(const at::RecordFunction&) { return nullptr; }
 
 // The calling thread works for `profiler` from here on, 0 for none. Other thread-local callbacks stay as they are.
-inline void mark_thread(uint32_t profiler) {
+void mark_thread(uint32_t profiler) {
   change_local_callbacks([profiler](auto& entries) {
     remove_from(entries, is_marker);
     if (profiler == 0) return;
@@ -146,14 +113,14 @@ inline void mark_thread(uint32_t profiler) {
 }
 
 // The run that the thread was marked with, here or where PyTorch took the mark from; 0 for none.
-inline uint32_t marked_profiler() {
+uint32_t marked_profiler() {
   uint32_t profiler = 0;
   look_at_local_callbacks([&profiler](const auto& entries) {
     const auto found = std::find_if(entries.rbegin(), entries.rend(), is_marker);  // usually the last one
     if (found != entries.rend()) profiler = static_cast<uint32_t>(found->handle_);
-    return found != entries.rend();
   });
   return profiler;
 }
 
+}  // namespace
 }  // namespace recfn

@@ -1,6 +1,12 @@
-// Moments on a GPU, by what PyTorch's own legacy profiler takes them with (torch/csrc/profiler/stubs/base.h): an event on the
-// current stream. Taking one needs no GIL and no memory of an allocator's, so it may be done in a report of memory, where PyTorch's
-// allocator holds its lock.
+// PyTorch's memory reports as memory rows, and their moments on a GPU.
+//
+// PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info. The slot is meant for
+// torch.profiler, which refuses to start where anything is in it. So ours is put there only where the slot is empty, and only
+//
+//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), or
+//   in a thread that keeps it, for which somebody promised to call step_aside before a profiler starts.
+//
+// PyTorch hands the slot's content to the threads that work for this one (backward passes, jit.fork), and removes it there again.
 #pragma once
 #include <ATen/record_function.h>
 #include <c10/core/Device.h>
@@ -29,39 +35,25 @@
 #include "observer/launch.hpp"
 #include "pytorch/features.hpp"
 
-namespace recfn::stand_ins::stub_names {
-template <typename = void>
-Absent cudaStubs() { return {}; }
-}  // namespace recfn::stand_ins::stub_names
-
-namespace torch::profiler::impl {
-using namespace recfn::stand_ins::stub_names;
-}
-
 namespace recfn {
 namespace {
 
+// A moment on a GPU, taken as PyTorch's own legacy profiler does (torch/csrc/profiler/stubs/base.h): an event on the current stream.
+// That needs no GIL and no memory of an allocator's, so it may be done in a report of memory, where PyTorch's allocator holds its
+// lock.
 struct Moment {
   c10::DeviceIndex device = -1;
   std::shared_ptr<void> event;
 };
 
-template <typename Stubs>
-auto take_moment(const Stubs* stubs, Moment& moment, int64_t& cpu_ns)
-    -> decltype(stubs->record(&moment.device, &moment.event, &cpu_ns), stubs->elapsed(&moment.event, &moment.event),
-                stubs->enabled()) {
+inline constexpr auto take_moment = [](const auto* stubs, Moment& moment, int64_t& cpu_ns) -> decltype(
+    stubs->record(&moment.device, &moment.event, &cpu_ns), stubs->elapsed(&moment.event, &moment.event), stubs->enabled()) {
   const bool enabled = stubs->enabled();
   if (enabled) stubs->record(&moment.device, &moment.event, &cpu_ns);
   return enabled;
-}
-
-struct TriesMoment {
-  template <typename Stubs>
-  auto operator()(Stubs stubs) const
-      -> decltype(take_moment(stubs, std::declval<Moment&>(), std::declval<int64_t&>()), void()) {}
 };
 using StubsPointer = decltype(torch::profiler::impl::cudaStubs());
-constexpr bool kHasGpuTimes = kCallable<TriesMoment, StubsPointer>;
+constexpr bool kHasGpuTimes = kCallable<decltype(take_moment), StubsPointer, Moment&, int64_t&>;
 
 // False where PyTorch has no GPU here. May throw what PyTorch throws.
 template <typename Stubs = StubsPointer>
@@ -102,40 +94,6 @@ void time_memory(uint64_t event_id) noexcept try {
 } catch (...) {  // no memory, or an error of CUDA, which the program will meet itself
 }
 
-}  // namespace
-}  // namespace recfn
-
-namespace recfn::stand_ins {
-
-namespace c10_names {
-struct ThreadLocalDebugInfo {};
-struct DebugInfoKind {};
-}  // namespace c10_names
-
-namespace profiler_names {
-struct ProfilerStateBase {};
-struct ProfilerConfig {};
-struct ProfilerState {};
-struct ActiveProfilerType {};
-}  // namespace profiler_names
-
-}  // namespace recfn::stand_ins
-
-namespace c10 {
-using namespace recfn::stand_ins::c10_names;
-}
-
-namespace torch::profiler::impl {
-using namespace recfn::stand_ins::profiler_names;
-}
-
-namespace recfn {
-
-// The object that PyTorch reports memory to. It is of the class that PyTorch expects in that place, and says that it is a disabled
-// profiler, so that nothing else is asked of it.
-
-namespace {
-
 // PyTorch's names for what is needed here.
 struct ProfilerNames {
   using Info = c10::ThreadLocalDebugInfo;
@@ -151,7 +109,8 @@ bool wants_memory() {
          (shared->extras.load(std::memory_order_relaxed) & kMemoryExtra) != 0;
 }
 
-// Has no state, because PyTorch shares it with other threads.
+// The object that PyTorch reports memory to. It is of the class that PyTorch expects in that place, and says that it is a disabled
+// profiler, so that nothing else is asked of it. It has no state, because PyTorch shares it with other threads.
 template <typename Names>
 class MemoryReport final : public Names::Base {
  public:
@@ -169,43 +128,24 @@ class MemoryReport final : public Names::Base {
   }
 };
 
-// Whether MemoryReport can be compiled: this PyTorch has the three methods that it overrides.
-template <typename Names, typename = void>
-struct CanReport : std::false_type {};
+// The debug info in which PyTorch looks for the object, and the three methods that ours overrides.
+inline constexpr auto reports_memory = [](auto names) -> std::void_t<
+    decltype(decltype(names)::Info::get(decltype(names)::Kind::PROFILER_STATE) == nullptr),
+    decltype(decltype(names)::Info::_push(
+        decltype(names)::Kind::PROFILER_STATE, std::shared_ptr<typename decltype(names)::Base>())),
+    decltype(decltype(names)::Info::_pop(decltype(names)::Kind::PROFILER_STATE)),
+    decltype(typename decltype(names)::Config(decltype(names)::State::Disabled)), decltype(decltype(names)::Type::NONE),
+    decltype(static_cast<bool (decltype(names)::Base::*)() const>(&decltype(names)::Base::memoryProfilingEnabled)),
+    decltype(static_cast<typename decltype(names)::Type (decltype(names)::Base::*)()>(&decltype(names)::Base::profilerType)),
+    decltype(static_cast<void (decltype(names)::Base::*)(void*, int64_t, size_t, size_t, c10::Device)>(
+        &decltype(names)::Base::reportMemoryUsage))> {};
 
 template <typename Names>
-struct CanReport<Names, std::void_t<
-    decltype(typename Names::Config(Names::State::Disabled)), decltype(Names::Type::NONE),
-    decltype(static_cast<bool (Names::Base::*)() const>(&Names::Base::memoryProfilingEnabled)),
-    decltype(static_cast<typename Names::Type (Names::Base::*)()>(&Names::Base::profilerType)),
-    decltype(static_cast<void (Names::Base::*)(void*, int64_t, size_t, size_t, c10::Device)>(&Names::Base::reportMemoryUsage))>>
-    : std::bool_constant<!std::is_abstract_v<MemoryReport<Names>>> {};
-
-// Whether this PyTorch has the debug info in which it looks for the object.
-template <typename Names, typename = void>
-struct HasSlot : std::false_type {};
-
-template <typename Names>
-struct HasSlot<Names, std::void_t<
-    decltype(Names::Info::get(Names::Kind::PROFILER_STATE) == nullptr),
-    decltype(Names::Info::_push(Names::Kind::PROFILER_STATE, std::shared_ptr<typename Names::Base>())),
-    decltype(Names::Info::_pop(Names::Kind::PROFILER_STATE))>> : std::true_type {};
-
-constexpr bool kHasMemoryReports = std::conjunction_v<HasSlot<ProfilerNames>, CanReport<ProfilerNames>>;
-
-}  // namespace
-
-// PyTorch's memory reports as memory rows.
-//
-// PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info. The slot is meant for
-// torch.profiler, which refuses to start where anything is in it. So ours is put there only where the slot is empty, and only
-//
-//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), or
-//   in a thread that keeps it, for which somebody promised to call step_aside before a profiler starts.
-//
-// PyTorch hands the slot's content to the threads that work for this one (backward passes, jit.fork), and removes it there again.
-
-namespace {
+constexpr bool can_report() {
+  if constexpr (kCallable<decltype(reports_memory), Names>) return !std::is_abstract_v<MemoryReport<Names>>;
+  return false;
+}
+constexpr bool kHasMemoryReports = can_report<ProfilerNames>();
 
 thread_local bool keeps_slot = false;   // the thread keeps ours in the slot between operators too
 thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it

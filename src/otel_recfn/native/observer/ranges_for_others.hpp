@@ -14,19 +14,6 @@
 
 #include "pytorch/features.hpp"
 
-namespace recfn::stand_ins::at_names {
-
-template <typename... Any>
-Absent* getStepCallbacksUnlessEmpty(Any...) {
-  return nullptr;
-}
-
-}  // namespace recfn::stand_ins::at_names
-
-namespace at {
-using namespace recfn::stand_ins::at_names;
-}
-
 namespace recfn {
 namespace {
 

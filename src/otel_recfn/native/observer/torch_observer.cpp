@@ -85,37 +85,24 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
 }
 
-uint64_t logical_thread_id() { return at::RecordFunction::currentThreadId(); }
-bool is_thread_enabled() { return at::isRecordFunctionEnabled(); }
-void enable_thread(bool enable) { at::enableRecordFunction(enable); }
 void forget_thread(ThreadBuffer& buffer) {
   cached_buffer = nullptr;
   forget_launch<kHasLaunches>(buffer.carried);
 }
-uint64_t torchscript_frames() { return count_torchscript_frames(); }
 
-// The rank of the process, as torch.distributed sets it.
+// The rank of the process, as torch.distributed sets it: functions of at::RecordFunction's, null where it lacks them.
 template <typename Range = at::RecordFunction>
-constexpr auto default_node_id(int) -> decltype(&Range::getDefaultNodeId) {
-  return &Range::getDefaultNodeId;
-}
+constexpr auto node_id_reader(int) -> decltype(&Range::getDefaultNodeId) { return &Range::getDefaultNodeId; }
 template <typename Range = at::RecordFunction>
-constexpr std::nullptr_t default_node_id(long) {
-  return nullptr;
-}
-
-template <typename Range = at::RecordFunction>
-constexpr auto set_default_node_id(int) -> decltype(&Range::setDefaultNodeId) {
-  return &Range::setDefaultNodeId;
-}
-template <typename Range = at::RecordFunction>
-constexpr std::nullptr_t set_default_node_id(long) {
-  return nullptr;
-}
+constexpr auto node_id_setter(int) -> decltype(&Range::setDefaultNodeId) { return &Range::setDefaultNodeId; }
+template <typename = void>
+constexpr std::nullptr_t node_id_reader(long) { return nullptr; }
+template <typename = void>
+constexpr std::nullptr_t node_id_setter(long) { return nullptr; }
 
 constexpr Feature kFeatures[] = {
-    {"node_id", default_node_id(0) != nullptr},
-    {"set_node_id", set_default_node_id(0) != nullptr},
+    {"node_id", node_id_reader(0) != nullptr},
+    {"set_node_id", node_id_setter(0) != nullptr},
     {"shapes", kHasShapes},
     {"flops", kHasFlops},
     {"torchscript_stack", kHasTorchscriptStack},
@@ -191,13 +178,13 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   if (at_fork != 0) return 1;
   core = api;
   shared = api->globals;
-  shared->logical_thread_id.store(logical_thread_id);
-  shared->set_default_node_id.store(set_default_node_id(0));
-  shared->default_node_id.store(default_node_id(0));
-  shared->enable.store(enable_thread);
-  shared->is_enabled.store(is_thread_enabled);
+  shared->logical_thread_id.store([]() -> uint64_t { return at::RecordFunction::currentThreadId(); });
+  shared->set_default_node_id.store(node_id_setter(0));
+  shared->default_node_id.store(node_id_reader(0));
+  shared->enable.store([](bool enable) { at::enableRecordFunction(enable); });
+  shared->is_enabled.store([] { return at::isRecordFunctionEnabled(); });
   shared->on_thread_exit.store(forget_thread);
-  shared->torchscript_frames.store(torchscript_frames);
+  shared->torchscript_frames.store(count_torchscript_frames<kHasTorchscriptStack>);
   watch_launches<kHasLaunches>();
   return 0;
 }

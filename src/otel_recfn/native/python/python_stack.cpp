@@ -1,7 +1,5 @@
 #include "python/python_stack.hpp"
 
-#include <frameobject.h>
-
 #include <cstdio>
 #include <cstring>
 #include <string>

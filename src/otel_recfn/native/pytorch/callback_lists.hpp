@@ -15,16 +15,6 @@
 
 #include "pytorch/features.hpp"
 
-namespace recfn::stand_ins::at_names {
-
-inline Absent hasGlobalCallbacks() { return {}; }
-
-}  // namespace recfn::stand_ins::at_names
-
-namespace at {
-using namespace recfn::stand_ins::at_names;
-}
-
 namespace recfn {
 
 constexpr bool kHasCallbackList = std::is_same_v<decltype(at::hasGlobalCallbacks()), bool>;
@@ -57,22 +47,6 @@ inline CallbackListChanges& callback_list_changes() {
   return *instance;
 }
 
-}  // namespace recfn
-
-namespace recfn::stand_ins::at_names {
-
-Absent get_record_function_tls_();
-template <typename... Any>
-void set_record_function_tls_(Any...) = delete;
-
-}  // namespace recfn::stand_ins::at_names
-
-namespace at {
-using namespace recfn::stand_ins::at_names;
-}
-
-namespace recfn {
-
 // The calling thread's own callbacks, which PyTorch carries to whatever works for the thread: autograd's workers, jit.fork,
 // at::launch.
 
@@ -87,33 +61,26 @@ constexpr bool kHasLocalCallbacks = compiles<LocalState&>([](auto& state) -> dec
     entries_of(state).begin()->enabled_ = false,
     entries_of(state).emplace_back(at::RecordFunctionCallback(nullptr), at::CallbackHandle{}), void()) {});
 
-template <typename State, typename Look>
-bool look_at_local_callbacks_of(const State& state, const Look& look) {
-  return look(entries_of(state));
-}
-
-// Hands the list to `look` and gives its answer; false where there is none.
-template <typename Look>
-bool look_at_local_callbacks(const Look& look) {
+// Hands the list to `look`, where there is one.
+template <typename Look, typename State = LocalState>
+void look_at_local_callbacks(const Look& look) {
   if constexpr (kHasLocalCallbacks) {
-    return look_at_local_callbacks_of(at::get_record_function_tls_(), look);
-  } else {
-    return false;
+    const State& state = at::get_record_function_tls_();
+    look(entries_of(state));
   }
 }
 
-template <typename State, typename Change>
-void change_local_callbacks_of(State state, const Change& change) {
-  auto& entries = entries_of(state);
-  change(entries);
-  std::stable_sort(entries.begin(), entries.end(), [](const auto& one, const auto& other) { return one.handle_ < other.handle_; });
-  at::set_record_function_tls_(state);
-}
-
 // Lets `change` change the list, which stays in the order of the handles.
-template <typename Change>
+template <typename Change, typename State = LocalState>
 void change_local_callbacks(const Change& change) {
-  if constexpr (kHasLocalCallbacks) change_local_callbacks_of(at::get_record_function_tls_(), change);
+  if constexpr (kHasLocalCallbacks) {
+    State state = at::get_record_function_tls_();
+    auto& entries = entries_of(state);
+    change(entries);
+    const auto by_handle = [](const auto& one, const auto& other) { return one.handle_ < other.handle_; };
+    std::stable_sort(entries.begin(), entries.end(), by_handle);
+    at::set_record_function_tls_(state);
+  }
 }
 
 template <typename Entries, typename Is>

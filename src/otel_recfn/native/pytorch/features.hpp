@@ -2,7 +2,7 @@
 // (RecordFunction's name, scope, numbers, handle and thread, its callbacks and their registration).
 //
 // A member is looked up by a generic lambda that uses it: where the lambda can't be called, the member is missing. A name in a
-// namespace can't be tried in that way, so each has a stand-in, which PyTorch's namespace uses where it lacks the name.
+// namespace can't be tried in that way, so each has a stand-in below, which PyTorch's namespace uses where it lacks the name.
 //
 // What each detail is for, and what is lost without it: pytorch/details.py.
 #pragma once
@@ -15,10 +15,62 @@
 #include <string>
 #include <type_traits>
 
-namespace recfn {
-
 // What a stand-in for a missing function returns.
+namespace recfn {
 struct Absent {};
+}  // namespace recfn
+
+namespace recfn::stand_ins {
+
+namespace global_names {
+template <typename... Any>
+void THPVariable_Wrap(Any...) = delete;
+}  // namespace global_names
+
+namespace at_names {
+inline Absent hasGlobalCallbacks() { return {}; }
+inline Absent set_record_function_seed_for_testing(uint32_t) { return {}; }
+Absent get_record_function_tls_();
+template <typename... Any>
+void set_record_function_tls_(Any...) = delete;
+template <typename... Any>
+Absent* getStepCallbacksUnlessEmpty(Any...) { return nullptr; }
+}  // namespace at_names
+
+namespace impl_names {
+struct ThreadLocalPythonObjects {};
+}  // namespace impl_names
+
+namespace c10_names {
+struct SafePyObject {};
+struct ThreadLocalDebugInfo {};
+struct DebugInfoKind {};
+}  // namespace c10_names
+
+namespace jit_names {
+Absent currentCallstack();
+template <typename... Any>
+void toPyObject(Any...) = delete;
+}  // namespace jit_names
+
+namespace profiler_names {
+struct ProfilerStateBase {};
+struct ProfilerConfig {};
+struct ProfilerState {};
+struct ActiveProfilerType {};
+inline Absent cudaStubs() { return {}; }
+}  // namespace profiler_names
+
+}  // namespace recfn::stand_ins
+
+using namespace recfn::stand_ins::global_names;
+namespace at { using namespace recfn::stand_ins::at_names; }
+namespace at::impl { using namespace recfn::stand_ins::impl_names; }
+namespace c10 { using namespace recfn::stand_ins::c10_names; }
+namespace torch::jit { using namespace recfn::stand_ins::jit_names; }
+namespace torch::profiler::impl { using namespace recfn::stand_ins::profiler_names; }
+
+namespace recfn {
 
 // Whether `Try`, a generic lambda that says what it returns, can be called with these.
 template <typename Try, typename... Arguments>
@@ -53,6 +105,9 @@ std::string told(const Feature (&... lists)[Counts]) {
 
 namespace details {
 
+RECFN_DETAIL(sequence_nr, int64_t{range.seqNr()});
+RECFN_DETAIL(thread_id, uint64_t{range.threadId()});
+RECFN_DETAIL(handle, uint64_t{range.handle()});
 RECFN_DETAIL(forward_thread_id, uint64_t{range.forwardThreadId()});
 RECFN_DETAIL(debug_handle, int64_t{range.debugHandle()});
 RECFN_DETAIL(is_async, bool{range.isAsync()});

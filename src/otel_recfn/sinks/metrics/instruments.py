@@ -14,30 +14,28 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, NoOpMeter, NoOpMeterProvider, Observation
 
+from otel_recfn.model.counters import DROPPED, SETTLED, losses
 from otel_recfn.model.events import RecordScope
-from otel_recfn.sinks.metrics.durations import Taken
-from otel_recfn.sinks.metrics.pipeline import COUNTERS, QUEUES, Counter, Report, Told, Values
 from otel_recfn.sinks.metrics.sdk_streams import (
     OVERFLOW_ATTRIBUTES,
-    Attributes,
     ChangedSdkError,
     Exemplar,
     SdkStreams,
     SeriesSums,
+    Taken,
 )
-from otel_recfn.sinks.metrics.series import Series
+from otel_recfn.sinks.metrics.sums import Series
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
-from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
-from otel_recfn.support.own_thread import at_work_unless_forking
-from otel_recfn.support.weak_identity import WeakIdentityMap
+from otel_recfn.support.foreign import WeakIdentityMap
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, at_work_unless_forking
 from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
@@ -48,9 +46,80 @@ _PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider"
 """What stands for the global provider until it is set."""
 _log = logging.getLogger(__name__)
 
-
+Values = dict[tuple[str, str], int]
+"""By instrument and attribute value."""
+Report = Mapping[str, int]
+"""The counters of a capture, by their public names."""
 Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
 """Where metrics come from, a sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
+
+
+class Counter(NamedTuple):
+    """An instrument whose values are read from a report, by one attribute."""
+
+    name: str
+    description: str
+    attribute: str
+    values: Callable[[Report], Mapping[str, int]]
+
+
+def _outcomes(report: Report) -> dict[str, int]:
+    found = {name: report[name] for name in SETTLED if name in report}
+    return {**found, "dropped": sum(report.get(name, 0) for name in DROPPED)}
+
+
+def _waiting(report: Report) -> dict[str, int]:
+    return {"spans": report["waiting"]} if "waiting" in report else {}
+
+
+COUNTERS = (
+    Counter("recfn.ranges", "What became of ranges, and of added spans.", "recfn.outcome", _outcomes),
+    Counter("recfn.lost", "What was lost, by the counter that says so.", "recfn.reason", losses),
+)
+QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.queue", _waiting)
+
+
+class _Told:
+    """What a capture's counters have come to since this was made.
+
+    Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums of counts that are read one
+    after the other; so what was told is kept.
+
+    Args:
+        report: reads them. What it raises is logged once, and they stay as they were.
+        from_zero: they began with this; else what they are now doesn't count.
+    """
+
+    def __init__(self, report: Callable[[], Report], *, from_zero: bool) -> None:
+        self._report = report
+        self._told: Values = {}
+        self._failed = False
+        self._before = {} if from_zero else self._read(COUNTERS)
+
+    def values(self) -> Values:
+        """The counters, read now, never less than before."""
+        for key, value in self._read(COUNTERS).items():
+            self._told[key] = max(self._told.get(key, 0), value - self._before.get(key, 0))
+        return dict(self._told)
+
+    def waiting(self) -> Values:
+        """What waits now."""
+        return self._read((QUEUE,))
+
+    def end(self) -> Values:
+        """As they were told last; nothing is read any more."""
+        self._report = dict
+        return self._told
+
+    def _read(self, instruments: tuple[Counter, ...]) -> Values:
+        try:
+            report = self._report()
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                _log.exception("otel-recfn: counters could not be read; metrics keep their last values")
+            return {}
+        return {(each.name, value): count for each in instruments for value, count in each.values(report).items()}
 
 
 class Instruments:
@@ -62,16 +131,15 @@ class Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self._lock = ForkSafeLock()
-        self._feeds: dict[Feed, Told] = {}
+        self._feeds: dict[Feed, _Told] = {}
         self._left: list[Taken] = []
         self._ended: Values = {}
         self._streams: SdkStreams | None = None
         self._told_of_change = False
         self._histogram = _histogram(meter)
         for each in COUNTERS:
-            meter.create_observable_counter(each.name, [partial(self._observe, each)], each.unit, each.description)
-        for each in QUEUES:
-            meter.create_observable_up_down_counter(each.name, [partial(self._observe, each)], each.unit, each.description)
+            meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
+        meter.create_observable_up_down_counter(QUEUE.name, [partial(self._observe, QUEUE)], "{range}", QUEUE.description)
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
@@ -92,7 +160,7 @@ class Instruments:
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
-        told = Told(report, from_zero=from_zero)
+        told = _Told(report, from_zero=from_zero)
         with self._lock:
             self._feeds = {**self._feeds, feed: told}
 
@@ -102,20 +170,15 @@ class Instruments:
             told = self._feeds.get(feed)
             if told is not None:
                 self._left += feed()[0]
-                self._end(told)
+                self._ended = _sum([self._ended, told.values()])
+                told.end()
                 self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
         """In a child: what the parent counted, and has not handed on yet, is the parent's."""
         self._left = []
-        for told in self._feeds.values():
-            told.end()
-            self._end(told)
+        self._ended = _sum([self._ended, *[told.end() for told in self._feeds.values()]])
         self._feeds = {}
-
-    def _end(self, told: Told) -> None:
-        self._ended = _sum([self._ended, told.values()])
-        told.end()
 
     def _observe(self, instrument: Counter, _options: CallbackOptions) -> Iterable[Observation]:
         with at_work_unless_forking() as working:
@@ -124,8 +187,8 @@ class Instruments:
             if instrument is COUNTERS[0]:
                 self._hand_on()
             all_told = list(self._feeds.values())
-            if instrument in QUEUES:
-                values = _sum([told.waiting(instrument) for told in all_told])
+            if instrument is QUEUE:
+                values = _sum([told.waiting() for told in all_told])
             else:
                 values = _sum([self._ended, *[told.values() for told in all_told]])
         return [
@@ -173,13 +236,10 @@ def _histogram(meter: Meter) -> Any:
 
 
 def _of_series(series: Series | None, number: int, exemplars: dict[Series, Exemplar]) -> SeriesSums:
-    return SeriesSums(number, _attributes(series), None if series is None else exemplars.get(series))
-
-
-def _attributes(series: Series | None) -> Attributes:
     if series is None:
-        return OVERFLOW_ATTRIBUTES
-    return {"recfn.scope": RecordScope(series.scope).name, "recfn.name": series.name}
+        return SeriesSums(number, OVERFLOW_ATTRIBUTES, None)
+    attributes = {"recfn.scope": RecordScope(series.scope).name, "recfn.name": series.name}
+    return SeriesSums(number, attributes, exemplars.get(series))
 
 
 def _sum(all_values: Iterable[Values]) -> Values:
@@ -200,16 +260,12 @@ def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
     if isinstance(provider, (_PROXY, NoOpMeterProvider)):
         return None
     try:
-        return _known_or_made(provider)
+        with _lock:
+            known = _known.get(provider)
+            return (known() if known is not None else None) or _make(provider)
     except Exception:
         _log.exception("otel-recfn: the meter provider raised; there are no metrics of operators")
         return None
-
-
-def _known_or_made(provider: metrics.MeterProvider) -> Instruments | None:
-    with _lock:
-        known = _known.get(provider)
-        return (known() if known is not None else None) or _make(provider)
 
 
 def _make(provider: metrics.MeterProvider) -> Instruments | None:

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Of, least_above
+from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Of, Series, least_above
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
@@ -87,6 +87,15 @@ class SeriesSums(NamedTuple):
     number: int
     attributes: Attributes
     exemplar: Exemplar | None
+
+
+class Taken(NamedTuple):
+    """Sums, and where they go."""
+
+    streams: SdkStreams
+    sums: DurationSums
+    series: list[Series | None]
+    """By number, those of the sums and maybe more."""
 
 
 class _Stream(NamedTuple):
@@ -154,9 +163,8 @@ class SdkStreams:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
         for one in all_series:
             last = int(sums.series[one.number, Of.LAST]) / SECOND_NS
-            stream.match.consume_measurement(
-                self._measurement(last, now, self._histogram, Context(), dict(one.attributes)), False
-            )
+            measured = self._measurement(last, now, self._histogram, Context(), dict(one.attributes))
+            stream.match.consume_measurement(measured, False)
         made = {_key(each._attributes): each for each in stream.match._attributes_aggregation.values()}
         for one in all_series:
             seen = {key: value for key, value in one.attributes.items() if keys is None or key in keys}

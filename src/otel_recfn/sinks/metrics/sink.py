@@ -1,6 +1,6 @@
 """Durations of ranges, summed up by scope and name, and counters, for the readers of a meter provider.
 
-    write(batch) ──► Durations (columns; 20 ns a row at most)        in the thread that drains
+    write(batch) ──► sums (columns; 20 ns a row at most)             in the thread that drains
     a reader collects ──► Instruments.callback ──► take() ──► SDK    in the reader's
 
 Every range counts, whatever becomes of its span. No thread of ours calls the SDK, but to make the instruments.
@@ -8,19 +8,62 @@ Every range counts, whatever becomes of its span. No thread of ours calls the SD
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+import numpy as np
 from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import SpanContext, TraceFlags
 
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.durations import Durations, Taken
-from otel_recfn.sinks.metrics.instruments import Instruments, instruments_of
-from otel_recfn.sinks.metrics.pipeline import Report
-from otel_recfn.sinks.metrics.sdk_streams import Exemplar
-from otel_recfn.sinks.metrics.sent_spans import SentSpans
-from otel_recfn.sinks.metrics.series import MAX_SERIES, Series
+from otel_recfn.model.events import NUM_SCOPES, EventFlag
+from otel_recfn.sinks.metrics.instruments import Instruments, Report, instruments_of
+from otel_recfn.sinks.metrics.sdk_streams import Exemplar, Taken
+from otel_recfn.sinks.metrics.sums import MAX_SERIES, DurationSums, Series, SeriesTable
 from otel_recfn.sinks.protocol import Sink
+from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.span_ids import span_id
+from otel_recfn.support.texts import text_of_utf8
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_PARTIAL = np.uint32(EventFlag.PARTIAL)
+
+
+class SentSpans:
+    """Spans that were sent, as examples of the series that their ranges belong to: of each the longest since the last time.
+
+    One thread notes, any takes: what was found is replaced whole, so that neither waits for the other.
+
+    Attributes:
+        wanted: whether anybody takes them.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._longest: dict[Series, Exemplar] = {}
+
+    def note(self, plan: SpanPlan) -> None:
+        """The spans of a plan have been handed to the processors."""
+        if not self.wanted:
+            return
+        batch, rows, longest = plan.batch, plan.row, self._longest
+        durations = np.where(batch.flags[rows] & _PARTIAL, -1, np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0))
+        order = np.argsort(durations)
+        keys = batch.name[rows].astype(np.int64) * NUM_SCOPES + batch.scope[rows]
+        for key, place in dict(zip(keys[order].tolist(), order.tolist(), strict=True)).items():  # of each key the longest
+            name, scope = divmod(key, NUM_SCOPES)
+            series, ns = Series(scope, text_of_utf8(batch.names[name])), int(durations[place])
+            kept = longest.get(series)
+            if ns > kept.duration_ns if kept is not None else ns >= 0 and len(longest) < MAX_SERIES:
+                row, above = int(rows[place]), plan.spans_above[int(plan.above[place])]
+                span = SpanContext(above.trace_id, span_id(int(batch.event_id[row])), False, _SAMPLED)
+                longest[series] = Exemplar(ns, max(0, int(batch.end_ns[row])), span)
+
+    def take(self) -> dict[Series, Exemplar]:
+        """Those since the last time."""
+        taken, self._longest = self._longest, {}
+        return taken
 
 
 class MetricsSink(Sink):
@@ -41,8 +84,12 @@ class MetricsSink(Sink):
         self._sent = sent or SentSpans()
         self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
-        self._durations = Durations(max_series)
-        self._report: Callable[[], Report] = _nothing
+        self._lock = ForkSafeLock()
+        """Held while sums are changed, or taken."""
+        self._series = SeriesTable(max_series)
+        self._untaken: list[Taken] = []
+        """Sums that nobody has taken yet: for the readers that there are, and for those that there were before."""
+        self._report: Callable[[], Report] = dict
         self._from_zero = False
         self._closed = False
 
@@ -61,8 +108,15 @@ class MetricsSink(Sink):
         """Add a batch to the sums, if there are readers."""
         instruments = self._follow_provider()
         streams = instruments.streams() if instruments is not None else None
-        if streams is not None:
-            self._durations.add(batch, streams)
+        if streams is None:
+            return
+        with self._lock:
+            numbers = self._series.numbers_of(batch)
+            if not self._untaken or self._untaken[-1].streams is not streams:
+                self._untaken.append(Taken(streams, DurationSums(streams.least_ns), self._series.series))
+            sums = self._untaken[-1].sums
+            sums.make_room(len(self._series.series))
+            sums.add(batch, numbers)
 
     def _follow_provider(self) -> Instruments | None:
         provider = self._meter_provider or metrics.get_meter_provider()
@@ -78,7 +132,9 @@ class MetricsSink(Sink):
 
     def take(self) -> tuple[list[Taken], dict[Series, Exemplar]]:
         """The sums, and spans that were sent, since the last time. From any thread."""
-        return self._durations.take(), self._sent.take()
+        with self._lock:
+            taken, self._untaken = self._untaken, []
+        return taken, self._sent.take()
 
     def flush(self, timeout_s: float) -> bool:
         """Nothing to wait for: readers collect when they do."""
@@ -91,18 +147,10 @@ class MetricsSink(Sink):
             self._closed = True
             self._instruments.detach(self.take)
 
-    def counters(self) -> Mapping[str, int]:
-        """It loses nothing."""
-        return {}
-
-    def after_fork_in_child(self) -> Sink | None:
+    def after_fork_in_child(self) -> MetricsSink:
         """An empty one: what the parent counted is the parent's."""
         fresh = MetricsSink(self._meter_provider, self._sent, self._max_series)
         self._sent.take()
         fresh._from_zero = True
         fresh.report_from(self._report)
         return fresh
-
-
-def _nothing() -> Report:
-    return {}

@@ -1,32 +1,101 @@
 """Sums of durations by series: exact counts and nanoseconds, and counts per bucket, which native code adds a batch to.
 
-Durations are whole nanoseconds here, and seconds, as floating point numbers, in the histograms of the SDK; both agree on the
-bucket of every duration, also of one that is as long as a bucket's bound.
+A series is what ranges of one scope and name are in, as many as there may be, and one for all others. Durations are whole
+nanoseconds here, and seconds, as floating point numbers, in the histograms of the SDK; both agree on the bucket of every
+duration, also of one that is as long as a bucket's bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from math import nextafter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.series import Slots
+from otel_recfn.model.events import NUM_SCOPES
+from otel_recfn.support.texts import text_of_utf8
 
 Numbers = NDArray[np.int64]
 Bounds: TypeAlias = "tuple[float, ...]"
 """Of a histogram's buckets, in seconds, ascending."""
+Slots: TypeAlias = NDArray[np.int32]
+"""The series of each ``name * NUM_SCOPES + scope``; -1 where it isn't known yet."""
 
+MAX_SERIES = 1000
+OVERFLOW = 0
+"""The number of the series of all ranges that have none of their own."""
 MIN_CAPACITY = 64
 SECOND_NS = 1e9
 LONGEST_NS = (1 << 63) - 1
 FIELDS = 8
 """So many columns: 64 bytes."""
+
+
+class Series(NamedTuple):
+    """What the ranges of a series share."""
+
+    scope: int
+    name: str
+
+
+class SeriesTable:
+    """Numbers series in the order in which they are met, from 1.
+
+    Args:
+        max_series: how many there may be beside that of all others.
+
+    Attributes:
+        series: by number; None stands for the one of all others.
+    """
+
+    def __init__(self, max_series: int = MAX_SERIES) -> None:
+        self._max_series = max_series
+        self.series: list[Series | None] = [None]
+        self._numbers: dict[Series, int] = {}
+        self._names: Sequence[str] = ()
+        self._slots: Slots = np.zeros(0, np.int32)
+        self._numbers_of_rows: Slots = np.empty(0, np.int32)
+
+    def numbers_of(self, batch: Batch) -> Slots:
+        """The series of each row; new ones are met here. Negative where it has none: no range, or a partial one.
+
+        The next call overwrites it.
+        """
+        if len(self._numbers_of_rows) < len(batch):
+            self._numbers_of_rows = np.empty(2 * len(batch), np.int32)
+        slots, numbers = self._slots_for(batch), self._numbers_of_rows[: len(batch)]
+        if unknown := _native.find_series(batch, slots, numbers):
+            for key in dict.fromkeys(unknown):
+                name, scope = divmod(key, NUM_SCOPES)
+                slots[key] = self._number(Series(scope, text_of_utf8(batch.names[name])))
+            _native.find_series(batch, slots, numbers)
+        return numbers
+
+    def _slots_for(self, batch: Batch) -> Slots:
+        """The table for the names of a batch. Batches that share a list of names share it too."""
+        needed = len(batch.names) * NUM_SCOPES
+        if batch.names is not self._names:
+            self._slots = np.full(needed, -1, np.int32)
+            self._names = batch.names
+        elif needed > len(self._slots):
+            more = np.full(2 * needed, -1, np.int32)
+            more[: len(self._slots)] = self._slots
+            self._slots = more
+        return self._slots
+
+    def _number(self, series: Series) -> int:
+        number = self._numbers.get(series)
+        if number is None:
+            if len(self.series) > self._max_series:
+                return OVERFLOW
+            number = self._numbers[series] = len(self.series)
+            self.series.append(series)
+        return number
 
 
 class Of(IntEnum):
@@ -49,21 +118,21 @@ class DurationSums:
     """
 
     def __init__(self, least_ns: list[Numbers], capacity: int = MIN_CAPACITY) -> None:
-        self.least_ns, self.capacity = least_ns, capacity
+        self.least_ns = least_ns
         self.series: Numbers = np.zeros((capacity, FIELDS), np.int64)
         self.buckets: list[Numbers] = [np.zeros((capacity, len(least) + 1), np.int64) for least in least_ns]
 
-    def grown(self, series: int) -> DurationSums:
-        """The same with room for so many series."""
-        if series <= self.capacity:
-            return self
-        more = DurationSums(self.least_ns, max(series, 2 * self.capacity))
-        for old, new in zip((self.series, *self.buckets), (more.series, *more.buckets), strict=True):
-            new[: self.capacity] = old
-        return more
+    def make_room(self, series: int) -> None:
+        """For so many series."""
+        capacity = len(self.series)
+        if series > capacity:
+            more = DurationSums(self.least_ns, max(series, 2 * capacity))
+            for old, new in zip((self.series, *self.buckets), (more.series, *more.buckets), strict=True):
+                new[:capacity] = old
+            self.series, self.buckets = more.series, more.buckets
 
     def add(self, batch: Batch, numbers: Slots) -> None:
-        """Add a batch, all of whose series are known and have room. A range that is sealed while it is open doesn't count.
+        """Add a batch, all of whose series have room. A range that is sealed while it is open doesn't count.
 
         Args:
             batch: the batch.
@@ -78,22 +147,18 @@ class DurationSums:
 
 
 def least_above(bounds: Iterable[float]) -> Numbers:
-    """Of each bound, the shortest duration that lies above it."""
+    """Of each bound, the shortest duration that lies above it: the least whole number of nanoseconds that is more than so many
+    seconds, both as floating point numbers."""
     return np.array([_least_above(bound) for bound in bounds], np.int64)
 
 
 def _least_above(bound: float) -> int:
-    """The least whole number of nanoseconds that is more than so many seconds, both as floating point numbers."""
     if bound < 0:
         return 0
     near = int(min(bound * SECOND_NS, float(LONGEST_NS)))
-    low, high = max(0, near - _slack(near)), min(near + _slack(near), LONGEST_NS)
+    slack = 2 + 4 * int(nextafter(float(near), float("inf")) - float(near))  # a product and a division may be off by so much
+    low, high = max(0, near - slack), min(near + slack, LONGEST_NS)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if middle / SECOND_NS > bound else (middle + 1, high)
     return low
-
-
-def _slack(near: int) -> int:
-    """How far off the product of two floating point numbers, and a division, may be."""
-    return 2 + 4 * int(nextafter(float(near), float("inf")) - float(near))

@@ -21,8 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope
-from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION
-from otel_recfn.sinks.metrics.pipeline import Report
+from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION, Report
 from otel_recfn.sinks.metrics.sdk_streams import POWER_SCALE
 from otel_recfn.sinks.metrics.sink import MetricsSink
 

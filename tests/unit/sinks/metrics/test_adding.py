@@ -15,8 +15,7 @@ from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm
 from batches import make_batch
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
-from otel_recfn.sinks.metrics.series import OVERFLOW, SeriesTable
-from otel_recfn.sinks.metrics.sums import DurationSums, Of, least_above
+from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, Of, SeriesTable, least_above
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python

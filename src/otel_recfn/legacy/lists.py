@@ -1,0 +1,328 @@
+"""The events of a run in lists per thread, made of rows when a list is first looked at: most of a run of millions never are.
+
+Of a thread, begins are ordered by the ordinals of their event ids, and ends by their rows. Whether an end or a begin came first
+is decided by their times, and where those are equal by their rows: what began inside a range has an earlier row.
+
+    x's end comes before y's begin when x began before y, and x.end_ns < y.start_ns, or they are equal and x's row is above y's
+
+A range that ended on another thread has its pop on its own thread's list, with the other thread's id, where its time is. One
+that is open still has no pop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+from collections import UserList
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
+from copy import copy
+from functools import cache, lru_cache, partial
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.batches.averages import KeyAverages
+from otel_recfn.batches.input_lists import flat_shapes
+from otel_recfn.callbacks.record_function import next_handle
+from otel_recfn.legacy.config import EventKind, ProfilerConfig
+from otel_recfn.legacy.cuda import CudaTimes
+from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
+from otel_recfn.model import events
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, RecordScope
+
+Rows: TypeAlias = NDArray[np.int64]
+"""Positions in a batch."""
+
+RANGE = events.EventKind.RANGE
+KINDS = np.zeros(len(events.EventKind), np.uint8)
+KINDS[RANGE] = EventKind.PUSH_RANGE
+KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
+"""What each kind of row is for the legacy profiler when it begins."""
+EXACT_AS_FLOAT = 1 << 53
+"""Whole numbers up to this one are, and handles travel as floats."""
+BLOCK = 4096
+"""Events that are made at once."""
+
+
+class ThreadEvents(UserList[LegacyEvent]):
+    """A list of events. Each place has one object, whoever looks and however often.
+
+    Args:
+        events: those that are there already.
+    """
+
+    def __init__(self, events: Iterable[LegacyEvent] = ()) -> None:
+        self._events = list(events)
+        self._count, self._make = 0, list[LegacyEvent]
+
+    @classmethod
+    def made_by(cls, count: int, make: Callable[[], list[LegacyEvent]]) -> ThreadEvents:
+        """As many events, which ``make`` makes when one is looked at."""
+        found = cls()
+        found._count, found._make = count, make  # type: ignore[assignment]
+        return found
+
+    @property
+    def data(self) -> list[LegacyEvent]:  # type: ignore[override]
+        """The list that UserList works on."""
+        if self._count:
+            collects = gc.isenabled()
+            gc.disable()  # Python's collector would look at millions of new objects again and again while they are made
+            try:
+                self._events = self._make()
+            finally:
+                if collects:
+                    gc.enable()
+            self._count, self._make = 0, list[LegacyEvent]  # what they are made of may go
+        return self._events
+
+    def __len__(self) -> int:
+        return self._count or len(self._events)
+
+    def __copy__(self) -> ThreadEvents:
+        return ThreadEvents(self.data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ThreadEvents, (self.data,)
+
+
+class ThreadEventLists(list["MutableSequence[LegacyEvent]"]):
+    """The events of each thread, in their order; each event is made when it is first looked at.
+
+    Attributes:
+        lost: what ran and is not in them, by counter; empty where all is.
+    """
+
+    def __init__(
+        self,
+        lists: Iterable[MutableSequence[LegacyEvent]] = (),
+        averages: Callable[[], KeyAverages] | None = None,
+        lost: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(lists)
+        self._averages = averages
+        self.lost = dict(lost or {})
+
+    def key_averages(self) -> KeyAverages:
+        """Count, total and self time per name, of the ranges of this process; as those of ``profile``."""
+        averages = self._averages() if self._averages is not None else KeyAverages(())
+        return averages.with_losses(self.lost)
+
+
+def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> list[ThreadEvents]:
+    """One list per thread that has rows, in the order in which the threads first recorded."""
+    maker, lists = _EventMaker(batch, cuda_times, config), []
+    number = batch.event_id >> np.uint64(ORDINAL_BITS)
+    for each in np.unique(number):
+        moments = _moments(batch, np.flatnonzero(number == each))
+        lists.append(ThreadEvents.made_by(len(moments.rows), partial(maker.events, moments)))
+        if len(cuda_times):
+            _time_memory(lists[-1])
+    return lists
+
+
+def _time_memory(events: Iterable[LegacyEvent]) -> None:
+    """Give changes of memory without a time on the GPU the newest one that their thread had then; none where it had none yet.
+
+    They have none of their own where this PyTorch lacks what takes it natively, or stubs in Python are registered: PyTorch's
+    allocator of GPU memory holds its lock as it reports a change, and whoever waits for that lock may have the GIL.
+    """
+    device, newest = -1, None
+    for event in events:
+        if event.kind == EventKind.MEMORY_ALLOC and event.cuda_event is None:
+            event.device, event.cuda_event = device, newest
+        elif event.cuda_event is not None:
+            device, newest = event.device, event.cuda_event
+
+
+# --- in which order the begins and ends of a thread came to pass
+
+
+class Moments(NamedTuple):
+    """What happened in a thread, in its order."""
+
+    rows: Rows
+    kinds: NDArray[np.uint8]
+    """Of the legacy profiler: a push and a pop of a range have one row."""
+
+
+def _moments(batch: Batch, rows: Rows) -> Moments:
+    begins = rows[np.argsort(batch.event_id[rows], kind="stable")]
+    ends = rows[(batch.kind[rows] == RANGE) & (batch.flags[rows] & EventFlag.PARTIAL == 0)]
+    here = batch.thread[ends] == batch.end_thread[ends]
+    begins_before = _begins_before_ends(batch, begins, ends[here])
+    place_of_ends = begins_before + np.arange(len(begins_before))
+    place_of_begins = np.arange(len(begins)) + np.searchsorted(begins_before, np.arange(len(begins)), "right")
+    count = len(begins) + int(np.count_nonzero(here))
+    moments = Moments(np.empty(count, np.int64), np.full(count, EventKind.POP_RANGE, np.uint8))
+    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, KINDS[batch.kind[begins]]
+    moments.rows[place_of_ends] = ends[here]
+    return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
+
+
+def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
+    """Each where its time is, after what happened in the thread at that time."""
+    rows = np.concatenate((here.rows, ends))
+    kinds = np.concatenate((here.kinds, np.full(len(ends), EventKind.POP_RANGE, np.uint8)))
+    times = np.where(kinds == EventKind.POP_RANGE, batch.end_ns[rows], batch.start_ns[rows])
+    order = np.argsort(times, kind="stable")
+    return Moments(rows[order], kinds[order])
+
+
+def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
+    """How many begins stand before each end; both in the order in which they came to pass.
+
+    An end stands before the first begin that came after it, and after the ends that stand before it in their rows' order.
+    """
+    starts = np.maximum.accumulate(batch.start_ns[begins])  # a clock may go back
+    own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
+    first = np.searchsorted(starts, batch.end_ns[ends], "left")
+    later = np.searchsorted(starts, batch.end_ns[ends], "right")
+    for tie in np.flatnonzero(first < later).tolist():  # begins at the very time of the end: the rows decide
+        same = begins[first[tie] : later[tie]]
+        after = np.flatnonzero((same > ends[tie]) & (np.arange(first[tie], later[tie]) >= own[tie]))
+        first[tie] = first[tie] + after[0] if len(after) else later[tie]
+    found: Rows = np.maximum.accumulate(np.maximum(first, own)) if len(ends) else first
+    return found
+
+
+# --- their events
+
+
+class _EventMaker:
+    """Makes the events of a batch's rows, many at a time: their columns are lists of numbers meanwhile."""
+
+    def __init__(self, batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> None:
+        self._batch, self._cuda_times, self._config = batch, cuda_times, config
+        self._thread_ids = [track.thread_id for track in batch.tracks]
+        self._shapes = cache(lambda index: flat_shapes(batch.names[index]) if batch.names[index] else ())
+        self._lines = cache(lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ())
+        devices = np.unique(batch.device[batch.kind == events.EventKind.MEMORY]).tolist()
+        self._devices = {cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda] for cuda in (False, True)}
+        self._handles = batch.handle
+        inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
+        if len(inexact):
+            self._handles = batch.handle.copy()
+            self._handles[inexact] = [next_handle() for _ in range(len(inexact))]
+
+    def events(self, moments: Moments) -> list[LegacyEvent]:
+        """All events of a thread."""
+        made: list[LegacyEvent] = []
+        for first in range(0, len(moments.rows), BLOCK):
+            made += self._block(moments.rows[first : first + BLOCK], moments.kinds[first : first + BLOCK])
+        return made
+
+    def _block(self, rows: Rows, kinds: NDArray[np.uint8]) -> list[LegacyEvent]:
+        """A push says everything of its range, the others little."""
+        batch, names = self._batch, self._batch.names
+        push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
+
+        def column(name: str, told: Any = push, otherwise: int = 0) -> list[Any]:
+            found: list[Any] = np.where(told, getattr(batch, name)[rows], otherwise).tolist()
+            return found
+
+        on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
+        columns = {
+            "kind": [EventKind(kind) for kind in kinds.tolist()],
+            "name": [names[index] for index in column("name", ~pop & ~memory)],
+            "thread_id": [self._thread_ids[index] for index in np.where(pop, batch.end_thread[rows], batch.thread[rows])],
+            "handle": np.where(push | pop, self._handles[rows], 0).tolist(),
+            "shapes": map(self._shapes, column("shapes", push & self._config.report_input_shapes)),
+            "node_id": column("node_id", ~memory, -1),
+            "is_async": (push & (batch.flags[rows] & EventFlag.ASYNC != 0)).tolist(),
+            "cpu_ns": np.where(pop, batch.end_ns[rows], batch.start_ns[rows]).tolist(),
+            "cpu_memory_usage": column("nbytes", on_cpu),
+            "cuda_memory_usage": column("nbytes", on_cuda),
+            "sequence_nr": column("sequence_nr", otherwise=-1),
+            "fwd_thread_id": column("forward_thread_id"),
+            "scope": column("scope"),
+            "flops": column("flops"),
+            "stack": map(self._lines, column("stack", push & (batch.scope[rows] != RecordScope.BACKWARD_FUNCTION))),
+            "event_id": batch.event_id[rows].tolist(),
+        }
+        defaults = {field.name: repeat(field.default) for field in dataclasses.fields(LegacyEvent)}
+        made = list(map(LegacyEvent, *(defaults | columns).values()))
+        if self._config.with_flops:
+            self._say_what_was_counted(made, rows)
+        if len(self._cuda_times):
+            keys = np.where(push | pop, batch.handle[rows], batch.event_id[rows]).tolist()
+            for event, key in zip(made, keys, strict=True):
+                if (record := self._cuda_times.take(event.kind, key)) is not None:
+                    event.device, event.cuda_event = record.device, record.event
+        return made
+
+    def _say_what_was_counted(self, made: list[LegacyEvent], rows: Rows) -> None:
+        names = self._batch.names
+        texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs", "words")]
+        for event, shapes, dtypes, concrete, words in zip(made, *texts, strict=True):
+            if event.kind == EventKind.PUSH_RANGE and event.name in SIZES:
+                told = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete], names[words])
+                event.set_extra_args(told)
+
+
+# --- what FLOPs are counted from: sizes, numbers and words among inputs (source: ``saveExtraArgs`` of PyTorch)
+
+_FIRST, _SECOND = "mat1_size", "mat2_size"
+CONV = "aten::conv2d"
+SIZES: dict[str, tuple[tuple[str, int], ...]] = {
+    "aten::add": (("mat_size", 0),),
+    "aten::mul": (("mat_size", 0),),
+    "aten::mm": ((_FIRST, 0), (_SECOND, 1)),
+    "aten::bmm": ((_FIRST, 0), (_SECOND, 1)),
+    "aten::addmm": ((_FIRST, 1), (_SECOND, 2)),
+    "aten::baddbmm": ((_FIRST, 1), (_SECOND, 2)),
+    CONV: (("input_size", 0), ("weight_size", 1)),
+}
+"""By operator: PyTorch's names, and which inputs they are the sizes of. Where one of these is no tensor, nothing is told."""
+OTHERS_OF_CONV = (("stride", 3), ("padding", 4), ("dilation", 5), ("groups", 6))
+"""The same for inputs that are numbers, lists of numbers, or words."""
+DIMENSIONS_OF_CONV = 4
+"""Of its weight: nothing is told of others."""
+NO_TENSORS = ("", "Scalar", "...")
+"""What stands in the place of a dtype."""
+KEPT = 1024
+"""Distinct texts of inputs that are kept as what they say."""
+
+
+def extra_args(
+    operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str, words: str
+) -> dict[str, Any]:
+    """Of an operator that is counted, from its row's columns; nothing of inputs that it can't be counted of."""
+    of_inputs = _dtypes(dtypes)
+    for _, place in SIZES[operator]:
+        dtype = of_inputs[place] if place < min(len(shapes), len(of_inputs)) else ""
+        if not isinstance(dtype, str) or dtype in NO_TENSORS:
+            return {}
+    sizes: dict[str, Any] = {name: list(shapes[place]) for name, place in SIZES[operator]}
+    if operator != CONV:
+        return sizes
+    if len(sizes["weight_size"]) != DIMENSIONS_OF_CONV:
+        return {}
+    values = _values(concrete_inputs, words)
+    return sizes | {name: copy(values[place]) for name, place in OTHERS_OF_CONV if place in values}
+
+
+@lru_cache(KEPT)
+def _dtypes(text: str) -> tuple[Any, ...]:
+    return tuple(json.loads(text)) if text else ()
+
+
+@lru_cache(KEPT)
+def _values(concrete_inputs: str, words: str) -> dict[int, Any]:
+    """By place: whole numbers, lists of numbers, and words."""
+    texts = _parsed(concrete_inputs)
+    numbers = {place: _parsed(text) for place, text in enumerate(texts)} if isinstance(texts, list) else {}
+    told = json.loads(words) if words else {}
+    return {place: value for place, value in numbers.items() if value is not None} | {int(place): told[place] for place in told}
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError):  # no number, or a producer's own text
+        return None
+    return value if type(value) in (int, list) else None

@@ -1,0 +1,236 @@
+// The tracer of calls, and what is done where a call begins and where it ends, with the GIL.
+//
+//   begin    name of the code object ─► begin_call ─► push the event id      at first sight the name is made
+//   end                                 end_range  ◄─ pop
+//
+// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing. It ends what is on this
+// thread's stack of calls and empties that, and takes nothing else away: what this thread has begun since goes to its own buffer,
+// and is ended at once by `push`, the one place that puts it on the stack, because the thread is no longer in the tracing in which
+// it began that.
+#pragma once
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "calls/call_names.hpp"
+#include "calls/thread_calls.hpp"
+#include "core/known_calls.hpp"
+#include "cpython/python.hpp"
+#include "python/context_reader.hpp"
+
+namespace recfn {
+
+constexpr int kAtBegin = -2;  // instead of an instruction: calls of what can't be suspended begin at their first one
+constexpr int kCanSuspend = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+
+struct Tracer {
+  uint64_t tracing = 0;  // odd while it traces; another number each time
+  bool forked = false;   // in a child, until locks that another thread of the parent held have been made anew
+  uint64_t ready = 0;    // `tracing`, while calls can be recorded; else 0
+  uint64_t began_at = 0;        // in ticks
+  uint64_t newest_thread = 0;   // the id of the PyThreadState that was made last before that
+  uint64_t stood_in_for = 0;    // `tracing`, once the calls of threads that haven't been met were begun for them
+  bool c_calls = true;
+  bool call_sites = false;      // each call says which line called it: then none begins the short way, and no name is kept for that
+  size_t max_depth = SIZE_MAX;
+  Globals* globals = nullptr;
+  PyObject* is_own_thread = nullptr;
+  CallNames names;
+
+  bool is_on() const { return (tracing & 1) != 0; }
+
+  void turn(uint64_t now_tracing, bool now_forked) {
+    tracing = now_tracing, forked = now_forked;
+    ready = is_on() && !forked ? tracing : 0;
+  }
+};
+
+// At a fixed address: a pointer to it would be read at each event.
+union TracerPlace {
+  Tracer tracer;
+  TracerPlace() {}
+  ~TracerPlace() {}
+};
+
+extern TracerPlace tracer_place;
+
+// Made with the module, before which it is all zeros, and never destroyed.
+constexpr Tracer* tracer = &tracer_place.tracer;
+
+// A Python call that begins. `frame`: null for the one that runs now, which is asked for only where it is needed.
+struct Begun {
+  PyCodeObject* code;
+  int instruction;
+  PyFrameObject* frame;
+  const void* key;  // OpenCall::frame
+  uint64_t began_at = 0;  // in ticks; 0: now
+};
+
+inline int instruction_of(PyFrameObject* frame) {
+#if PY_VERSION_HEX >= 0x030B0000
+  return PyFrame_GetLasti(frame);
+#else
+  return frame->f_lasti;
+#endif
+}
+
+// Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the error set.
+[[gnu::noinline]] int enter_slowly(ThreadCalls& calls, Begun begun);
+
+[[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function);
+
+// The innermost Python call is over, and with it what C functions it called of which no exit was told. Nothing is where the frame's
+// call isn't open: CPython tells of the end of one whose begin or end another tool's callback refused, too.
+[[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls, const void* frame);
+[[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
+
+// The line that called, of the innermost frame that isn't ours. `called`: the Python call's frame; null: what is called has none.
+std::string call_site(PyFrameObject* called);
+
+// Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet, or tracing was stopped
+// meanwhile; -1: with the error set.
+int meet_thread(ThreadCalls& calls, PyFrameObject* innermost);
+
+// Begins, in buffers that stand for them, what was on the stacks of threads when tracing began of which nothing was told since:
+// they have been blocked. `native_ids`: of the threads that this is for, by `pthread_self`. Once a tracing. -1 with the error set.
+int stand_in_for_blocked_threads(PyObject* native_ids);
+
+// Only notes where calls begin that end later: nothing here asks Python or takes a lock.
+void enter_after_fork(ThreadCalls& calls, OpenCall call);
+
+// Ends what is open in every thread: in others as `end` does that is called in another thread than `begin`.
+void end_all_calls();
+
+// The same of the thread with this PyThreadState's id, which is met anew when it is told of again. Whether it was traced.
+bool end_calls_of(uint64_t thread);
+
+constexpr uint64_t event_id_of(uint64_t entry) { return entry & ~(ThreadCalls::kOfC | ThreadCalls::kHidden); }
+
+inline bool is_recording() { return (tracer->globals->recording.load(std::memory_order_acquire) & kRecordingBit) != 0; }
+
+inline bool is_deep_enough(const ThreadCalls& calls) { return calls.shown >= tracer->max_depth; }
+
+inline void end_call(ThreadCalls& calls, uint64_t entry) {
+  const uint64_t event_id = event_id_of(entry);
+  if (event_id == 0) return;
+  end_range(*tracer->globals, *calls.buffer, event_id, 0, 0, {});
+  calls.shown -= calls.shown != 0;
+}
+
+inline uint64_t pop(ThreadCalls& calls) {
+  const uint64_t entry = calls.stack.back().entry;
+  calls.stack.pop();
+  end_call(calls, entry);
+  if (calls.stack.size() <= calls.hidden_from) calls.show_again();
+  return entry;
+}
+
+// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or for want of memory.
+void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing);
+
+inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
+  calls.shown += event_id_of(call.entry) != 0;
+  const bool fits = !calls.stack.is_full() && calls.met_in == tracing;
+  if (__builtin_expect(!fits, 0)) return push_slowly(calls, call, tracing);
+  calls.stack.push(call);
+}
+
+// The calling thread's calls, where it has been met and calls can be recorded; else null.
+[[gnu::always_inline]] inline ThreadCalls* ready_calls() {
+  ThreadCalls* const calls = tls_calls;
+  return __builtin_expect(calls != nullptr && calls->met_in == tracer->ready, 1) ? calls : nullptr;
+}
+
+// Puts the C call that is on no stack (begin_leaf) on both, before anything else is done with them.
+inline void stack_leaf_of(ThreadCalls& calls) {
+  if (calls.buffer == nullptr || calls.buffer->leaf.load(std::memory_order_relaxed) == 0) return;
+  push(calls, {stack_leaf(*calls.buffer) | ThreadCalls::kOfC, nullptr}, calls.met_in);
+}
+
+[[gnu::always_inline]] inline bool takes_next(const ThreadCalls& calls) {
+  return calls.stack.takes_next() && !is_deep_enough(calls);
+}
+
+[[gnu::always_inline]] inline bool hides_next_c_call(const ThreadCalls& calls) {
+  return (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
+}
+
+// Begins a C call the shortest way. Whether it did.
+[[gnu::always_inline]] inline bool begin_leaf_in(ThreadCalls& calls, const KnownCall* call, const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_next(calls) || hides_next_c_call(calls), 0)) return false;
+  const Globals& globals = *tracer->globals;
+  return begin_leaf(globals, *calls.buffer, *call, context_version_of(globals, thread));
+}
+
+// Begins a Python call the short way (begin_known_call). Whether it did.
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call, const void* frame,
+                                               const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_next(calls), 0)) return false;
+  const Globals& globals = *tracer->globals;
+  uint64_t event_id;
+  const uint64_t version = context_version_of(globals, thread);
+  if (!begin_known_call(globals, *calls.buffer, *call, version, event_id)) return false;
+  calls.stack.push({event_id, frame});
+  ++calls.shown;
+  return true;
+}
+
+// Ends the innermost call the short way, where it is that frame's. Whether it did. What is hidden has no event id.
+[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, const void* frame) {
+  const OpenCall& innermost = calls.stack.back();
+  if (__builtin_expect(innermost.frame != frame || innermost.entry == 0, 0)) return false;
+  if (!end_known_call(*tracer->globals, *calls.buffer, innermost.entry)) return false;
+  calls.stack.pop();
+  calls.shown -= calls.shown != 0;
+  return true;
+}
+
+// The name of what begins there, where it was found lately. What can be suspended has none at its begin.
+[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction = kAtBegin) {
+  return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
+}
+
+// --- CPython's profile function, which it calls at each call and return of the threads that have it
+
+// What `PyEval_SetProfile` takes. The object is of no use.
+int on_profile_event(PyObject* object, PyFrameObject* frame, int what, PyObject* argument);
+
+// For Python: a profile function that puts the native one in its own place.
+PyObject* profile_this_thread(PyObject* module, PyObject* event);
+
+// Whether this CPython lets us set the profile function of other threads than the calling one.
+bool reaches_other_threads();
+
+// Sets it in every thread that has none, while the tracer is on. -1 with the error set; else of how many threads it is news that
+// they have another one, which they keep, or had one for a while.
+Py_ssize_t profile_threads();
+
+// Takes it away wherever it is set.
+void unprofile_threads();
+
+// Whether the thread with this PyThreadState's id was seen to have another one in this tracing.
+bool had_other_profile_function(uint64_t thread);
+
+// Another tracing begins.
+void forget_other_profile_functions();
+
+// Each thread once, until `work` says false: false then. Work may let other threads run, which may start and end: so the list is
+// read anew after each.
+template <typename Work>
+bool each_thread(Work work) {
+  std::vector<uint64_t> done;
+  PyInterpreterState* const interpreter = PyInterpreterState_Get();
+  for (PyThreadState* at = PyInterpreterState_ThreadHead(interpreter); at != nullptr;) {
+    const uint64_t id = PyThreadState_GetID(at);
+    if (std::find(done.begin(), done.end(), id) != done.end()) {
+      at = PyThreadState_Next(at);
+      continue;
+    }
+    done.push_back(id);
+    if (!work(at)) return false;
+    at = PyInterpreterState_ThreadHead(interpreter);
+  }
+  return true;
+}
+
+}  // namespace recfn

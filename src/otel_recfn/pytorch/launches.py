@@ -1,0 +1,181 @@
+"""OpenTelemetry's context along with what PyTorch runs elsewhere: backward passes, callbacks of futures, remote calls.
+
+a backward pass begins      the recorder reads what is current ─► autograd's threads have it with PyTorch's own state
+a future is given a         callback + current context ─► whoever completes the future, for a collective gloo's own
+callback                    thread, where PyTorch's state doesn't go
+a remote call of a          caller   pickled call ─► global propagator ─► pickle + MARK + headers as JSON
+Python function             callee   unpickle ─► headers, if there are any ─► the function runs in the context that they tell of
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import json
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from opentelemetry import context, propagate
+
+from otel_recfn.pytorch import details
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.foreign import WrappedFunction
+
+log = logging.getLogger("otel_recfn")
+
+
+class BackwardPasses:
+    """Has what is current read where a backward pass begins: no operator comes before the pass that would have it read.
+
+    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` an object of a subclass of ours
+    stands there.
+
+    Args:
+        recorder: reads what is current.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._theirs: Any = None
+        self._ours: Any = None
+
+    def watch(self) -> None:
+        """Put our engine in PyTorch's place. torch has been imported."""
+        theirs = details.find("backward")
+        kind: Any = type(theirs)
+        if kind.__module__ != "torch._C":  # none, ours, or one of the program's, which is no other object's to stand for
+            return
+        # Its method is looked up by a function in C: stacks and profilers see no frame of ours.
+        members = {"run_backward": property(self._recorder.before_launch), "launches": theirs.run_backward}
+        try:
+            self._ours, self._theirs = type(kind.__name__, (kind,), members)(), theirs
+        except TypeError:  # a class that can't be derived from, or is made otherwise
+            log.debug("backward passes are not watched", exc_info=True)
+            return
+        _variable()._execution_engine = self._ours
+
+    def leave(self) -> None:
+        """Put PyTorch's engine back, unless somebody has replaced ours."""
+        if self._ours is not None and _variable()._execution_engine is self._ours:
+            _variable()._execution_engine = self._theirs
+
+
+def _variable() -> Any:
+    return sys.modules["torch.autograd.variable"].Variable
+
+
+METHODS = ("then", "add_done_callback")
+
+
+class FutureCallbacks:
+    """Has callbacks run in the context in which a ``torch.futures.Future`` was given them, from ``watch`` to ``leave``."""
+
+    def __init__(self) -> None:
+        self._active = False
+        self._future: Any = None
+        self._theirs: dict[str, Any] = {}
+        self._ours: dict[str, Any] = {}
+
+    def watch(self) -> None:
+        """Put our methods in the place of PyTorch's. torch has been imported."""
+        self._active = True
+        self._future = details.find("future")
+        if self._future is None:
+            return
+        for name in [name for name in METHODS if name in vars(self._future) and name not in self._ours]:
+            self._theirs[name] = vars(self._future)[name]
+            self._ours[name] = self._carrying(getattr(self._future, name))
+            setattr(self._future, name, self._ours[name])
+
+    def leave(self) -> None:
+        """Put PyTorch's methods back, or, where somebody wrapped ours, only pass calls on."""
+        self._active = False
+        for name in [name for name, ours in self._ours.items() if vars(self._future).get(name) is ours]:
+            setattr(self._future, name, self._theirs[name])
+            del self._ours[name]
+
+    def _carrying(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(theirs)
+        def method(future: Any, *callback: Any) -> Any:
+            if self._active:
+                callback = tuple(_in_context(each, context.get_current()) if callable(each) else each for each in callback)
+            return theirs(future, *callback)
+
+        return method
+
+
+def _in_context(callback: Callable[..., Any], current: context.Context) -> Callable[..., Any]:
+    def called_back(future: Any) -> Any:
+        token = context.attach(current)
+        try:
+            return callback(future)
+        finally:
+            context.detach(token)
+
+    return called_back
+
+
+MARK = b"\notel-recfn"
+"""Between the pickle and the headers. JSON has no bare line break, so the last mark is ours."""
+END = b"}"
+"""Of the headers. A pickle alone ends with a full stop."""
+
+
+class RemoteCalls(Source):
+    """Carries contexts along with calls of Python functions by ``torch.distributed.rpc``. A source without rows of its own.
+
+    It wraps the pickler of these calls. Whoever unpickles stops at the pickle's end, so a peer without us reads such a call as
+    any other. Operators and TorchScript functions are sent by C++ alone, where nothing can be added.
+
+    Args:
+        recorder: reads what is current where a call is made, for what its future calls back.
+    """
+
+    name = "rpc"
+    needs: str | None = details.PYTHON["rpc_pickler"].place[0]
+    launches = None
+    """What ``before_launch`` gives."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._wrappers: list[WrappedFunction] = []
+
+    def enable(self, _wanted: Wanted) -> None:
+        """Carry contexts from now on."""
+        pickler, call = details.find("rpc_pickler"), details.find("rpc_call")
+        if self._wrappers or pickler is None or call is None:
+            return
+        after = {"serialize": partial(self._with_headers, call), "deserialize": partial(_in_senders_context, call)}
+        self._wrappers = [WrappedFunction(pickler, name, each) for name, each in after.items()]
+        for wrapper in self._wrappers:
+            wrapper.install()
+
+    def disable(self) -> None:
+        """Carry none any more; where somebody wrapped the pickler after us, our wrappers only pass on."""
+        for wrapper in self._wrappers:
+            wrapper.remove()
+        self._wrappers = []
+
+    def _with_headers(self, call: Any, pickled: tuple[bytes, Any], sent: object) -> tuple[bytes, Any]:
+        """What was pickled, with headers if it is a call, as results are pickled here too."""
+        if not isinstance(sent, call):
+            return pickled
+        self._recorder.before_launch(self)
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        text, tensors = pickled
+        return (text + MARK + json.dumps(headers).encode() if headers else text), tensors
+
+
+def _in_senders_context(call: Any, received: Any, message: bytes, _tensors: object) -> Any:
+    """What was unpickled; if that is a call with headers, its function runs in their context."""
+    if not (isinstance(received, call) and message.endswith(END)):
+        return received
+    headers = json.loads(message[message.rindex(MARK) + len(MARK) :])
+    around = contextvars.copy_context()  # its `run` leaves no frame of ours in the error of a function that fails
+    around.run(context.attach, propagate.extract(headers))
+    return received._replace(func=partial(around.run, received.func))

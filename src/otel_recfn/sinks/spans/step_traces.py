@@ -318,7 +318,7 @@ class StepTraces:
         if trace.context is not None:
             self._unsent[trace] = None
         self._roots[begin.event_id] = trace
-        self._promised.publish(begin.event_id, trace.context)
+        self._promised.publish(begin.event_id, trace.start)
         trace.open.add(begin.event_id)
         if _begins_trace(begin):
             trace.called = trace.called if trace.calls else trace_name(begin.source, begin.name)

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
-from otel_recfn.batches.links import thread_ids
 from otel_recfn.batches.merging import WaitingRows
 from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, fate_of, span_context
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
@@ -245,7 +244,7 @@ class Stage:
         contexts = np.array(told, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
-        threads = thread_ids(batch.tracks)
+        threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
         return batch, announced, contexts, of_roots, threads, names, in_order
 
 

@@ -1,5 +1,5 @@
-"""Texts that rows hold: of code and calls, of exceptions and their stack traces; texts as UTF-8 and JSON, lists of inputs; and what logs say of
-somebody else's.
+"""Texts that rows hold: of code and calls, of exceptions and their stack traces, of inputs; texts as UTF-8 and JSON; and what
+logs say of somebody else's.
 """
 
 from __future__ import annotations

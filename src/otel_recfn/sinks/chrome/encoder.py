@@ -187,8 +187,8 @@ class LinkFinder:
 
     Autograd gives each graph node a sequence number that counts up in the thread that makes it, and the operators running at
     that moment carry the number too. The node's backward range carries it again, with the logical id of the thread of the
-    forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes no
-    node and the next one that does): the one that started last made the node, because making it moves the number on.
+    forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes
+    no node and the next one that does): the one that started last made the node, because making it moves the number on.
 
     Args:
         bounds: others than usual: ``most`` ranges are remembered, and ``most_matched`` of those that have a backward; beyond it

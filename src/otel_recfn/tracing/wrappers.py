@@ -112,18 +112,6 @@ class Operator:
         guard: checked with ``force_outplace``.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_guard",
-        "_in_place",
-        "_out_of_place",
-        "_returns",
-        "_sequence_nr",
-        "name",
-        "overload_name",
-        "target",
-    )
-
     def __init__(
         self,
         schema: Schema,

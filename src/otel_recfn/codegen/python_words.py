@@ -56,7 +56,7 @@ class Words:
     """How hints and defaults are written."""
 
     types: Mapping[str, str]
-    """By base type."""
+    """The hint of each base type."""
     defaults: Mapping[str, str]
     """By the words that schemas have as defaults, beside numbers, texts, lists, True, False and None."""
 

@@ -97,7 +97,7 @@ class Schema(NamedTuple):
     arguments: Mapping[str, str]
     """Name and type, in their order."""
     returns: Sequence[str]
-    """Types."""
+    """The types of the results."""
 
 
 class Operator:
@@ -128,7 +128,7 @@ class Operator:
 
     @property
     def arguments(self) -> list[SchemaArgument]:
-        """The schema's."""
+        """The schema's arguments, with their types."""
         return [SchemaArgument(name, type_) for name, type_ in self._arguments.items()]
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import PARTIAL, SOURCE, USER, Capture, Worker, by_name, events
+from recording_helpers import SOURCE, USER, Capture, by_name, events
 
 from otel_recfn._native import LIMITS
 from otel_recfn.model.batch import COLUMN_TYPES, Event
@@ -14,8 +14,6 @@ from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, Event
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from thoroughness import examples
-
-TINY = 4096
 
 
 def test_a_begin_carries_its_columns(capture: Capture) -> None:
@@ -66,34 +64,6 @@ def test_memory_is_reported_where_it_is_asked_for(recorder: Recorder) -> None:
         ("[memory]", EventKind.MEMORY, 1 << 40, "cpu"),
         ("[memory]", EventKind.MEMORY, -5, "cuda:1"),
     ]
-
-
-def test_marks_count_against_the_buffer(recorder: Recorder, workers: list[Worker]) -> None:
-    capture = Capture(recorder, buffer_bytes=TINY)
-    before = recorder.counters()
-    made = workers[0].call(lambda: [recorder.mark("m") for _ in range(2000)])
-    dropped = made.count(0)
-    assert dropped > 0
-    assert len(capture.finish()) == 2000 - dropped
-    assert recorder.counters().dropped - before.dropped == dropped
-
-
-def test_copies_of_open_ranges_follow_what_closed(capture: Capture, workers: list[Worker]) -> None:
-    outer, inner = capture.begin("outer"), capture.begin("inner")
-    capture.end(capture.begin("closed"))
-    other = workers[0].call(capture.begin, "other")
-    batch = capture.recorder.drain(open_ranges=True)
-    rows = events(batch)
-    assert [row.name for row in rows[: batch.closed]] == ["closed"]
-    copies = rows[batch.closed :]
-    assert sorted(row.event_id for row in copies) == sorted([outer, inner, other])
-    assert all(row.flags == PARTIAL and row.end_ns >= row.start_ns for row in copies)
-    assert [row.name for row in copies if row.thread == rows[0].thread] == ["inner", "outer"]
-    workers[0].call(capture.end, other)
-    capture.end(inner)
-    capture.end(outer)
-    whole = by_name(capture.finish())
-    assert {name: row.flags for name, row in whole.items()} == {"outer": 0, "inner": 0, "other": 0}
 
 
 STEPS = st.lists(st.sampled_from(["begin", "end", "mark", "memory", "profiler", "drain"]), max_size=80)
@@ -232,14 +202,3 @@ def test_each_row_carries_the_node_id_under_which_it_began(capture: Capture) -> 
         "5": 5,
         "after": -1,
     }
-
-
-def test_of_a_thousand_node_ids_the_last_ones_are_known(capture: Capture) -> None:
-    try:
-        for node_id in range(1_000):
-            capture.recorder.set_default_node_id(node_id)
-            capture.end(capture.begin(str(node_id)))
-    finally:
-        capture.recorder.set_default_node_id(-1)
-    rows = by_name(capture.finish())
-    assert [rows[str(node_id)].node_id for node_id in range(900, 1_000)] == list(range(900, 1_000))

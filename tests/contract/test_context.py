@@ -1,16 +1,24 @@
-"""What was current when a range began outside every other, and asynchronous ranges."""
+"""What was current when a range began outside every other, with its trace state; ranges of other threads that enclose it."""
 
 from __future__ import annotations
 
 import contextvars
 import weakref
 
-from contexts import FIRST, SECOND, ref
-from recording_helpers import Capture, Reader, Worker, by_name, check_laws
+import pytest
+from recording_helpers import ASYNC, Capture, Reader, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
+from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import ContextReading
+from otel_recfn.recording.types import MAX_TRACE_STATES, ContextReading
+
+FIRST = ContextReading(trace_id=(1 << 127) + 5, span_id=(1 << 63) + 7, flags=1, enclosing=0)
+SECOND = ContextReading(trace_id=3, span_id=4, flags=0, enclosing=0)
+
+
+def ref(reading: ContextReading) -> SpanContextRef:
+    return SpanContextRef(reading.trace_id, reading.span_id, reading.flags)
 
 
 def attach_within_a_range(capture: Capture) -> int:
@@ -35,13 +43,6 @@ def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) 
     announced = [capture.batches[0].contexts[opened.context] for opened in capture.opened()]
     assert announced == [ref(FIRST), ref(SECOND)]
     check_laws(capture.rows(), capture.opened())
-
-
-def test_suppression_without_a_span_is_a_context(capture: Capture) -> None:
-    capture.recorder.set_context_reader(Reader(ContextReading(0, 0, 2, 0)))
-    capture.end(capture.begin())
-    [row] = capture.finish()
-    assert row.context == SpanContextRef(0, 0, 2)
 
 
 def test_a_span_that_became_current_inside_a_range_is_the_parent_from_then_on(capture: Capture) -> None:
@@ -142,4 +143,126 @@ def test_a_reader_that_raises_is_no_context(capture: Capture) -> None:
     assert row.context == NO_CONTEXT
 
 
-# --- asynchronous ranges
+FLAG = int(ASYNC)
+
+
+def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(capture: Capture) -> None:
+    outer = capture.begin("outer")
+    task = capture.begin("task")
+    capture.end(task)
+    capture.end(outer)
+    capture.recorder.set_context_reader(Reader(FIRST._replace(enclosing=task, root=outer)))
+    capture.recorder.context_attached(object())
+    capture.end(capture.begin("late"))
+    rows = by_name(capture.finish())
+    assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (task, outer, ref(FIRST))
+
+
+@pytest.mark.parametrize("flags", [0, FLAG])
+def test_a_range_of_the_thread_that_launched_the_work(capture: Capture, workers: list[Worker], flags: int) -> None:
+    capture.recorder.set_context_reader(Reader(FIRST))
+    outer = capture.begin("outer")
+    task = capture.begin("task", flags)
+    if flags:
+        capture.recorder.enter(task)
+    launched = contextvars.copy_context()
+    capture.drain()
+    workers[0].call(launched.run, lambda: capture.end(capture.begin("in task")))
+    capture.drain()
+    capture.end(task)
+    workers[1].call(launched.run, lambda: capture.end(capture.begin("after task")))
+    capture.end(outer)
+    workers[1].call(launched.run, lambda: capture.end(capture.begin("after outer")))
+    capture.finish()
+    rows = by_name(capture.rows())
+    assert (rows["in task"].parent, rows["in task"].root, rows["in task"].context) == (task, outer, ref(FIRST))
+    assert rows["in task"].thread.number != rows["task"].thread.number
+    assert (rows["after task"].parent, rows["after task"].root) == (outer, outer)
+    assert (rows["after outer"].parent, rows["after outer"].context) == (0, ref(FIRST))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_range_that_another_thread_ended_gives_way_to_what_was_around_it(
+    capture: Capture, workers: list[Worker], depth: int
+) -> None:
+    """And never to a range of another task, which stands below it on the thread's stack."""
+    tasks = [contextvars.copy_context() for _ in range(3)]
+    ids: list[int] = []
+
+    def begin_in_it() -> None:
+        capture.end(capture.begin("before"))
+        for ended in reversed(ids[1:]):
+            workers[1].call(capture.end, ended)
+            capture.end(capture.begin(f"after {ended}"))
+
+    def run() -> None:
+        ids.append(tasks[1].run(capture.begin, "own"))
+        foreign = tasks[0].run(capture.begin, "another task's")
+        ids.extend(tasks[1].run(capture.begin, f"own {number}") for number in range(depth))
+        newer = tasks[2].run(capture.begin, "newer, of a third task")
+        tasks[1].run(begin_in_it)
+        for event_id in (newer, foreign, ids[0]):
+            capture.end(event_id)
+
+    workers[0].call(run)
+    rows = by_name(capture.finish())
+    assert rows["before"].parent == ids[-1]
+    assert [rows[f"after {ended}"].parent for ended in ids[1:]] == ids[:-1]
+    assert {rows[f"after {ended}"].root for ended in ids[1:]} == {ids[0]}
+
+
+SAMPLED = int(ContextFlag.SAMPLED)
+
+
+def attach(capture: Capture, reader: Reader, trace_id: int, trace_state: str) -> SpanContextRef:
+    """Make a span with that trace state the current one; what the rows below it are to say."""
+    recorder, span = capture.recorder, object()
+    reader.reading = ContextReading(trace_id, 7, SAMPLED | recorder.keep_trace_state(trace_state), span=span)
+    recorder.set_context_reader(reader)
+    recorder.span_attached(span, object())
+    return SpanContextRef(trace_id, 7, SAMPLED, trace_state)
+
+
+def test_it_stands_in_the_context_of_every_row(capture: Capture) -> None:
+    reader = Reader()
+    first = attach(capture, reader, 1, "vendor=one,other=x")
+    outer = capture.begin("outer")
+    capture.end(capture.begin("inner"))
+    capture.end(outer)
+    second = attach(capture, reader, 2, "")
+    capture.end(capture.begin("next"))
+    rows = by_name(capture.finish())
+    assert rows["outer"].context == rows["inner"].context == first
+    assert rows["next"].context == second
+    assert [capture.batches[0].contexts[each.context] for each in capture.opened()] == [first, second]
+
+
+def test_a_range_that_is_current_in_another_thread_hands_it_on(capture: Capture, workers: list[Worker]) -> None:
+    context = attach(capture, Reader(), 1, "vendor=one")
+    outer = capture.begin("outer")
+    [around] = capture.recorder.ranges_after(None)
+    high, low, span_id, flags = around.context_words
+    assert capture.recorder.split_flags(flags) == (SAMPLED, "vendor=one")
+
+    def in_worker() -> None:
+        reading = ContextReading(high << 64 | low, span_id, flags, around.event_id, around.root, object())
+        capture.recorder.set_context_reader(Reader(reading))
+        capture.end(capture.begin("below"))
+
+    workers[0].call(in_worker)
+    capture.end(outer)
+    rows = by_name(capture.finish())
+    assert (rows["below"].parent, rows["below"].context) == (outer, context)
+
+
+def test_one_that_is_in_use_outlives_very_many_others(capture: Capture) -> None:
+    context = attach(capture, Reader(), 1, "vendor=long")
+    outer = capture.begin("outer")
+    for number in range(3 * MAX_TRACE_STATES):
+        capture.recorder.keep_trace_state(f"vendor={number}")
+        if number % (MAX_TRACE_STATES // 2) == 0:
+            capture.end(capture.begin("inner"))
+            capture.drain()
+    capture.end(outer)
+    capture.finish()
+    assert {row.context for row in capture.rows()} == {context}

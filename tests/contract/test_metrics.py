@@ -80,34 +80,6 @@ def test_every_range_counts_whether_it_becomes_a_span_or_not(program: Program) -
     assert found["recfn.ranges"]["unsampled"].value == 50
 
 
-def test_ranges_by_outcome_are_what_became_of_them(program: Program) -> None:
-    program.instrument(roots_per_second=None, span_budget=None)
-    with program.tracers.get_tracer("program").start_as_current_span("around"):
-        program.run("inner", 30)
-    program.run("alone", 10)
-    assert program.instrumentor.flush(PATIENCE_S)
-    program.instrumentor.uninstrument()
-    ours = [span for span in program.exporter.get_finished_spans() if "recfn.event_id" in span.attributes]
-    outcomes = {name: point.value for name, point in program.metrics()["recfn.ranges"].items()}
-    assert len(ours) == 40
-    assert {name: count for name, count in outcomes.items() if count} == {"exported": 41}  # with the root around what was alone
-
-
-def test_an_exemplar_is_a_span_that_was_sent(program: Program) -> None:
-    program.instrument(span_budget=None)
-    with program.tracers.get_tracer("program").start_as_current_span("around"):
-        program.run("inner", 30)
-    assert program.instrumentor.flush(PATIENCE_S)
-    [exemplar] = program.metrics()["recfn.operation.duration"]["USER_SCOPE/inner"].exemplars
-    spans = {span.context.span_id: span for span in program.exporter.get_finished_spans()}
-    span = spans[exemplar.span_id]
-    assert (span.name, span.context.trace_id) == ("inner", exemplar.trace_id)
-    assert exemplar.value == pytest.approx((span.end_time - span.start_time) / 1e9)
-    assert span.end_time - span.start_time == max(
-        one.end_time - one.start_time for one in spans.values() if one.name == "inner"
-    )
-
-
 def test_nothing_counts_twice_when_it_is_instrumented_again(program: Program) -> None:
     for times in (5, 7):
         program.instrument()
@@ -116,18 +88,6 @@ def test_nothing_counts_twice_when_it_is_instrumented_again(program: Program) ->
         program.run("between", 3)
     assert program.counts() == {"USER_SCOPE/again": 12}
     assert sum(point.value for point in program.metrics()["recfn.ranges"].values()) == 12 + 2  # and two roots
-
-
-def test_a_meter_provider_that_is_set_later(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opentelemetry import metrics
-
-    program.instrument(meter_provider=None)
-    program.run("early", 5)
-    assert program.instrumentor.flush(PATIENCE_S)
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: program.meters)
-    program.run("late", 3)
-    assert program.instrumentor.flush(PATIENCE_S)
-    assert program.counts() == {"USER_SCOPE/late": 3}
 
 
 def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:

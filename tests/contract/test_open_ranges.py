@@ -112,23 +112,6 @@ def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Reco
     assert [(event.event_id, event.flags & EventFlag.PARTIAL) for event in sink.events()] == [(outer, 0), (inner, 0)]
 
 
-def test_what_is_open_is_told_at_each_look_and_never_as_a_row(make: Callable[..., Looked]) -> None:
-    looked = make()
-    outer = looked.begin("outer")
-    assert looked.look() == ["outer"]
-    inner = looked.begin("inner")
-    assert looked.look() == ["inner", "outer"]
-    looked.recorder.end(inner)
-    assert looked.look() == ["outer"]
-    looked.recorder.end(outer)
-    assert looked.look() == []
-    looks = len(looked.sink.told)
-    looked.look()
-    assert len(looked.sink.told) == looks, "that nothing is open is told once"
-    assert [event.name for event in looked.sink.events()] == ["outer", "inner"]
-    assert looked.session.counters(looked.capture)["recorded"] == 2
-
-
 def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
     make: Callable[..., Looked], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,12 +150,3 @@ def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> No
     assert later.names() == ["function", "user"]
     assert {event.event_id: event.parent for event in later.told[-1]} == {user: 0, function: user}
     assert untold.told == []
-
-
-def test_a_capture_that_ends_has_open_ranges_as_partial_rows_once(make: Callable[..., Looked]) -> None:
-    looked = make()
-    looked.begin("open")
-    assert looked.look() == ["open"]
-    looked.session.stop(looked.capture, PATIENCE_S)
-    (row,) = looked.sink.events()
-    assert row.flags & EventFlag.PARTIAL

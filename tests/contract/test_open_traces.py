@@ -17,7 +17,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 from recording_helpers import reset, run_threads, workers_of
 
-from forked import in_child
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource
@@ -153,14 +152,6 @@ def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Program) -> N
     assert program.sink.counters()["recorded"] == 2, "a range counts once"
 
 
-def test_a_range_that_hangs_later_is_told_with_what_it_lies_in(program: Program) -> None:
-    with program.tracer.start_as_current_span("request"), program.record_function("outer"):
-        program.look()
-        with program.record_function("inner"):
-            assert program.look()[1:] == [["open for long", "outer", "inner"]]
-    assert sorted(span.name for span in program.end()) == ["inner", "outer", "request"]
-
-
 def test_a_hang_in_a_step_shows_the_step(program: Program) -> None:
     with program.step("train", 7), program.record_function("forward"):
         assert program.look() == [["open for long", "train", "forward"]]
@@ -235,21 +226,6 @@ def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(make: Callable
     assert "span" in [span.name for span in program.end()]
     inner.__exit__(None, None, None)
     outer.__exit__(None, None, None)
-
-
-def test_a_child_process_tells_of_its_own_hang(program: Program) -> None:
-    with program.record_function("parent's"):
-        program.look()
-
-        def child() -> None:
-            program.exporter.clear()
-            assert program.look() == []
-            with program.record_function("child's"):
-                assert [names[0] for names in program.look()] == ["open for long"]
-                assert [names[-1] for names in program.look()] == ["child's"]
-
-        in_child(child)
-    program.end()
 
 
 class Moves:

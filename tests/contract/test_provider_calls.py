@@ -85,17 +85,6 @@ def test_what_ended_before_it_is_delivered(
     assert where.ranges() == [RANGES] * processors
 
 
-def test_each_call_delivers_what_came_since_the_last(
-    exporting: Callable[..., Exporting], instrument: Callable[..., None]
-) -> None:
-    where = exporting()
-    instrument(tracer_provider=where.provider)
-    for number in range(1, 4):
-        request(where.provider)
-        assert where.provider.force_flush(timeout_millis=10_000)
-        assert where.ranges() == [number * RANGES]
-
-
 def test_a_provider_that_is_set_late_and_one_that_replaces_it(
     exporting: Callable[..., Exporting], instrument: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,21 +142,6 @@ def test_afterwards_the_provider_is_as_it_was(
     assert where.provider.force_flush is own
     assert "shutdown" not in vars(where.provider)
     assert where.provider.force_flush() is False
-
-
-def test_two_that_shadow_a_provider_leave_it_as_it_was_in_any_order() -> None:
-    where, flushed = Exporting(), list[str]()
-    first, second = [ProviderCalls(lambda _s, name=name: not flushed.append(name)) for name in ("first", "second")]
-    for calls in (first, second):
-        calls.watch(where.provider)
-    where.provider.force_flush()
-    assert flushed == ["second", "first"]
-    first.remove()
-    where.provider.force_flush()
-    assert flushed == ["second", "first", "second"]
-    second.remove()
-    assert not set(NAMES) & set(vars(where.provider))
-    where.provider.shutdown()
 
 
 class TakesTime:

@@ -1,4 +1,4 @@
-"""Begin and end: which range lies in which, and what a row says."""
+"""Begin and end: which range lies in which, what a row says; recordings that start and stop meanwhile."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import threading
 import time
 
 import numpy as np
-from recording_helpers import ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
+from recording_helpers import ASYNC, CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
-from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import (
+    ALL_SCOPES_MASK,
+    ORDINAL_BITS,
+    ORDINAL_MASK,
+    EventKind,
+    EventSource,
+    RecordScope,
+    make_event_id,
+)
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import RecorderCounters
+from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
 from thoroughness import one_in
 
 
@@ -173,4 +181,124 @@ def test_scopes_select(recorder: Recorder) -> None:
     assert recorder.begin("module", USER, int(EventSource.MODULE)) != 0
     assert recorder.begin("backward", int(RecordScope.BACKWARD_FUNCTION), SOURCE) != 0
     assert {row.name for row in capture.finish()} == {"module", "backward"}
+    assert capture.counters() == RecorderCounters()
+
+
+def test_nothing_is_recorded_before_start_and_after_stop(recorder: Recorder) -> None:
+    before = recorder.counters()
+    assert not recorder.recording
+    assert recorder.begin("before", USER, SOURCE) == 0
+    recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
+    assert recorder.recording
+    recorder.stop()
+    assert not recorder.recording
+    assert recorder.begin("after", USER, SOURCE) == 0
+    assert len(recorder.drain(close_open=True)) == 0
+    assert recorder.counters() == before
+
+
+def test_ends_are_taken_after_stop(capture: Capture) -> None:
+    event_id = capture.begin()
+    capture.recorder.stop()
+    capture.end(event_id)
+    [row] = capture.drain(close_open=True)
+    assert row.flags == 0
+
+
+def test_what_was_open_in_an_earlier_capture_is_nobodys_parent(capture: Capture) -> None:
+    old = capture.begin("old")
+    [sealed] = capture.finish()
+    assert sealed.flags == PARTIAL
+    second = Capture(capture.recorder)
+    new = second.begin("new")
+    second.end(new)
+    second.end(old)
+    second.end(second.begin("last"))
+    rows = by_name(second.finish())
+    assert set(rows) == {"new", "last"}
+    assert (rows["new"].parent, rows["new"].root, rows["last"].parent) == (0, new, 0)
+    check_laws(second.rows(), second.opened())
+
+
+def test_ranges_of_two_captures_interleaved(capture: Capture, workers: list[Worker]) -> None:
+    """The old one ends in the middle of the new ones: it must not tear them."""
+    old = workers[0].call(capture.begin, "old")
+    capture.finish()
+    second = Capture(capture.recorder)
+    outer = workers[0].call(second.begin, "outer")
+    workers[0].call(second.end, old)
+    inner = workers[0].call(second.begin, "inner")
+    workers[0].call(second.end, inner)
+    workers[0].call(second.end, outer)
+    rows = by_name(second.finish())
+    assert (rows["inner"].parent, rows["outer"].parent) == (outer, 0)
+    assert rows["inner"].flags == rows["outer"].flags == 0
+
+
+def test_start_while_recording_changes_the_scopes_only(capture: Capture) -> None:
+    outer = capture.begin("outer")
+    capture.recorder.start(1 << USER, DEFAULT_BUFFER_BYTES)
+    assert capture.recorder.begin("other scope", 0, SOURCE) == 0
+    inner = capture.begin("inner")
+    capture.recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
+    leaf = capture.recorder.begin("leaf", 0, SOURCE)
+    for event_id in (leaf, inner, outer):
+        capture.end(event_id)
+    rows = by_name(capture.finish())
+    assert (rows["leaf"].parent, rows["inner"].parent, rows["outer"].parent) == (inner, outer, 0)
+
+
+def test_a_range_that_ends_out_of_order_crosses_others(capture: Capture) -> None:
+    first = capture.begin("first")
+    second = capture.begin("second")
+    capture.end(first)
+    third = capture.begin("third")
+    capture.end(third)
+    capture.end(second)
+    fourth = capture.begin("fourth")
+    capture.end(fourth)
+    rows = by_name(capture.finish())
+    assert rows["first"].flags == CROSSING
+    assert rows["second"].flags == rows["third"].flags == rows["fourth"].flags == 0
+    assert rows["second"].parent == first
+    assert rows["third"].parent == second
+    assert rows["fourth"].parent == 0
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_who_says_that_it_is_asynchronous_crosses_nothing(capture: Capture, workers: list[Worker]) -> None:
+    """``async with`` says so as it begins; where it ends makes no difference."""
+    here, elsewhere = capture.begin("here", ASYNC), capture.begin("elsewhere", ASYNC)
+    above = capture.begin("above")
+    capture.end(here)
+    workers[0].call(capture.end, elsewhere)
+    capture.end(above)
+    assert {row.name: row.flags for row in capture.finish()} == {"here": ASYNC, "elsewhere": ASYNC, "above": 0}
+
+
+def test_a_range_may_end_on_another_thread(capture: Capture, workers: list[Worker]) -> None:
+    outer = workers[0].call(capture.begin, "outer")
+    workers[1].call(capture.end, outer, "ValueError: far away")
+    workers[0].call(lambda: capture.end(capture.begin("after")))
+    rows = by_name(capture.finish())
+    assert rows["outer"].flags == CROSSING | ERROR
+    assert rows["outer"].error == "ValueError: far away"
+    assert rows["outer"].thread.name == workers[0].thread.name
+    assert rows["outer"].end_thread.number != rows["outer"].thread.number
+    assert rows["outer"].end_thread.native_id == workers[1].call(threading.get_native_id)
+    assert rows["after"].parent == 0
+    assert rows["after"].flags == 0
+    check_laws(capture.rows(), capture.opened())
+
+
+def test_begin_here_end_there_goes_on_forever(capture: Capture, workers: list[Worker]) -> None:
+    """More often than ranges may nest: what ended elsewhere must leave the stack of the thread that began it."""
+    for _ in range(150):
+        ids = workers[0].call(lambda: [capture.begin() for _ in range(20)])
+        assert all(ids)
+        workers[1].call(lambda ids=ids: [capture.end(event_id) for event_id in ids])
+        capture.drain()
+    capture.finish()
+    assert len(capture.rows()) == 3000
+    assert not any(row.flags & PARTIAL for row in capture.rows())
     assert capture.counters() == RecorderCounters()

@@ -6,7 +6,6 @@ import pytest
 from runtime_helpers import Notes
 from test_record_function import *  # noqa: F403
 from test_record_function_async import *  # noqa: F403
-from test_record_function_async_decorator import *  # noqa: F403
 from test_record_function_decorator import *  # noqa: F403
 
 from otel_recfn.callbacks.registry import add_global_callback

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, Extra, RecordScope
+from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from patience import PATIENCE_S
 from running_capture import Running
 
@@ -23,7 +22,7 @@ FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}
 
 
-class Ticks:
+class Ticks(Source):
     """Announces a range when it is told to, as long as it is enabled, and notes what it is asked for."""
 
     announces: EventSource | None = EventSource.MODULE
@@ -127,23 +126,6 @@ def test_it_is_told_what_the_captures_want_together_whenever_that_changes(record
     assert ticks.told[2:] == [first_alone, None]
 
 
-def test_its_rows_are_in_the_last_drain_before_it_is_disabled(recorder: Recorder, session_of: Sessions) -> None:
-    ticks = Ticks(recorder)
-    running = Running(session_of(ticks), Selected(sources=WITH_MODULES))
-    ticks.tick()
-    recorder.begin("open", RecordScope.FUNCTION, EventSource.MODULE)
-    assert running.stop().names() == ["tick", "open"]
-
-
-def test_one_without_rows_serves_every_capture(recorder: Recorder, session_of: Sessions) -> None:
-    serves = Ticks(recorder)
-    serves.announces = None
-    running = Running(session_of(serves), Selected(sources=frozenset({EventSource.RECORD_FUNCTION})))
-    assert serves.enabled
-    running.stop()
-    assert not serves.enabled
-
-
 def test_one_that_needs_a_module_waits_for_its_import(recorder: Recorder, session_of: Sessions, late_module: str) -> None:
     waits, ready = Ticks(recorder, "waits", late_module), Ticks(recorder, "ready")
     session = session_of(waits, ready)
@@ -156,31 +138,6 @@ def test_one_that_needs_a_module_waits_for_its_import(recorder: Recorder, sessio
     running.stop()
     assert (running.names(), gone.names()) == (["tick"], [])
     assert len(waits.told) == 2  # the first capture's wait was called off
-
-
-def test_all_that_takes_long_is_done_before_one_is_enabled(recorder: Recorder, session_of: Sessions) -> None:
-    """The tracer of Python calls would trace what the others call to prepare themselves."""
-    seen: list[tuple[str, bool]] = []
-
-    class Slow(Ticks):
-        def prepare(self) -> bool:
-            seen.append((self.name, first.enabled or recorder.recording))
-            return True
-
-    first = Ticks(recorder, "first")
-    slow = [Slow(recorder, "slow"), Slow(recorder, "with sys", needs="sys")]
-    running = Running(session_of(first, *slow), Selected(sources=WITH_MODULES))
-    assert seen == [("slow", False), ("with sys", False)]
-    assert slow[1].enabled
-    running.stop()
-
-
-def test_one_that_cannot_be_had_is_not_enabled(recorder: Recorder, session_of: Sessions) -> None:
-    lacking, other = Ticks(recorder, "lacking"), Ticks(recorder, "other")
-    lacking.can_be_had = False
-    Running(session_of(lacking, other), Selected(sources=WITH_MODULES)).stop()
-    assert lacking.told == []
-    assert other.told == [Wanted(ALL_SCOPES_MASK, sources=WITH_MODULES), None]
 
 
 @pytest.mark.parametrize("method", ["prepare", "enable", "disable"])
@@ -196,30 +153,6 @@ def test_one_that_fails_is_disabled_and_told_once_and_the_others_go_on(
         assert running.stop().names() == ["tick"]
     assert not broken.enabled
     assert caplog.text.count("the source 'broken' failed and is used no more; the others go on") == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_goes_on_with_it(recorder: Recorder, session_of: Sessions) -> None:
-    ticks = Ticks(recorder)
-    running = Running(session_of(ticks), Selected(sources=WITH_MODULES))
-    pid = os.fork()
-    if pid == 0:
-        ticks.tick()
-        ended = (
-            running.session.flush(running.capture, PATIENCE_S) and running.session.counters(running.capture)["recorded"] == 1
-        )
-        os._exit(0 if ended and ticks.enabled else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    running.stop()
-
-
-def test_a_capture_without_record_function_has_none_of_its_ranges(recorder: Recorder, session_of: Sessions) -> None:
-    ticks = Ticks(recorder)
-    running = Running(session_of(ticks), Selected(sources=frozenset({EventSource.MODULE})))
-    with recorder.record_function("theirs"):
-        ticks.tick()
-    (tick,) = running.stop().sink.events()
-    assert (tick.name, tick.parent) == ("tick", 0)
 
 
 def test_nobody_who_forks_waits_while_one_is_prepared(recorder: Recorder, session_of: Sessions) -> None:

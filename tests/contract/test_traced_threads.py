@@ -1,20 +1,22 @@
-"""The tracer of Python calls and threads: which are traced, from when on, and as whom."""
+"""The tracer of Python calls: calls that have a place of their own for speed, and threads."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from calling_program import Traced, short
+from calling_program import Node, Traced, by_end, short, tree
 from recording_helpers import check_laws
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.support.own_thread import OwnThread
-from patience import PATIENCE_S
+from otel_recfn.support.forks import OwnThread
+from patience import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -130,3 +132,121 @@ def test_a_thread_that_is_blocked_at_the_start_goes_on_in_its_stack(traced: Trac
     assert later.parent == calls[3].event_id
     assert waits.end_ns <= later.start_ns
     assert not waits.flags & EventFlag.PARTIAL
+
+
+TIMES = 3
+"""The first time a function gets its name, which takes another way."""
+
+
+LEN = Node("<built-in function len>")
+
+
+class Waiting:
+    """A thread that calls C functions, and then waits in one until it is let go."""
+
+    def __init__(self) -> None:
+        self._gate, self._waits = threading.Lock(), threading.Event()
+        self._gate.acquire()
+        self._thread = threading.Thread(target=self._program)
+
+    def __enter__(self) -> Waiting:
+        self._thread.start()
+        assert self._waits.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go()
+
+    def _program(self) -> None:
+        gate = self._gate
+        for _ in range(TIMES):
+            gate.acquire(blocking=False)
+        self._wait(gate.acquire)
+        self.after()
+
+    def _wait(self, acquire: Callable[[], Any]) -> None:
+        self._waits.set()
+        acquire()
+
+    def after(self) -> int:
+        return len("after")
+
+    def let_go(self) -> None:
+        if self._thread.is_alive():
+            self._gate.release()
+        self._thread.join(PATIENCE_S)
+
+
+def waits(rows: list[Event]) -> list[Event]:
+    """The calls in which the thread waits."""
+    around = {row.event_id for row in rows if short(row) == "_wait"}
+    return [row for row in rows if "acquire" in row.name and row.parent in around]
+
+
+def test_it_is_told_as_open_by_a_drain_and_closes_later(traced: Traced) -> None:
+    running = traced.begin()
+    drained: list[Event] = []
+
+    def is_told() -> bool:
+        batch = traced.drain()
+        rows = list(batch.events())
+        drained.extend(rows[: batch.closed])
+        return bool(waits(rows[batch.closed :]))
+
+    with Waiting():
+        wait_until(is_told)
+    [waited] = waits(drained + list(running.stop().sink.events()))
+    assert not waited.flags & EventFlag.PARTIAL
+
+
+def test_it_ends_with_the_tracer_where_another_thread_stops_it(traced: Traced) -> None:
+    first = traced.begin()
+    with Waiting() as waiting:
+        first.stop()
+        rows = list(first.sink.events())
+        check_laws(by_end(rows))
+        assert len(waits(rows)) == 1
+        second = traced.begin()
+        waiting.let_go()
+        second.stop()
+    later = list(second.sink.events())
+    check_laws(by_end(later))
+    assert not {row.event_id for row in later} & {row.event_id for row in rows}
+    assert tree(later, "after") == [Node("after", (LEN,))]
+
+
+def test_a_range_begins_in_one_and_ends_in_another(traced: Traced, recorder: Recorder) -> None:
+    def program() -> None:
+        for _ in range(TIMES):
+            begun = recorder.record_function("range")
+            next(iter(begun.__enter__, None))
+            len("in range")
+            begun.__exit__(None, None, None)
+            len("after")
+
+    rows = traced.run(program)
+    check_laws(by_end(rows))
+    by_id = {row.event_id: row for row in rows}
+    lengths = sorted([row for row in rows if short(row) == LEN.name], key=lambda row: row.event_id)
+    around = [short(by_id[row.parent]) for row in lengths if row.parent in by_id]
+    assert [name for name in around if name in ("range", "program")] == ["range", "program"] * TIMES
+    assert not [row for row in rows if row.name == "range" and row.flags & EventFlag.PARTIAL]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_in_it(traced: Traced) -> None:
+    def program() -> None:
+        for _ in range(TIMES):
+            child = os.fork()
+            if not child:
+                for _ in range(TIMES):
+                    len("child")
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            len("parent")
+
+    rows = traced.run(program)
+    check_laws(by_end(rows))
+    [found] = tree(rows, "program")
+    in_turn = ["<built-in function fork>", "<built-in function waitpid>", LEN.name]
+    assert [node.name for node in found.below] == in_turn * TIMES

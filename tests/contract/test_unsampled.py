@@ -115,20 +115,6 @@ def test_a_sink_that_wants_it_from_now_on(alone: SampledAlone) -> None:
     assert (alone.names(), alone.unsampled()) == (["recorded"], 2)
 
 
-def test_a_forked_child_goes_on_so_and_counts_anew(alone: SampledAlone) -> None:
-    def work() -> None:
-        assert alone.session.flush(alone.capture, PATIENCE_S)  # what its drains change
-        with alone.range("not recorded"):
-            pass
-        with span(2, sampled=True), alone.range("recorded"):
-            pass
-        counters = alone.recorder.counters()
-        assert counters.unsampled == 1
-
-    with span(1, sampled=False), alone.range("not recorded"):
-        in_child(work)
-
-
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_forked_child_whose_sinks_want_all_has_it_from_its_first_range_on(alone: SampledAlone, drained: bool) -> None:
     alone.stop()

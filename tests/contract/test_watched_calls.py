@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,23 +85,6 @@ def test_an_exception(watched: Watched, error: BaseException) -> None:
     assert [entry.name for entry in raised.traceback][-2:] == ["__call__", "handed_on"]
 
 
-def test_calls_in_calls(watched: Watched) -> None:
-    outer, inner = Base(), Base()
-    outer(lambda _: inner(1))
-    outer(lambda same: same(1) if len(watched.told) < 7 else 1)
-    enters = [subject for name, subject, *_ in watched.told if name == "enter"]
-    assert enters == [outer, inner, outer, outer]
-    assert [token for name, token, *_ in watched.told if name == "leave"] == [2, 1, 6, 5]
-
-
-def test_what_is_not_wanted_is_not_left(watched: Watched) -> None:
-    native.unwatch_calls()
-    native.watch_calls((Base.__call__,), lambda _: None, watched.leave, None)
-    one = Base()
-    assert one(1) == (one, (1,), {})
-    assert watched.told == []
-
-
 def test_an_observer_of_frames_sees_nothing_of_it_and_all_of_the_call(watched: Watched) -> None:
     seen = []
 
@@ -134,17 +116,3 @@ def test_nothing_is_kept(watched: Watched) -> None:
         del big, one
     gc.collect()
     assert [reference() for reference in alive] == [None] * 4
-
-
-def test_threads(watched: Watched) -> None:
-    def work() -> None:
-        one = Own()
-        for _ in range(300):
-            one(lambda same: Base()(1))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(watched.told) == 4 * 300 * 4

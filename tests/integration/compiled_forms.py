@@ -29,17 +29,6 @@ def with_block(record_function: Any) -> Function:
 
 
 @form
-def with_arguments(record_function: Any) -> Function:
-    def function(x: Any) -> Any:
-        with record_function("add", "its arguments"):
-            x = x + 1
-        with record_function("multiply", args="its arguments") as _range:
-            return x * 2
-
-    return function
-
-
-@form
 def name_as_keyword(record_function: Any) -> Function:
     def function(x: Any) -> Any:
         with record_function(name="add"):
@@ -71,20 +60,6 @@ def names_made_on_the_way(record_function: Any) -> Function:
 
 
 @form
-def left_by_break_and_return(record_function: Any) -> Function:
-    def function(x: Any) -> Any:
-        for number in range(3):
-            with record_function("step"):
-                if number == 1:
-                    break
-                x = x + 1
-        with record_function("last"):
-            return x * 2
-
-    return function
-
-
-@form
 def decorated(record_function: Any) -> Function:
     @record_function("decorated")
     def function(x: Any) -> Any:
@@ -101,18 +76,6 @@ def calls_a_decorated_function(record_function: Any) -> Function:
 
     def function(x: Any) -> Any:
         return add(x, 2) * add(x, more=3)
-
-    return function
-
-
-@form
-def decorated_meanwhile(record_function: Any) -> Function:
-    def function(x: Any) -> Any:
-        @record_function("decorated")
-        def add(y: Any) -> Any:
-            return y + 1
-
-        return add(x) * 2
 
     return function
 

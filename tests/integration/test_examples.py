@@ -23,13 +23,11 @@ from typing import Any
 import pytest
 
 from jaeger_upload import uploaded
-from otel_recfn.settings.table import Settings
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MOST_UPLOADED_BYTES = 10_000_000
 FEW_STEPS = ("--steps", "4", "--epoch-steps", "2", "--layers", "1")
 
 
@@ -102,11 +100,6 @@ def test_train_runs_plain_and_learns(train: Callable[..., str]) -> None:
     assert found[-1] < found[0]
 
 
-def test_same_seed_same_losses(train: Callable[..., str]) -> None:
-    first, second = [losses(train("--workers", "0")) for _ in range(2)]
-    assert first == second != []
-
-
 @pytest.mark.usefixtures("nothing_listens")
 def test_the_demo_shows_a_step_and_writes_both_files(run_example: Callable[..., str], tmp_path: Path) -> None:
     output = run_example("demo.py", *FEW_STEPS)
@@ -115,7 +108,6 @@ def test_the_demo_shows_a_step_and_writes_both_files(run_example: Callable[..., 
     assert "ui.perfetto.dev" in output
     file = tmp_path / "demo-out" / "spans.jsonl"
     check_spans(uploaded(file))
-    check_size(file)
     with gzip.open(tmp_path / "demo-out" / "trace.json.gz", "rt", encoding="utf-8") as file:
         trace = json.load(file)
     names = Counter(event["name"] for event in trace["traceEvents"] if event.get("ph") == "X")
@@ -135,22 +127,6 @@ def check_spans(spans: list[dict[str, Any]]) -> None:
     assert len(trained) >= 4
     assert any(names[-1] == "write" for names in multiplications)
     assert any("Optimizer.step#AdamW.step" in span["name"] for span in spans)
-
-
-def check_size(file: Path) -> None:
-    """Also the file of a whole run, with as many unusual steps as a busy machine may make, can be uploaded to Jaeger's page."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        options = importlib.import_module("train").arguments([])
-    finally:
-        sys.path.pop(0)
-    defaults, came = Settings(), uploaded(file)
-    of_a_layer = len(came) // sum(span["name"] == "step" for span in came)  # these steps have one, and are the first
-    in_full = min(defaults.span_budget, options.layers * of_a_layer)
-    unusual = 1 + options.steps // 10  # one in 16, and what is first of its kind
-    others = 1000  # before and after the epochs
-    spans = others + unusual * in_full + (options.steps - unusual) * defaults.ordinary_span_budget
-    assert spans * file.stat().st_size / len(came) < MOST_UPLOADED_BYTES
 
 
 def test_the_demo_shows_what_was_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,12 +68,3 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), work(9))
 """
     ended = run_program(PROGRAM + program)
     assert ended.stdout.split() == ["True", "True", "5", "True"]
-
-
-def test_where_the_threads_are_replaced_while_it_records(run_program: Callable[..., Any]) -> None:
-    """The thread that drains is the system's then."""
-    before, patched, after = PROGRAM.partition("from gevent import monkey\nmonkey.patch_all()\n")
-    instrumented, tracer, program = after.partition("tracer = ")
-    late = before + instrumented + patched + tracer + program + "print(work(40))"
-    ended = run_program(late)
-    assert ended.stdout.split() == ["True"]

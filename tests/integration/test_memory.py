@@ -1,18 +1,74 @@
-"""PyTorch's memory reports as rows."""
+"""PyTorch's memory reports as rows, also while others need the same place in PyTorch, of which we leave nothing taken."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from patience import PATIENCE_S
+
 torch = pytest.importorskip("torch")
+from observed import Observed, observed  # noqa: E402
+from torch.autograd import profiler_legacy  # noqa: E402
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
+from torch_programs import run_together, scripted_programs  # noqa: E402
 
-from memory_reports import BYTES, NUMBERS, nothing_is_left, profiler_of_torch, recorded, reported_to, reports  # noqa: E402
-from observed import observed  # noqa: E402
-from torch_programs import scripted_programs  # noqa: E402
-
-from otel_recfn.model.events import Extra  # noqa: E402
+from otel_recfn.model.batch import Event  # noqa: E402
+from otel_recfn.model.events import EventKind, Extra  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+NUMBERS = 1000
+BYTES = 4 * NUMBERS
+_inside: list[Callable[[], object]] = []
+
+
+class Intruder(torch.Tensor):  # type: ignore[misc]
+    """Runs the program's Python inside PyTorch's own operators."""
+
+    @classmethod
+    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for work in _inside:
+            work()
+        return torch.ones(2)
+
+
+def inside_an_operator_of_pytorch(work: Callable[[], object]) -> None:
+    intruder = torch.ones(2).as_subclass(Intruder)
+    _inside.append(work)
+    try:
+        intruder.cos()
+    finally:
+        _inside.clear()
+
+
+def reports(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.kind == EventKind.MEMORY]
+
+
+def recorded(run: Observed) -> bool:
+    """Whether memory is recorded in this thread now."""
+    run.events()
+    torch.ones(NUMBERS)
+    return BYTES in {event.nbytes for event in reports(run.events())}
+
+
+def profiler_of_torch(**options: Any) -> Any:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True, **options)
+
+
+def reported_to(theirs: Any) -> list[int]:
+    """Bytes, as torch.profiler was told."""
+    return [event.nbytes() for event in theirs.profiler.kineto_results.events() if event.name() == "[memory]"]
+
+
+def nothing_is_left() -> None:
+    """The legacy profiler refuses to start where anything is in PyTorch's place for profilers."""
+    with profiler_legacy.profile():
+        pass
 
 
 def test_what_an_operator_allocates_is_a_row_below_it() -> None:
@@ -74,3 +130,77 @@ def test_memory_of_a_gpu_names_its_device() -> None:
     with observed(Extra.MEMORY) as run:
         torch.ones(NUMBERS, device="cuda:0")
         assert "cuda:0" in {event.device for event in reports(run.events())}
+
+
+@pytest.mark.parametrize("started_in_a_range", [False, True])
+def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(started_in_a_range: bool) -> None:
+    theirs = profiler_of_torch()
+    with observed(Extra.MEMORY) as run:
+        assert recorded(run)
+        if started_in_a_range:
+            with record_function("range"):
+                torch.ones(NUMBERS)
+                theirs.start()
+        else:
+            theirs.start()
+        assert not recorded(run)
+        theirs.stop()
+        assert recorded(run)
+    assert BYTES in reported_to(theirs)
+    nothing_is_left()
+
+
+def test_started_while_torch_profiler_runs_and_stopped_before_it_we_do_not_disturb_it() -> None:
+    with profiler_of_torch() as theirs:
+        with observed(Extra.MEMORY) as run:
+            assert not recorded(run)
+        torch.ones(NUMBERS)
+    assert reported_to(theirs).count(BYTES) == 2
+    nothing_is_left()
+
+
+def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() -> None:
+    profiling, done = threading.Event(), threading.Event()
+
+    def profiled() -> None:
+        with profiler_of_torch():
+            profiling.set()
+            assert done.wait(PATIENCE_S)
+
+    def unprofiled(run: Observed) -> None:
+        assert profiling.wait(PATIENCE_S)
+        try:
+            assert recorded(run)
+        finally:
+            done.set()
+
+    with observed(Extra.MEMORY) as run:
+        run_together(profiled, lambda: unprofiled(run))
+
+
+def test_torch_profiler_that_stops_inside_an_operator_leaves_nothing_behind() -> None:
+    theirs = profiler_of_torch()
+    with observed(Extra.MEMORY) as run:
+        theirs.start()
+        inside_an_operator_of_pytorch(theirs.stop)
+        assert recorded(run)
+    nothing_is_left()
+
+
+def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_leaves_nothing_behind() -> None:
+    with observed(Extra.MEMORY) as run:
+
+        def work() -> None:
+            run.stop()
+            torch.ones(NUMBERS)
+
+        inside_an_operator_of_pytorch(work)
+        nothing_is_left()
+        assert BYTES not in {event.nbytes for event in reports(run.events())}
+
+
+def test_code_inside_an_operator_finds_no_profiler() -> None:
+    seen: list[bool] = []
+    with observed(Extra.MEMORY):
+        inside_an_operator_of_pytorch(lambda: seen.append(torch.autograd._profiler_enabled()))
+    assert seen == [False]

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from otel_recfn.cli import codegen
 from otel_recfn.model.errors import RecfnError
 from otel_recfn.version import __version__
+
+CODEGEN = (
+    "Reads operator schemas in the form of PyTorch's native_functions.yaml, and writes a Python package with a wrapper for "
+    "each operator: a range for observers, a node in graphs of otel_recfn.tracing.trace. See docs/codegen.md."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.command == "codegen":
-        return codegen.run(options)
-    return build() if options.command == "build" else doctor()
+    if options.command == "doctor":
+        from otel_recfn.cli.doctor import doctor
+
+        return doctor()
+    return build() if options.command == "build" else codegen(options)
 
 
 def build() -> int:
@@ -40,17 +48,22 @@ def build() -> int:
     return 0
 
 
-def doctor() -> int:
-    """Print what works here and what doesn't, each as soon as it is known; 0 where PyTorch's operators can become spans."""
-    from otel_recfn.cli.check import as_text, verdict
-    from otel_recfn.cli.examination import examine
+def codegen(options: argparse.Namespace) -> int:
+    """Write or check the files; returns the exit code."""
+    from otel_recfn.codegen.modules import Request, generate, stale_files, write
 
-    checks = []
-    for check in examine():
-        checks.append(check)
-        print(as_text(check), flush=True)
-    print(f"\n{verdict(checks)}")
-    return 1 if any(check.ok is False for check in checks) else 0
+    try:
+        generated = generate(Request(options.schema, options.dispatch or "", options.shards))
+        changed = (stale_files if options.check else write)(options.out, generated.texts)
+    except (RecfnError, OSError) as error:
+        print(f"otel-recfn codegen: {error}", file=sys.stderr)
+        return 2 if options.check else 1
+    for path in changed:
+        print(f"{'stale' if options.check else 'written' if path.exists() else 'removed'}: {path}")
+    if not options.check:
+        left_out = f"; left out: {', '.join(generated.left_out)}" if generated.left_out else ""
+        print(f"{generated.wrapped} operators, of which {generated.traced} are recorded in graphs{left_out}")
+    return 1 if options.check and changed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,6 +78,33 @@ def _parser() -> argparse.ArgumentParser:
         "directory as root with mode 755 before.",
     )
     commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
-    help_ = "write trace wrappers from operator schemas"
-    codegen.add_options(commands.add_parser("codegen", help=help_, description=codegen.DESCRIPTION))
+    _add_codegen(commands.add_parser("codegen", help="write trace wrappers from operator schemas", description=CODEGEN))
     return parser
+
+
+def _add_codegen(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--schema", type=Path, required=True, metavar="FILE", help="the operators' schemas, in YAML")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the package's directory")
+    command.add_argument(
+        "--dispatch",
+        type=_dispatch,
+        metavar="MODULE:ATTR",
+        help="where the operators are found: a dict by name, a module, a class, or a function that finds them; "
+        "else they are PyTorch's, in torch.ops",
+    )
+    command.add_argument("--shards", type=_count, default=1, metavar="N", help="in how many modules (default: 1)")
+    command.add_argument(
+        "--check", action="store_true", help="write nothing; name stale files and exit with 1 if there are any"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of modules; give 1 or more")
+    return int(text)
+
+
+def _dispatch(text: str) -> str:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no module:attribute; give 'mylib.kernels:FUNCTIONS', for instance")
+    return text

@@ -23,8 +23,6 @@ from pathlib import Path
 
 from otel_recfn.support.own_file import FileInUseError, OwnFile, unlink
 
-LONGEST_ADDITION = len(".") + len(".0123456789abcdef.next")
-"""What a hidden name has beyond the file's."""
 MAX_LINKS = 40
 
 
@@ -40,8 +38,8 @@ class GrowingFile:
     """Content that is appended, then shown with a tail.
 
     Args:
-        path: the file; an existing one is replaced by the first ``show``, and keeps its permissions.
-        mode: permissions of a new file.
+        path: the file; an existing one is replaced by the first ``show``, and keeps its permissions. A new one is this user's
+            alone.
 
     Raises:
         FileInUseError: someone else has the file open through this class.
@@ -49,10 +47,9 @@ class GrowingFile:
         OSError: the file cannot be made.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, mode: int = 0o600) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = followed(path)
         """Without symbolic links."""
-        self._mode = mode
         self._name = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.next")
         """What it is called now."""
         self.length = self._shown = 0
@@ -128,12 +125,11 @@ class GrowingFile:
         previous = self._previous()
         try:
             if previous is None:
-                self._file.set_mode(self._mode)
                 _move_to_free_name(self._name, self.path)
             else:
                 status = previous.status()
-                # Another user may have planted one of several names of a file.
-                self._file.set_mode(status.st_mode & 0o777 if status.st_nlink == 1 else self._mode)
+                if status.st_nlink == 1:  # another user may have planted one of several names of a file
+                    self._file.set_mode(status.st_mode & 0o777)
                 os.replace(self._name, self.path)
             self._name = self.path
         finally:

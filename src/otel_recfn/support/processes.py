@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from otel_recfn.support.wrapped_function import WrappedFunction
+from otel_recfn.support.foreign import WrappedFunction
 
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Variables of torchrun and other launchers; the first that is a number counts."""
@@ -116,9 +116,6 @@ def addition(child: bool = False) -> str:
     rank, restarts = number_of((*RANK, *LOCAL_RANK)), number_of(RESTARTS)
     of_rank = f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
     return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
-
-
-LONGEST_ADDITION = len(f".rank{'9' * MOST_DIGITS}.restart{'9' * MOST_DIGITS}.pid4194304")
 
 
 # --- what it got, where it is a child that wasn't forked

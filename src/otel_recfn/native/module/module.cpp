@@ -4,7 +4,6 @@
 #include <immintrin.h>
 #endif
 
-#include "columns/gathered_rows.hpp"
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
 

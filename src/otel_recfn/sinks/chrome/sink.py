@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Mapping
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -22,8 +21,8 @@ from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.own_thread import OwnThread, at_work
-from otel_recfn.support.safe_text import safe_exception, safe_text
+from otel_recfn.support.forks import OwnThread, at_work
+from otel_recfn.support.texts import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
 
@@ -80,7 +79,7 @@ class ChromeTraceSink(Sink):
 
     def flush(self, timeout_s: float) -> bool:
         """Let what is queued be written; False when the time wasn't enough."""
-        if self._thread is threading.current_thread():
+        if self._thread.is_current:
             return False
         flush = self._queue.put_flush(timeout_s) if self._thread.ident is not None else None
         return flush.wait() if flush is not None else self._error is None and self._left() == 0
@@ -92,7 +91,7 @@ class ChromeTraceSink(Sink):
         if self._thread.ident is None and was_open:
             self._writer.close()  # nothing was ever written: there is nothing to wait for
         self._thread.wait_for_end(CLOSE_SHARE * timeout_s)
-        if self._thread is not threading.current_thread():
+        if not self._thread.is_current:
             self._queue.clear()
             self._tell_error()
 

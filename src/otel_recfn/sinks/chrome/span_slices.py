@@ -17,22 +17,27 @@ its own, where it can't lie across that range.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.number_sets import distinct
+from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import ORDINAL_MASK, OVERLAPPING, make_event_id
-from otel_recfn.sinks.chrome.known_begins import KnownBegins
+from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, OVERLAPPING, make_event_id
 
 MOST_DEPTH = 32
 """So many spans lie in each other in the file."""
+MOST_THREADS = 256
+"""So many threads are followed; the slices of these that are not over are written again with each batch."""
+MOST_OPEN = 4096
+"""So many open ranges are known, those that began last."""
 _NEVER_NS = (1 << 63) - 1
 FindSpan = Callable[[int, int], Any]
 Key = tuple[int, int]
+Ids = NDArray[np.uint64]
+Times = NDArray[np.int64]
 
 
 class SpanSlice(NamedTuple):
@@ -50,17 +55,36 @@ class SpanSlice(NamedTuple):
     """It lies right among the ranges of its thread. Else it needs a track of its own."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Stretch:
-    """Of one span on one thread; replaced, never changed."""
+class _Rows(NamedTuple):
+    """Rows of one thread that ended one after the other, as one."""
 
-    key: Key
     start_ns: int
     end_ns: int
     first: int
     """The lowest number of a begin."""
     last: int
-    rows: int
+    number: int
+
+    def and_then(self, more: _Rows) -> _Rows:
+        lower, higher = min(self.start_ns, more.start_ns), max(self.end_ns, more.end_ns)
+        return _Rows(lower, higher, min(self.first, more.first), max(self.last, more.last), self.number + more.number)
+
+
+class _Run(NamedTuple):
+    """Rows of one thread and one span."""
+
+    track: Track
+    key: Key
+    rows: _Rows
+    row: tuple[int, int]
+    """Of the first of them: the number of its begin, and when it ended."""
+
+
+class _Stretch(NamedTuple):
+    """Of one span on one thread, as far as it has come."""
+
+    key: Key
+    rows: _Rows
     apart_ns: int
     """The slices of the thread's own track that are not of spans in this one ended by then."""
     before: int
@@ -73,31 +97,7 @@ class _Stretch:
     @property
     def nests(self) -> bool:
         """No begin amid it is missing."""
-        return self.last - self.first + 1 == self.rows
-
-    def with_run(self, run: _Run) -> _Stretch:
-        return replace(
-            self,
-            start_ns=min(self.start_ns, run.start_ns),
-            end_ns=max(self.end_ns, run.end_ns),
-            first=min(self.first, run.first),
-            last=max(self.last, run.last),
-            rows=self.rows + run.rows,
-        )
-
-
-class _Run(NamedTuple):
-    """Rows of one thread and one span that ended one after the other."""
-
-    track: Track
-    key: Key
-    start_ns: int
-    end_ns: int
-    first: int
-    last: int
-    rows: int
-    row: tuple[int, int]
-    """Of the first of them: the number of its begin, and when it ended."""
+        return self.rows.last - self.rows.first + 1 == self.rows.number
 
 
 class _Thread(NamedTuple):
@@ -117,12 +117,49 @@ class _Thread(NamedTuple):
     """When the last slice on the track of its own ended."""
 
 
+class _Begins:
+    """When ranges began, by event id: what rows say, and what was announced of ranges that are still open. Never changes."""
+
+    def __init__(self, ids: Ids, times: Times) -> None:
+        self._ids, self._times = ids, times
+
+    def after(self, batch: Batch) -> tuple[_Begins, _Begins]:
+        """With what a batch says: all that is known in it, and what is known of ranges that are open after it."""
+        ids = np.concatenate((self._ids, batch.opened.columns["event_id"]))
+        times = np.concatenate((self._times, batch.opened.columns["start_ns"]))
+        places = np.flatnonzero(~is_in(ids, batch.event_id))[-MOST_OPEN:]
+        known = _Begins(np.concatenate((ids, batch.event_id)), np.concatenate((times, batch.start_ns)))
+        return known, _Begins(ids[places], times[places])
+
+    @cached_property
+    def _in_order(self) -> tuple[Ids, Times]:
+        order = np.argsort(self._ids, kind="stable")
+        return self._ids[order], self._times[order]
+
+    def of(self, event_id: int) -> int | None:
+        """When that range began, in Unix nanoseconds; None where it isn't known."""
+        ids, times = self._in_order
+        place = int(np.searchsorted(ids, np.uint64(event_id)))
+        return int(times[place]) if place < len(ids) and int(ids[place]) == event_id else None
+
+    def last_before(self, event_id: int) -> tuple[int, int] | None:
+        """The latest known range of the same thread that began before that one: its event id, and when it began."""
+        ids, times = self._in_order
+        place = int(np.searchsorted(ids, np.uint64(event_id))) - 1
+        if place < 0 or (int(ids[place]) ^ event_id) >> ORDINAL_BITS:
+            return None
+        return int(ids[place]), int(times[place])
+
+
+_NO_BEGINS = _Begins(np.zeros(0, np.uint64), np.zeros(0, np.int64))
+
+
 class SpanSlices:
     """What is known so far of each thread; replaced, never changed, so that one can go back to what was.
 
     Args:
         find: the program's span with a trace id and a span id; None where it isn't known.
-        threads, begins: what is known.
+        threads, begins: what is known; of ranges that are open.
         forgotten: stands for any thread that was forgotten; None: none was.
     """
 
@@ -130,24 +167,24 @@ class SpanSlices:
         self,
         find: FindSpan,
         threads: dict[int, _Thread] | None = None,
-        begins: KnownBegins | None = None,
+        begins: _Begins = _NO_BEGINS,
         forgotten: _Thread | None = None,
     ) -> None:
-        self._find, self._threads = find, threads or {}
-        self._begins, self._forgotten = begins or KnownBegins(), forgotten
+        self._find, self._threads, self._begins, self._forgotten = find, threads or {}, begins, forgotten
 
     def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
         """What is known after a batch, and the slices that are over."""
-        threads, over, begins = dict(self._threads), list[SpanSlice](), self._begins.with_batch(batch)
+        threads, over = dict(self._threads), list[SpanSlice]()
+        begins, still_open = self._begins.after(batch)
         for run in _runs(batch):
-            thread = self._take(threads, run.track, run.first)
+            thread = self._take(threads, run.track, run.rows.first)
             elsewhere = {stretch.key for other in threads.values() for stretch in other.open} if run.key[1] else set()
             threads[run.track.number] = self._with_run(thread, run, elsewhere, begins, over)
         for track, first in _first_beside(batch):
             thread = self._take(threads, track, first)
             threads[track.number] = thread._replace(first=min(thread.first, first))
         forgotten = self._forget(threads, begins, over)
-        return SpanSlices(self._find, threads, self._begins.still_open(batch), forgotten), over
+        return SpanSlices(self._find, threads, still_open, forgotten), over
 
     def open(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
@@ -156,19 +193,17 @@ class SpanSlices:
             self._close(thread, 0, None, self._begins, found)
         return found
 
-    def _with_run(self, thread: _Thread, run: _Run, elsewhere: set[Key], begins: KnownBegins, over: list[SpanSlice]) -> _Thread:
+    def _with_run(self, thread: _Thread, run: _Run, elsewhere: set[Key], begins: _Begins, over: list[SpanSlice]) -> _Thread:
         keys = self._chain(thread, run)
         common = 0
         while common < min(len(keys), len(thread.open)) and thread.open[common].key == keys[common]:
             common += 1
-        thread = self._close(thread, common, run, begins, over)
-        hull = run.start_ns, run.end_ns, run.first, run.last, run.rows
-        opened = [
-            _Stretch(key, *hull, thread.apart_ns, thread.last, thread.end_ns, key not in elsewhere) for key in keys[common:]
-        ]
-        stretches = (*[stretch.with_run(run) for stretch in thread.open], *opened)
-        first, last, end_ns = min(thread.first, run.first), max(thread.last, run.last), max(thread.end_ns, run.end_ns)
-        return thread._replace(track=run.track, open=stretches, first=first, last=last, end_ns=end_ns)
+        thread, rows = self._close(thread, common, run, begins, over), run.rows
+        stretches = [stretch._replace(rows=stretch.rows.and_then(rows)) for stretch in thread.open]
+        before = thread.apart_ns, thread.last, thread.end_ns
+        stretches += [_Stretch(key, rows, *before, key not in elsewhere) for key in keys[common:]]
+        first, last, end_ns = min(thread.first, rows.first), max(thread.last, rows.last), max(thread.end_ns, rows.end_ns)
+        return thread._replace(track=run.track, open=tuple(stretches), first=first, last=last, end_ns=end_ns)
 
     def _chain(self, thread: _Thread, run: _Run) -> list[Key]:
         """The spans around a run, outermost first."""
@@ -180,7 +215,7 @@ class SpanSlices:
             return chain
         # The parent may be a range of ours, in the span that is open here.
         open_here = [stretch.key for stretch in thread.open if stretch.key[0] == run.key[0] and stretch.key not in chain]
-        return [*[key for key in open_here if self._is_current(key, run.start_ns)], *chain][-MOST_DEPTH:]
+        return [*[key for key in open_here if self._is_current(key, run.rows.start_ns)], *chain][-MOST_DEPTH:]
 
     def _parent(self, key: Key) -> Key | None:
         parent = getattr(self._find(*key), "parent", None)
@@ -192,7 +227,7 @@ class SpanSlices:
         end_ns = _time(span, "end_time")
         return span is not None and (end_ns is None or end_ns > time_ns)
 
-    def _close(self, thread: _Thread, kept: int, run: _Run | None, begins: KnownBegins, over: list[SpanSlice]) -> _Thread:
+    def _close(self, thread: _Thread, kept: int, run: _Run | None, begins: _Begins, over: list[SpanSlice]) -> _Thread:
         """The stretches beyond the first ``kept`` are over, as a run of another span shows."""
         closed, apart_ns = thread.open[kept:], thread.apart_ns
         if not closed:
@@ -201,37 +236,44 @@ class SpanSlices:
         ends = [self._end(thread, stretch, run, begins) for stretch in closed]
         for number, stretch in enumerate(closed):
             start_ns = min(starts[number:])
-            end_ns = ends[number] = max(stretch.end_ns, min(ends[: number + 1]))
+            end_ns = ends[number] = max(stretch.rows.end_ns, min(ends[: number + 1]))
             over.append(self._slice(thread, stretch, start_ns, end_ns))
             apart_ns = apart_ns if stretch.nests else max(apart_ns, end_ns)
-        first, latest = min(starts), max(ends)
-        still = [replace(one, start_ns=min(one.start_ns, first), end_ns=max(one.end_ns, latest)) for one in thread.open[:kept]]
-        return thread._replace(open=tuple(still), apart_ns=apart_ns, end_ns=max(thread.end_ns, latest))
+        latest = max(ends)
+        around = _Rows(min(starts), latest, ORDINAL_MASK, 0, 0)
+        still = tuple([one._replace(rows=one.rows.and_then(around)) for one in thread.open[:kept]])
+        return thread._replace(open=still, apart_ns=apart_ns, end_ns=max(thread.end_ns, latest))
 
     def _slice(self, thread: _Thread, stretch: _Stretch, start_ns: int, end_ns: int) -> SpanSlice:
         span = self._find(*stretch.key)
-        parent = getattr(getattr(span, "parent", None), "span_id", 0)
+        name, parent_id = getattr(span, "name", None), getattr(getattr(span, "parent", None), "span_id", 0)
+        name = name if isinstance(name, str) and name else f"span {stretch.key[1]:016x}"
         start_ns = start_ns if stretch.nests else max(start_ns, stretch.apart_ns)
-        name, end_ns = _name(span, stretch.key), max(start_ns, end_ns)
-        return SpanSlice(*stretch.key, parent, name, thread.track, start_ns, end_ns, stretch.nests)
+        return SpanSlice(*stretch.key, parent_id, name, thread.track, start_ns, max(start_ns, end_ns), stretch.nests)
 
-    def _start(self, thread: _Thread, stretch: _Stretch, begins: KnownBegins) -> int:
+    def _start(self, thread: _Thread, stretch: _Stretch, begins: _Begins) -> int:
         """The span's own, where no range began on the thread in between, which might still be open."""
+        first, start_ns = stretch.rows.first, stretch.rows.start_ns
         own = _time(self._find(*stretch.key), "start_time")
-        if own is None or not stretch.begins_here or not stretch.before_ns <= own <= stretch.start_ns:
-            return stretch.start_ns
-        return own if _is_free_since(own, thread, stretch, begins) else stretch.start_ns
+        if own is None or not stretch.begins_here or not stretch.before_ns <= own <= start_ns:
+            return start_ns
+        first_id = make_event_id(thread.track.number, first)
+        latest = begins.last_before(first_id)
+        if first == stretch.before + 1 or (latest is None and first == thread.first):  # it began when recording did
+            return own
+        return own if latest is not None and latest[0] == first_id - 1 and latest[1] <= own else start_ns
 
-    def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None, begins: KnownBegins) -> int:
+    def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _Begins) -> int:
         """The span's own, where the thread did nothing else before it, as far as is known.
 
         Else a nanosecond after its last range, where there is one: of two slices of the same times, readers take the one that
         stands first in the file for the outer one.
         """
-        own, free_ns = _time(self._find(*stretch.key), "end_time"), _free_until(thread, stretch, run, begins)
-        if own is not None and stretch.end_ns < own <= free_ns and (run is not None or stretch.begins_here):
+        end_ns, free_ns = stretch.rows.end_ns, _free_until(thread, stretch, run, begins)
+        own = _time(self._find(*stretch.key), "end_time")
+        if own is not None and end_ns < own <= free_ns and (run is not None or stretch.begins_here):
             return own
-        return max(stretch.end_ns, min(stretch.end_ns + 1, free_ns))
+        return max(end_ns, min(end_ns + 1, free_ns))
 
     def _take(self, threads: dict[int, _Thread], track: Track, first: int) -> _Thread:
         """A thread with a begin of that number, as it was. One that isn't followed may have been forgotten, but not before its
@@ -241,7 +283,7 @@ class SpanSlices:
             return thread or _Thread(track)
         return self._forgotten._replace(track=track, end_ns=0 if first == 1 else self._forgotten.end_ns)
 
-    def _forget(self, threads: dict[int, _Thread], begins: KnownBegins, over: list[SpanSlice]) -> _Thread | None:
+    def _forget(self, threads: dict[int, _Thread], begins: _Begins, over: list[SpanSlice]) -> _Thread | None:
         """Those that did nothing for longest are told, and forgotten, where there are many. Returns what stands for them."""
         forgotten = self._forgotten
         while len(threads) > MOST_THREADS:
@@ -250,10 +292,6 @@ class SpanSlices:
             end_ns, apart_ns = max(before.end_ns, thread.end_ns), max(before.apart_ns, thread.apart_ns)
             forgotten = _Thread(thread.track, first=0, end_ns=end_ns, apart_ns=apart_ns)
         return forgotten
-
-
-MOST_THREADS = 256
-"""So many threads are followed; the slices of these that are not over are written again with each batch."""
 
 
 def _runs(batch: Batch) -> list[_Run]:
@@ -273,9 +311,8 @@ def _runs(batch: Batch) -> list[_Run]:
     found: list[_Run] = []
     for number, begin in enumerate(begins.tolist()):
         track, ref = batch.tracks[thread[begin]], batch.contexts[context[begin]]
-        hull = int(low[number]), int(high[number]), int(first[number]), int(last[number]), int(counts[number])
-        row = int(ordinals[begin]), int(ends[begin])
-        found.append(_Run(track, (ref.trace_id, ref.span_id), *hull, row))
+        one = _Rows(int(low[number]), int(high[number]), int(first[number]), int(last[number]), int(counts[number]))
+        found.append(_Run(track, (ref.trace_id, ref.span_id), one, (int(ordinals[begin]), int(ends[begin]))))
     return found
 
 
@@ -292,22 +329,13 @@ def _nests(batch: Batch) -> NDArray[np.bool_]:
     return nests
 
 
-def _is_free_since(time_ns: int, thread: _Thread, stretch: _Stretch, begins: KnownBegins) -> bool:
-    """Whether no range began on the thread between that time and a stretch."""
-    first_id = make_event_id(thread.track.number, stretch.first)
-    latest = begins.last_before(first_id)
-    if stretch.first == stretch.before + 1 or (latest is None and stretch.first == thread.first):  # it began when recording did
-        return True
-    return latest is not None and latest[0] == first_id - 1 and latest[1] <= time_ns
-
-
-def _free_until(thread: _Thread, stretch: _Stretch, run: _Run | None, begins: KnownBegins) -> int:
+def _free_until(thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _Begins) -> int:
     """Until when the thread did nothing after a stretch, as far as the run that ends it shows; None: no run has come yet."""
     next_ns = begins.of(make_event_id(thread.track.number, thread.last + 1))
-    if run is not None and run.row[0] < stretch.first:  # it is around them
+    if run is not None and run.row[0] < stretch.rows.first:  # it is around them
         return min(run.row[1], _NEVER_NS if next_ns is None else next_ns)
     if next_ns is None:
-        return _NEVER_NS if run is None else stretch.end_ns
+        return _NEVER_NS if run is None else stretch.rows.end_ns
     return next_ns
 
 
@@ -315,8 +343,3 @@ def _time(span: Any, name: str) -> int | None:
     """A span's time; None where it isn't known, or isn't one."""
     time = getattr(span, name, None)
     return int(time) if isinstance(time, (int, float)) and 0 <= time < 1 << 63 else None
-
-
-def _name(span: Any, key: Key) -> str:
-    name = getattr(span, "name", None)
-    return name if isinstance(name, str) and name else f"span {key[1]:016x}"

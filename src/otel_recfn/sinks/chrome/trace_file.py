@@ -87,11 +87,10 @@ class ChromeTraceFile:
 
     Args:
         path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
-        mode: as of GrowingFile.
         find_span: the program's span with a trace id and a span id; None where it isn't known.
     """
 
-    def __init__(self, path: Path, *, mode: int = 0o600, find_span: FindSpan = seen_spans.find) -> None:
+    def __init__(self, path: Path, find_span: FindSpan = seen_spans.find) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream = GzipStream() if path.suffix == ".gz" else PlainStream()
@@ -101,7 +100,7 @@ class ChromeTraceFile:
         self._contents = self._shown = _Contents(SpanSlices(find_span), {}, {})
         events = _process_events(self._pid)
         self._beginning = _header(self._base_ns) + events
-        self._file = GrowingFile(path, mode=mode)
+        self._file = GrowingFile(path)
         try:
             self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning)), 0))
         except BaseException:

@@ -16,7 +16,6 @@ import contextlib
 import errno
 import logging
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -25,17 +24,14 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.encoder import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
-from otel_recfn.sinks.growing_file import LONGEST_ADDITION, PathRefusedError, absolute, followed
+from otel_recfn.sinks.growing_file import PathRefusedError, absolute
 from otel_recfn.support.own_file import FileInUseError
-from otel_recfn.support.processes import LONGEST_ADDITION as LONGEST_OF_A_PROCESS
 from otel_recfn.support.processes import addition
 
 log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
 MAX_NAMES_BESIDE = 1000
-LONGEST_BESIDE = LONGEST_OF_A_PROCESS + len("-999")
-OWN_MODE = 0o600
 PASSING = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "ETIMEDOUT")
@@ -124,23 +120,12 @@ class TraceWriter:
 
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:
-            self._check_length()
             return self._opened(logging.WARNING)
         except FileInUseError as error:
             text = f"chrome_trace={str(self._asked_path)!r} and the names beside it are being written; choose another path"
             raise SettingError(text) from error
         except OSError as error:
             raise SettingError(_cannot_write(self._asked_path, error)) from error
-
-    def _check_length(self) -> None:
-        """Refuse a name that leaves no room for what hidden files, and those of other processes, are called."""
-        try:
-            limit = os.pathconf(self._asked_path.parent, "PC_NAME_MAX")
-        except OSError:  # there is no such directory, which is found out later
-            return
-        room = limit - LONGEST_ADDITION - LONGEST_BESIDE
-        if len(os.fsencode(self._asked_path.name)) > room:
-            raise PathRefusedError(errno.ENAMETOOLONG, f"its name is longer than {room} bytes; shorten it")
 
     def _opened(self, level: int) -> ChromeTraceFile:
         """An empty trace at the first path that nobody writes. ``level``: of what the log says of it."""
@@ -158,7 +143,7 @@ class TraceWriter:
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
 
     def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path, mode=self._mode())
+        file = ChromeTraceFile(path)
         try:
             file.show()
         except BaseException:
@@ -176,18 +161,6 @@ class TraceWriter:
 
     def _with(self, added: str) -> Path:
         return self._asked_path.with_name(f"{self._asked_path.name.removesuffix(self._suffix)}{added}{self._suffix}")
-
-    def _mode(self) -> int:
-        """The permissions of the file that the user has named, if it is the user's own: other processes' files get them too.
-
-        Not where somebody else may have put a link to another file of the user's there.
-        """
-        try:
-            status = os.lstat(followed(self._asked_path))
-        except OSError:
-            return OWN_MODE
-        is_own = status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        return stat.S_IMODE(status.st_mode) & 0o777 if is_own else OWN_MODE
 
 
 def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:

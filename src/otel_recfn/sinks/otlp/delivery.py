@@ -1,23 +1,40 @@
-"""Encoded spans to requests, and what became of them.
+"""Encoded spans to requests, and requests to the server.
 
-spans = exported + failed + dropped.queue_full + dropped.shutdown + those that wait
+    send ──► a request that is filled ──► queue ──► sending thread, two of them ──► taken, or refused: counted
+                                            │             ▲    │
+                                            ▼             └────┘ the same bytes again, after a pause
+                                  full: the oldest go
+
+    spans = exported + failed + dropped.queue_full + dropped.shutdown + those that wait
+
+Who sends waits for no network; a pause is one for both threads, since all requests go to one place.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import random
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import TracerProvider
 
-from otel_recfn.sinks.otlp.encoding import OtlpMapper, encoded
-from otel_recfn.sinks.otlp.request_sender import RequestSender
-from otel_recfn.sinks.otlp.requests import Envelope, RequestBuilder, with_launch
-from otel_recfn.sinks.otlp.transports import Transport
+from otel_recfn import _native
+from otel_recfn.sinks.gzip_stream import GZIP_BITS, deflate
+from otel_recfn.sinks.otlp.encoding import OtlpMapper, Request, RequestBuilder, encoded, with_launch
+from otel_recfn.sinks.otlp.transports import Outcome, Transport, Verdict
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
-from otel_recfn.support.own_thread import resting
+from otel_recfn.sinks.task_queue import Flush, TaskQueue
+from otel_recfn.support.forks import OwnThread, at_work, resting
+from otel_recfn.support.texts import safe_request_error
 
 _logger = logging.getLogger(__name__)
 
@@ -27,6 +44,18 @@ ROOM_SECONDS = 1.0
 """So long a server that takes requests is waited for where half of the queue is full."""
 LAST_SEND_S = 0.2
 """How long attempts that are being made at the end are waited for, each."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+FACTOR, JITTER = 1.5, 0.5
+MOST_ADDED = 0.1
+"""Of the pause that a server asks for, how much longer it may become by chance."""
+PAUSE_AFTER_ERROR_S = 0.1
+CONCURRENT = 2
+"""Requests at once: while one waits for its answer, or for the GIL, the other is on its way."""
+FAILURES = 2
+"""What has failed so often can be sent again, but nobody waits for that any more."""
+FASTEST = 1
+_chance = random.SystemRandom().random
+"""From 0 to 1. Not Python's own numbers by chance, which the program seeds and draws from."""
 
 
 class OtlpDelivery:
@@ -64,7 +93,7 @@ class OtlpDelivery:
             return
         self._seal()
         self._of, self._resource = target, target.resource
-        self._builder = RequestBuilder(Envelope(with_launch(target.resource), target.scope), self._request_bytes)
+        self._builder = RequestBuilder(with_launch(target.resource), target.scope, self._request_bytes)
 
     def send(self, spans: Sequence[Any]) -> None:
         """Put spans into requests, and those that are full, or old, into the queue.
@@ -73,7 +102,7 @@ class OtlpDelivery:
         """
         if self._sender.is_behind:
             with resting():
-                self._sender.wait_for_room(ROOM_SECONDS)
+                self._sender.queue.wait_for_room(ROOM_SECONDS)
         self._spans += len(spans)
         rest = encoded(spans)
         while len(rest) and self._builder is not None:
@@ -91,7 +120,7 @@ class OtlpDelivery:
     @property
     def has_failed(self) -> bool:
         """Whether the server has failed several times, one after the other: what failed once can be sent again."""
-        return self._sender.has_failed
+        return self._sender.failures >= FAILURES
 
     def remove(self, process_ends: bool) -> None:
         """End the sending. What was not sent is lost, and counted."""
@@ -106,11 +135,7 @@ class OtlpDelivery:
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; the module's docstring says how the counts add up."""
         counts = self._sender.counts
-        told = {
-            "exported": counts.exported,
-            "failed": counts.rejected + counts.refused,
-            "dropped.queue_full": counts.crowded_out,
-        }
+        told = {"exported": counts.exported, "failed": counts.failed, "dropped.queue_full": counts.queue_full}
         return {**told, "dropped.shutdown": self._spans - sum(told.values()) if self._ended else 0}
 
     def after_fork_in_child(self) -> OtlpDelivery:
@@ -122,3 +147,179 @@ class OtlpDelivery:
         """Queue the request that is being filled."""
         if self._builder is not None and self._builder.spans:
             self._sender.put(self._builder.take())
+
+
+@dataclass
+class Counts:
+    """Of spans."""
+
+    exported: int = 0
+    failed: int = 0
+    """The server refused their request, or took it and said that it doesn't take them."""
+    queue_full: int = 0
+
+
+class RequestSender:
+    """Requests that wait, bounded in bytes, and the threads that send them to one place.
+
+    Args:
+        transport: sends them.
+        queue_bytes: of all requests together.
+    """
+
+    def __init__(self, transport: Transport, queue_bytes: int) -> None:
+        self._transport = transport
+        self.queue: TaskQueue[Request] = TaskQueue(
+            queue_bytes, weigh=lambda request: len(request.body), goes_first=lambda _request: True
+        )
+        self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
+        self._changed = threading.Condition()
+        self._pauses = pauses()
+        self._not_before = self._server_not_before = 0.0
+        """When the next attempt may be made: as our pauses say, and as the server does."""
+        self.failures = 0
+        """Attempts since one was answered."""
+        self._ended = self._is_over = False
+        """Nothing more is sent; nothing more counts."""
+        self._told: set[str] = set()
+        """What was logged already."""
+        self.counts = Counts()
+
+    def put(self, request: Request) -> None:
+        """Add a request; the oldest ones go where there is no room for it."""
+        for thread in self._threads:
+            if thread.ident is None:
+                with contextlib.suppress(RuntimeError):  # no more threads here: the next request tries again
+                    thread.start()
+        dropped = self.queue.put(request)
+        if dropped:
+            self.counts.queue_full += sum(each.spans for each in dropped)
+            self._tell_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the server takes requests, but more slowly than they come: half of the queue is full."""
+        return self.queue.is_filling and not self.failures
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send all that was put, now, unless the server wants to be left alone; False where that isn't done in time."""
+        if all(thread.ident is None for thread in self._threads):
+            return self.queue.is_empty
+        flush = self.queue.put_flush(timeout_s)
+        with self._changed:
+            self._not_before = 0.0
+            self._pauses = pauses()  # a channel of gRPC may need a moment more until it has found its server again
+            self._changed.notify_all()
+        if flush is None:
+            return False
+        flushed = flush.wait()
+        if not flushed:
+            self.queue.forget(flush)  # else those of a server that is down for long would pile up
+        return flushed
+
+    def end(self, timeout_s: float) -> None:
+        """Send no more. Attempts that are being made are waited for so long; after that they don't count."""
+        self.queue.end()
+        self.queue.clear()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.wait_for_end(timeout_s)
+        with self._changed:
+            self._is_over = True
+        self._transport.close()
+
+    def _run(self) -> None:
+        with suppress_instrumentation():
+            while not self.queue.has_ended:
+                try:
+                    task = self.queue.next()
+                    if isinstance(task, Flush):
+                        task.do(lambda _timeout_s: True)
+                    elif task is not None:
+                        self._deliver(task)
+                except (Exception, SystemExit) as error:  # of an adapter of the program's, or for want of memory
+                    self._tell_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
+                    time.sleep(PAUSE_AFTER_ERROR_S)
+
+    def _deliver(self, request: Request) -> None:
+        """Send a request until the server answers, and count what became of it; what raises is refused."""
+        outcome = Outcome(Verdict.REFUSED)
+        try:
+            with at_work():
+                body = _compressed(request.body, self._transport.encoding)
+            outcome = Outcome(Verdict.AGAIN)
+            while outcome.verdict is Verdict.AGAIN and self._waits_for_turn():
+                outcome = Outcome(Verdict.REFUSED)
+                with at_work():
+                    outcome = self._transport.send(body)
+                    if not self._is_over:  # else its connection was closed under it
+                        self._tell(outcome)
+                self._note(outcome)
+        finally:
+            self._count(request, outcome)
+
+    def _waits_for_turn(self) -> bool:
+        """Until the server may be asked; false where no more is sent."""
+        with self._changed:
+            while not self._ended:
+                pause_s = max(self._not_before, self._server_not_before) - time.monotonic()
+                if pause_s <= 0:
+                    return True
+                self._changed.wait(pause_s)
+            return False
+
+    def _note(self, outcome: Outcome) -> None:
+        """After an attempt: when the next one may be."""
+        with self._changed:
+            if outcome.verdict is not Verdict.AGAIN:
+                self.failures, self._pauses = 0, pauses()
+                return
+            self.failures += 1
+            now = time.monotonic()
+            if outcome.delay_s is None:
+                self._not_before = max(self._not_before, now + next(self._pauses))
+            else:
+                self._server_not_before = max(self._server_not_before, now + outcome.delay_s * (1 + MOST_ADDED * _chance()))
+
+    def _count(self, request: Request, outcome: Outcome) -> None:
+        if outcome.verdict is Verdict.AGAIN:
+            return
+        failed = request.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, request.spans)
+        with self._changed:
+            if not self._is_over:
+                self.counts.failed += failed
+                self.counts.exported += request.spans - failed
+
+    def _tell(self, outcome: Outcome) -> None:
+        if outcome.verdict is Verdict.AGAIN:
+            self._tell_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
+        elif outcome.verdict is Verdict.REFUSED:
+            self._tell_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
+        elif outcome.rejected or outcome.message:
+            self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
+
+    def _tell_once(self, what: str, message: str) -> None:
+        with self._changed:
+            is_new = what not in self._told
+            self._told.add(what)
+        if is_new:
+            _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds before a request is sent again: ever longer, and by chance, so that not all clients come back at once."""
+    for number in itertools.count():
+        pause_s = min(FIRST_PAUSE_S * FACTOR ** min(number, 50), LONGEST_PAUSE_S)
+        yield pause_s * (1 - JITTER + 2 * JITTER * _chance())
+
+
+def _compressed(body: bytes, encoding: str) -> bytes:
+    if not encoding:
+        return body
+    bits = GZIP_BITS if encoding == "gzip" else zlib.MAX_WBITS
+    packer: Any = deflate.compressobj(FASTEST, zlib.DEFLATED, bits)
+    compressed: bytes = packer.compress(body) + packer.flush()
+    _native.zero_upper_vectors()
+    return compressed

@@ -1,33 +1,42 @@
-"""Spans as bytes. The native encoder makes those of plans, from columns; the official one the few that are objects, and what
-spans share.
+"""Spans as bytes, and as requests. The native encoder makes those of plans, from columns; the official one the few that are
+objects, and what spans share.
 
-plan ──► native/otlp ◄── Fragments: what spans share ◄─┐
-             │                                         official encoder
-             ▼                                         │
-        EncodedSpans ◄── roots, sums, hooked, cut ◄────┘
+    plan ──► native/otlp ◄── what spans share ◄────────────┐
+                 │                                         official encoder
+                 ▼                                         │
+            EncodedSpans ◄── roots, sums, hooked, cut ◄────┘
+                 │
+                 ▼
+    ExportTraceServiceRequest { ResourceSpans { resource, ScopeSpans { scope, span, span, ..., schema }, schema } }
+
+A request has at most so many bytes before compression, because servers refuse larger ones; a span is never cut, so that one
+which is larger by itself is a request of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn import _native
-from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (
     MAX_KEPT_BASES,
     NOTHING_TOLD,
@@ -35,8 +44,10 @@ from otel_recfn.sinks.spans.mapping import (
     code_attributes,
     exception_attributes,
     stacktrace_attributes,
+    text_value,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
+from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
 from otel_recfn.support.span_ids import current_key
 from otel_recfn.support.texts import text_of_utf8
 
@@ -46,6 +57,15 @@ SCOPES = 16
 MAX_KEPT_TEXTS = 4096
 MESSAGES_AT_ONCE = 512
 NO_RESOURCE = Resource({})
+NUMBERS = {"recfn.rank": RANK, "recfn.local_rank": LOCAL_RANK, "recfn.world_size": WORLD_SIZE}
+"""Variables by attribute."""
+JOB_ID, JOBS = "recfn.job_id", ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+NO_JOB = ("", "none")
+"""What torchrun says where nobody gave a run an id."""
+_RESOURCE_SPANS, _SCOPE_SPANS = b"\x0a", b"\x12"
+"""How the two messages around spans begin: numbers 1 and 2, of fields with a length."""
+_MOST_LENGTH = 10
+"""Bytes of a length, and of a field's number before it, with room to spare."""
 
 
 class EncodedSpans(NamedTuple):
@@ -112,47 +132,27 @@ def _status_field(status: Status) -> bytes:
 
 
 class Kind(IntEnum):
-    """As ``native/otlp/otlp_fragments.hpp`` numbers what it asks for. Names it makes itself."""
+    """What spans of one batch share, as ``native/otlp/otlp_fragments.hpp`` numbers it. Names it makes itself."""
 
-    MODULE = 1
-    SHAPES = 2
-    DTYPES = 3
-    CODE = 4
-    EXCEPTION_EVENT = 5
-    ERROR_STATUS = 6
-    SCOPE_AND_THREAD = 7
-    ERROR_TYPE = 8
-    EXCEPTION_STACKTRACE = 9
+    CODE = 1
+    EXCEPTION_EVENT = 2
+    ERROR_STATUS = 3
+    SCOPE_AND_THREAD = 4
+    ERROR_TYPE = 5
+    EXCEPTION_STACKTRACE = 6
+    FIRST_TEXT = 7
+    """Of a column's attribute; those of the other texts follow."""
 
 
-class Fragments:
-    """What the spans of one batch share, in bytes: the native encoder asks for each once in a call, and copies it from then on.
-
-    Args:
-        batch: its names and tracks are what is asked for.
-        base: the attributes that all ranges of a scope in a thread share.
-    """
-
-    def __init__(self, batch: Batch, base: Callable[[int, Track], bytes]) -> None:
-        self._batch, self._base = batch, base
-
-    def __call__(self, kind: int, index: int) -> bytes:
-        """Of a name, or of a scope in a thread."""
-        if kind == Kind.SCOPE_AND_THREAD:
-            thread, scope = divmod(index, SCOPES)
-            return self._base(scope, self._batch.tracks[thread])
-        return _of_text(kind, self._batch.names[index])
+TEXTS = [column for column in BY_SIZE if column.value is str]
 
 
 @lru_cache(MAX_KEPT_TEXTS)
 def _of_text(kind: int, raw: str) -> bytes:
-    if kind == Kind.SHAPES:
-        return _span_fields({"recfn.input_shapes": element_texts(raw)})
-    if kind == Kind.DTYPES:
-        return _span_fields({"recfn.input_dtypes": element_texts(raw)})
+    if kind >= Kind.FIRST_TEXT:
+        column = TEXTS[kind - Kind.FIRST_TEXT]
+        return _span_fields({column.attribute: text_value(column, raw)})
     text = text_of_utf8(raw)
-    if kind == Kind.MODULE:
-        return _span_fields({"recfn.module": text})
     if kind == Kind.CODE:
         return _span_fields(code_attributes(text))
     if kind == Kind.ERROR_TYPE:
@@ -184,12 +184,23 @@ class OtlpMapper(SpanMapper):
         above = [_above(span) for span in plan.spans_above]
         rows = [row for row in plan.row.tolist() if row in told] if told else []
         further = dict(zip(rows, attribute_fields([told[row] for row in rows]), strict=True))
-        fragments = Fragments(plan.batch, self._fields_of)
+        fragments = partial(self._fragment, plan.batch)
         made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
         data, ends = made
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
-    def _fields_of(self, scope: int, thread: Track) -> bytes:
+    def _fragment(self, batch: Batch, kind: int, index: int) -> bytes:
+        """What spans share, in bytes: the native encoder asks for each once in a call, and copies it from then on.
+
+        Args:
+            batch: whose spans.
+            kind: of what they share.
+            index: of a name, or of a scope in a thread.
+        """
+        if kind != Kind.SCOPE_AND_THREAD:
+            return _of_text(kind, batch.names[index])
+        number, scope = divmod(index, SCOPES)
+        thread = batch.tracks[number]
         found = self._base_fields.get((scope, thread))
         if found is None:
             if len(self._base_fields) >= MAX_KEPT_BASES:
@@ -202,3 +213,77 @@ def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
     """What the spans below it have of it: the trace's id and state, and its own id as theirs."""
     state = span.trace_state.to_header() if span.trace_state else ""
     return span.trace_id.to_bytes(16, "big"), Span(trace_state=state).SerializeToString(), span.span_id
+
+
+def with_launch(resource: Resource, environment: Mapping[str, str] | None = None) -> Resource:
+    """The resource with what a launcher (torchrun, SLURM) says of this process and the resource doesn't."""
+    found = os.environ if environment is None else environment
+    told: dict[str, int | str | None] = {name: number_of(variables, found) for name, variables in NUMBERS.items()}
+    told[JOB_ID] = next(filter(None, [found.get(each, "") for each in JOBS if found.get(each, "") not in NO_JOB]), None)
+    known = {name: value for name, value in told.items() if value is not None and name not in resource.attributes}
+    return Resource({**resource.attributes, **known}, resource.schema_url) if known else resource
+
+
+class Request(NamedTuple):
+    """What is sent at once, again and again until somebody takes it."""
+
+    body: bytes
+    spans: int
+
+
+class RequestBuilder:
+    """Fills one request after the other with spans of one resource and scope.
+
+    Args:
+        resource, scope: of the spans.
+        most_bytes: of a request.
+    """
+
+    def __init__(self, resource: Resource, scope: InstrumentationScope, most_bytes: int) -> None:
+        (of_resource,) = encode_spans([span_with(resource, instrumentation_scope=scope)]).resource_spans
+        (of_scope,) = of_resource.scope_spans
+        self._resource = ResourceSpans(resource=of_resource.resource).SerializeToString()
+        self._scope = ScopeSpans(scope=of_scope.scope).SerializeToString()
+        self._after_spans = ScopeSpans(schema_url=of_scope.schema_url).SerializeToString()
+        self._after_scope = ResourceSpans(schema_url=of_resource.schema_url).SerializeToString()
+        around = (self._resource, self._scope, self._after_spans, self._after_scope)
+        self._room = most_bytes - sum(map(len, around)) - 2 * _MOST_LENGTH
+        self._parts: list[bytes | memoryview] = []
+        self._size, self._since = 0, 0.0
+        self.spans = 0
+        """How many wait for the request to be full."""
+
+    def age(self) -> float:
+        """Seconds since the first of them came; 0 where none has."""
+        return time.monotonic() - self._since if self.spans else 0.0
+
+    def add(self, spans: EncodedSpans) -> EncodedSpans:
+        """Add those that fit, and return the others; to an empty request one is added in any case."""
+        fitting = max(spans.fitting(self._room - self._size), 0 if self.spans else 1)
+        spans, rest = spans.split(min(fitting, len(spans)))
+        if len(spans):
+            self._since = self._since if self.spans else time.monotonic()
+            self._parts.append(spans.data)
+            self._size += len(spans.data)
+            self.spans += len(spans)
+        return rest
+
+    def take(self) -> Request:
+        """The request with all of them, which are copied once; the next one is filled from now on."""
+        of_scope = len(self._scope) + self._size + len(self._after_spans)
+        head = _SCOPE_SPANS + _varint(of_scope)
+        of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
+        before = (_RESOURCE_SPANS, _varint(of_resource), self._resource, head, self._scope)
+        body = b"".join([*before, *self._parts, self._after_spans, self._after_scope])
+        request = Request(body, self.spans)
+        self._parts, self._size, self.spans = [], 0, 0
+        return request
+
+
+def _varint(length: int) -> bytes:
+    """Seven bits a byte, the lowest first; all but the last have the eighth."""
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*encoded, length])

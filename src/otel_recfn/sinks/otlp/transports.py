@@ -20,7 +20,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
+from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_of
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE_STATUS = {429, 502, 503, 504}
@@ -91,7 +91,7 @@ class HttpTransport:
     Args:
         endpoint, headers, timeout_s, encoding: as the exporter has them.
         session: with its certificates.
-        owned: whether the session is nobody else's.
+        owned: the session is nobody else's.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class HttpTransport:
             self.headers["Content-Encoding"] = encoding
 
     def send(self, body: bytes) -> Outcome:
-        """See Transport."""
         try:
             with self.session.post(
                 self.endpoint,
@@ -136,12 +135,10 @@ class HttpTransport:
         return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if status == CONTENT_TOO_LARGE else message)
 
     def close(self) -> None:
-        """Let go of connections."""
         if self._owned:
             self.session.close()
 
     def in_child(self) -> HttpTransport:
-        """See Transport."""
         self.session.close()
         return self
 
@@ -172,7 +169,6 @@ class GrpcTransport:
         self._connecting = threading.Lock()
 
     def send(self, body: bytes) -> Outcome:
-        """See Transport."""
         import grpc  # nothing is loaded: whoever has its exporter has imported it
 
         with self._connecting:
@@ -200,12 +196,10 @@ class GrpcTransport:
         return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code == RETRYABLE_IF_TOLD else message)
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._channel is not None:
             self._channel.close()
 
     def in_child(self) -> GrpcTransport:
-        """See Transport."""
         return GrpcTransport(self.endpoint, self.credentials, self.options, self.metadata, self.timeout_s, self.compression)
 
 

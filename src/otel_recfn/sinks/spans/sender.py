@@ -36,8 +36,8 @@ from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.own_thread import OwnThread, at_work, resting
-from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.forks import OwnThread, at_work, resting
+from otel_recfn.support.texts import safe_exception
 
 log = logging.getLogger("otel_recfn")
 
@@ -245,7 +245,7 @@ class Sender:
 
     def _would_wait_for_itself(self) -> bool:
         """Where a processor or an exporter of the program's calls."""
-        return self._thread is threading.current_thread() or is_exporting()
+        return self._thread.is_current or is_exporting()
 
     def _time_left(self) -> float:
         return max(0.0, self._end_by - time.monotonic())
@@ -275,7 +275,7 @@ class Sender:
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
                 with self._lock:
-                    if self._queue.is_open and not self._queue.has_one_of(Flush):
+                    if self._queue.is_open and not self._queue.has_flush:
                         self._hurries.clear()
             else:
                 self._delivery.send(())

@@ -158,35 +158,3 @@ def test_a_parent_stands_before_its_children_of_the_same_moment(writer: TraceWri
     child = {"name": "child", "event_id": make_event_id(1, 2), "parent": make_event_id(1, 1), "start_ns": BASE_NS}
     writer.write(make_batch([child, {"name": "parent", "event_id": make_event_id(1, 1), "start_ns": BASE_NS}]))
     assert [event["name"] for event in events_in(path, "X")] == ["parent", "child"]
-
-
-def test_holistic_trace_analysis_reads_it(writer: TraceWriter, path: Path) -> None:
-    """Parsing, the steps, the call graph and the links of HolisticTraceAnalysis, where it is installed."""
-    trace_analysis = pytest.importorskip("hta.trace_analysis")
-    pandas, hta_trace = pytest.importorskip("pandas"), pytest.importorskip("hta.common.trace")
-    writer.write(make_batch(_steps_for_hta(3)))
-    writer.close()
-    analysis = trace_analysis.TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
-    symbols = analysis.t.symbol_table.get_sym_table()
-    frame = analysis.t.get_trace(0)
-    assert {symbols[name] for name in frame["name"]} == {"ProfilerStep#0", "ProfilerStep#1", "aten::mul", "MulBackward0"}
-    assert analysis.get_profiler_steps() == [0, 1]  # it leaves the last one out
-    raw = pandas.DataFrame([{**event, "ts": float(event.get("ts", 0))} for event in read_trace(path)["traceEvents"]])
-    raw["index"] = raw.index
-    hta_trace.add_fwd_bwd_links(raw)
-    backward = raw[raw["name"] == "MulBackward0"]
-    assert list(raw.loc[backward["fwdbwd_index"], "name"]) == ["aten::mul"] * 3
-
-
-def _steps_for_hta(count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    now_ns = time.time_ns()
-    for step in range(count):
-        start_ns = now_ns + step * 1_000_000
-        number = {"sequence_nr": step}
-        rows.append({"name": "aten::mul", **number, "start_ns": start_ns + 5_000, "end_ns": start_ns + 20_000})
-        backward = {"name": "MulBackward0", "scope": BACKWARD, "forward_thread_id": 1, "thread": WORKER_THREAD, **number}
-        rows.append({**backward, "start_ns": start_ns + 50_123, "end_ns": start_ns + 70_456})
-        outer = {"name": f"ProfilerStep#{step}", "scope": RecordScope.USER_SCOPE}
-        rows.append({**outer, "event_id": make_event_id(1, 1000 + step), "start_ns": start_ns, "end_ns": start_ns + 900_000})
-    return rows

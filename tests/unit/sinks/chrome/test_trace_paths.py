@@ -1,4 +1,4 @@
-"""Which paths a trace is written to, which are refused at once, and who may read the file."""
+"""Which paths a trace is written to, which are refused at once, what becomes of one that is taken away."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from batches import make_batch
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import RecordProfile
+from otel_recfn.model.counters import losses
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.writer import TraceWriter
+from patience import PATIENCE_S
 from trace_files import names_in
 
 pytestmark = pytest.mark.one_python
-
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or mount")
 
@@ -142,17 +143,15 @@ class TestPermissions:
         assert set(modes.values()) == {0o600}
         assert len(modes) == 3
 
-    def test_an_existing_file_keeps_what_the_user_chose_and_its_children_get_it(self, tmp_path: Path) -> None:
+    def test_an_existing_file_keeps_what_the_user_chose(self, tmp_path: Path) -> None:
         path = tmp_path / "trace.json"
         path.touch()
         path.chmod(0o640)
-        writers = [TraceWriter(path) for _ in range(2)]
-        for writer in writers:
-            for _ in range(3):
-                writer.write(make_batch([{}]))
-                assert stat.S_IMODE(writer.path.stat().st_mode) == 0o640
-            writer.close()
-        assert writers[1].path != path
+        writer = TraceWriter(path)
+        for _ in range(3):
+            writer.write(make_batch([{}]))
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        writer.close()
 
     def test_a_change_while_it_is_written_stays(self, tmp_path: Path) -> None:
         writer = TraceWriter(tmp_path / "trace.json")
@@ -162,3 +161,45 @@ class TestPermissions:
             writer.write(make_batch([{}]))
             assert stat.S_IMODE((tmp_path / "trace.json").stat().st_mode) == 0o644
         writer.close()
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def replace(path: Path) -> None:
+    path.with_name("other").write_text("the user's")
+    path.with_name("other").rename(path)
+
+
+@pytest.mark.parametrize("take_away", [delete, move, replace])
+def test_a_trace_whose_name_is_gone_ends(path: Path, take_away: Callable[[Path], None]) -> None:
+    writer = TraceWriter(path)
+    writer.write(make_batch([{"name": "before"}]))
+    take_away(path)
+    left = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    with pytest.raises(OSError, match="was removed or replaced"):
+        writer.write(make_batch([{"name": "after"}]))
+    writer.close()
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == left
+    assert writer.failed == 0  # whoever takes the writer out counts that batch, once
+
+
+def test_what_was_not_written_is_counted(
+    path: Path, instrumentor: OtelRecordFunctionInstrumentor, caplog: pytest.LogCaptureFixture
+) -> None:
+    instrumentor.instrument(chrome_trace=str(path), modules=False)
+    for turn in range(4):
+        with record_function(f"op {turn}"):
+            pass
+        assert instrumentor.flush(PATIENCE_S) == (turn != 2)  # then the file is found to be another one, and is given up
+        if turn == 1:
+            replace(path)
+    assert losses(instrumentor.counters()) == {"chrome_trace.dropped.error": 2}
+    instrumentor.uninstrument()
+    assert path.read_text() == "the user's"
+    assert "was removed or replaced" in caplog.text

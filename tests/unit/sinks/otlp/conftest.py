@@ -9,9 +9,9 @@ import pytest
 from otlp_plans import plan_of, target
 
 from batches import context
-from otel_recfn.sinks.otlp import request_sender
+from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.encoding import OtlpMapper
-from otel_recfn.sinks.otlp.export import otlp_delivery
+from otel_recfn.sinks.otlp.exporters import otlp_delivery
 
 MIB = 1 << 20
 
@@ -48,7 +48,7 @@ class Sending:
     @property
     def failures(self) -> int:
         """Attempts that failed since one was answered."""
-        failures: int = self.delivery._sender._failures
+        failures: int = self.delivery._sender.failures
         return failures
 
 
@@ -59,8 +59,8 @@ def _row(name: str) -> dict[str, Any]:
 @pytest.fixture
 def sending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sending]]:
     """Makes deliveries, which end with the test."""
-    monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(request_sender, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(delivery, "LONGEST_PAUSE_S", 0.05)
     made: list[Sending] = []
 
     def make(*arguments: Any, **keywords: Any) -> Sending:

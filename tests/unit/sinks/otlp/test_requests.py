@@ -1,25 +1,29 @@
-"""Requests: what is in them, how they are cut, how long they wait, and which go where there is no room."""
+"""Requests: what is in them, encoded as the official encoder does, how they are cut, how long they wait, and which go."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from opentelemetry.sdk.resources import Resource
-from otlp_plans import plan_of, target
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
+from otlp_plans import TEXTS, plan_of, plans, target
 
 from batches import context
-from otel_recfn.sinks.otlp import request_sender
-from otel_recfn.sinks.otlp.encoding import encoded
-from otel_recfn.sinks.otlp.request_sender import RequestSender
-from otel_recfn.sinks.otlp.requests import Envelope, Request, RequestBuilder, with_launch
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.model.events import EventFlag, EventSource
+from otel_recfn.sinks.otlp import delivery
+from otel_recfn.sinks.otlp.delivery import RequestSender
+from otel_recfn.sinks.otlp.encoding import EncodedSpans, OtlpMapper, Request, RequestBuilder, encoded, with_launch
 from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from patience import PATIENCE_S, wait_until
@@ -31,7 +35,7 @@ pytestmark = pytest.mark.one_python
 def test_a_request_is_what_the_official_encoder_makes() -> None:
     where = target()
     spans = SpanMapper(where).spans(plan_of([{"name": "a", "context": context(1, 2)}, {"name": "b", "context": context(1, 2)}]))
-    builder = RequestBuilder(Envelope(where.resource, where.scope), 1 << 20)
+    builder = RequestBuilder(where.resource, where.scope, 1 << 20)
     builder.add(encoded(spans))
     assert ExportTraceServiceRequest.FromString(builder.take().body) == encode_spans(spans)
 
@@ -40,7 +44,7 @@ def test_a_request_is_what_the_official_encoder_makes() -> None:
 @given(st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=5), max_size=6), st.integers(1024, 8192))
 def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: int) -> None:
     where = target()
-    mapper, builder = SpanMapper(where), RequestBuilder(Envelope(where.resource, where.scope), most)
+    mapper, builder = SpanMapper(where), RequestBuilder(where.resource, where.scope, most)
     requests: list[Request] = []
     names = [[f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)] for number, sizes in enumerate(batches)]
     for of_batch in names:
@@ -66,11 +70,11 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
         assert transport.arrived.acquire(timeout=PATIENCE_S)
     for spans in (3, 4):
         sender.put(Request(b"abc", spans))
-    assert sender.counts.crowded_out == 7
+    assert sender.counts.queue_full == 7
     assert not sender.flush(0.1)
     transport.let_go.set()
     assert sender.flush(PATIENCE_S)
-    assert (sender.counts.crowded_out, sender.counts.exported, sender.queue_bytes) == (7, 3, 0)
+    assert (sender.counts.queue_full, sender.counts.exported, sender.queue.weight) == (7, 3, 0)
     sender.end(PATIENCE_S)
 
 
@@ -84,8 +88,8 @@ def test_every_span_is_counted_once_whatever_becomes_of_its_request(
         sender.put(Request(b"x" * size, spans))
     assert sender.flush(PATIENCE_S)
     counts = sender.counts
-    assert counts.exported + counts.lost == sum(spans for _, spans, _, _ in requests)
-    assert sender.queue_bytes == 0
+    assert counts.exported + counts.failed + counts.queue_full == sum(spans for _, spans, _, _ in requests)
+    assert sender.queue.weight == 0
     sender.end(PATIENCE_S)
 
 
@@ -133,19 +137,19 @@ def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(c
         sender.put(Request(b"1", 1))
     assert sender.flush(PATIENCE_S)
     sender.end(PATIENCE_S)
-    assert (sender.counts.refused, sender.counts.exported) == (3, 2)
+    assert (sender.counts.failed, sender.counts.exported) == (3, 2)
     assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 
 def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 2 * PATIENCE_S)
     ours = RequestSender(Scripted([Outcome(Verdict.AGAIN)]), 1 << 20)
     ours.put(Request(b"1", 1))
-    wait_until(lambda: ours._failures == 1)
+    wait_until(lambda: ours.failures == 1)
     assert ours.flush(PATIENCE_S)
     theirs = RequestSender(Scripted([Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)]), 1 << 20)
     theirs.put(Request(b"1", 1))
-    wait_until(lambda: theirs._failures == 1)
+    wait_until(lambda: theirs.failures == 1)
     assert not theirs.flush(0.1)
     for each in (ours, theirs):
         each.end(PATIENCE_S)
@@ -153,13 +157,13 @@ def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatc
 
 
 def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_sender, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.0)
     again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
     for outcomes, failed in (([never], False), ([again, never], True), ([again, again, Outcome(Verdict.REFUSED)], False)):
         attempts, transport = len(outcomes), Scripted(outcomes)
         sender = RequestSender(transport, 1 << 20)
         sender.put(Request(b"1", 1))
-        wait_until(lambda: transport.sent == attempts and sender.has_failed is failed)  # noqa: B023 # called at once
+        wait_until(lambda: transport.sent == attempts and (sender.failures >= delivery.FAILURES) is failed)  # noqa: B023 # called at once
         sender.end(PATIENCE_S)
 
 
@@ -207,3 +211,42 @@ def test_what_a_launcher_says_is_on_our_resource(environment: dict[str, str], at
     assert (dict(made.attributes), made.schema_url) == ({"service.name": "s", **attributes}, "https://schema")
     assert with_launch(own, environment).attributes["recfn.rank"] == 9
     assert dict(plain.attributes) == {"service.name": "s"}
+
+
+Told = Mapping[int, Mapping[str, Any]]
+LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5), SpanLimits(max_events=1, max_links=0)]
+
+
+def official(spans: list[ReadableSpan]) -> list[Span]:
+    return [span for resource in encode_spans(spans).resource_spans for scope in resource.scope_spans for span in scope.spans]
+
+
+def read(spans: EncodedSpans) -> list[Span]:
+    whole = list(ScopeSpans.FromString(bytes(spans.data)).spans)
+    ends = spans.ends.tolist()
+    single = [ScopeSpans.FromString(bytes(spans.data[begin:end])).spans for begin, end in zip([0, *ends], ends, strict=False)]
+    assert [list(each) for each in single] == [[span] for span in whole]
+    return whole
+
+
+@examples(60)
+@given(plans(), st.sampled_from(LIMITS))
+def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[SpanPlan, Told], limits: SpanLimits | None) -> None:
+    where = target(limits)
+    ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
+    assert read(ours) == official(objects)
+    assert (ours.data, ours.ends.tolist()) == (
+        encoded(objects).data,
+        encoded(objects).ends.tolist(),
+    )  # of both encoders
+
+
+@given(TEXTS)
+def test_every_text_that_may_be_recorded_arrives(text: str) -> None:
+    row = {
+        "name": text, "module": text, "error": text, "shapes": text, "source": EventSource.PYTHON_CALL,
+        "flags": EventFlag.ERROR, "context": context(1, 2),
+    }  # fmt: skip
+    (span,) = read(OtlpMapper(target()).spans(plan_of([row])))
+    assert span.name == text.encode("utf-8", "backslashreplace").decode()
+    assert span.status.message == span.name

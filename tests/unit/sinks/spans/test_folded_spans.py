@@ -1,10 +1,11 @@
-"""Folded units as spans: all ranges are there, as themselves or in sums, and a trace stays small."""
+"""Folded units as spans: all ranges are there, as themselves or in sums; a flush sends what has ended."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
 from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
@@ -24,11 +28,12 @@ from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
-
 FOLDED = "recfn.folded.count"
 LATER_NS = 1 << 62
 ENDED_NS = BASE_NS + 1_000_000
 """When units end whose duration doesn't matter."""
+
+
 DEFAULT = Volume(1000, 50, 5000)
 
 
@@ -332,3 +337,72 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     assert len(first_sums) <= 1
     assert ranges_told(spans) == len(rows)
     units.close()
+
+
+REQUESTS = 20
+
+
+class Program:
+    """An instrumented program."""
+
+    def __init__(self, processor: Any) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(processor(self.exporter))
+        self.tracer = self.provider.get_tracer("program")
+        self.instrumentor = OtelRecordFunctionInstrumentor()
+        self.instrumentor.instrument(tracer_provider=self.provider)
+
+    def ranges(self) -> list[str]:
+        """What a flush has sent of ours."""
+        assert self.instrumentor.flush(PATIENCE_S)
+        self.provider.force_flush()
+        spans = self.exporter.get_finished_spans()
+        return [span.name for span in spans if span.instrumentation_scope.name == "otel_recfn"]
+
+
+@pytest.fixture(params=[SimpleSpanProcessor, BatchSpanProcessor])
+def program(request: pytest.FixtureRequest) -> Iterator[Program]:
+    made = Program(request.param)
+    yield made
+    made.instrumentor.uninstrument()
+    made.provider.shutdown()
+
+
+def test_a_span_that_ends_after_its_ranges_were_drained(program: Program) -> None:
+    with program.tracer.start_as_current_span("request"):
+        with record_function("range"):
+            pass
+        assert program.ranges() == []  # drains
+    assert program.ranges() == ["range"]
+
+
+def test_each_request_that_a_drain_came_into(program: Program) -> None:
+    for number in range(REQUESTS):
+        with program.tracer.start_as_current_span("request"):
+            with record_function(f"range {number}"):
+                pass
+            program.instrumentor.flush(PATIENCE_S)
+        assert program.ranges()[-1] == f"range {number}"
+
+
+def test_spans_in_each_other_end_one_by_one(program: Program) -> None:
+    names = ["outer", "middle", "inner"]
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(program.tracer.start_as_current_span(name))
+            with record_function(f"in {name}"):
+                pass
+        spans = stack.pop_all()
+    assert program.ranges() == []
+    spans.close()
+    assert sorted(program.ranges()) == ["in inner", "in middle", "in outer"]
+
+
+def test_the_drain_that_a_flush_begins_with_is_the_one_that_counts(program: Program) -> None:
+    span = program.tracer.start_span("request")
+    with trace.use_span(span), record_function("range"):
+        assert program.ranges() == []
+    assert program.ranges() == []  # the range has ended, and the span hasn't
+    span.end()
+    assert program.ranges() == ["range"]

@@ -1,4 +1,4 @@
-"""What work is called, and where it belongs, around which the program has no span."""
+"""What work around which the program has no span is called, where it belongs, and who decides on its trace."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import time
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 from spans_harness import Harness
 
 from batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import surroundings
-from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, Surroundings, no_worker
+from otel_recfn.sinks.spans.provider import RootStart
+from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
 from otel_recfn.support.processes import SpanOfParent, WorkerProcess
+
+pytestmark = pytest.mark.one_python
 
 
 def begun(span_id: int, start_ns: int) -> ReadableSpan:
@@ -96,3 +100,31 @@ def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(m
     batch = make_batch([{"context": context(7, 8)}])
     worker = WorkerProcess("DataLoader worker 0", of_one_caller=True)
     assert [*Surroundings(spans, lambda: worker).without_inherited(batch).contexts] == [NO_CONTEXT, NO_CONTEXT]
+
+
+FIRST, SECOND = (RootStart(SpanContext(trace_id, 1, False), {}) for trace_id in (1, 2))
+
+
+def refuse() -> RootStart | None:
+    raise AssertionError("it was decided before")
+
+
+def test_the_programs_decision_is_the_sinks() -> None:
+    traces = PromisedTraces()
+    assert traces.trace_of(7, lambda: FIRST) == FIRST.context
+    assert traces.trace_of(7, refuse) == FIRST.context
+    assert traces.decide(7) == (True, FIRST)
+
+
+def test_a_trace_that_the_sampler_refused_is_refused_for_the_sink_too() -> None:
+    traces = PromisedTraces()
+    assert traces.trace_of(7, lambda: None) is None
+    assert traces.decide(7) == (True, None)
+
+
+def test_the_sinks_decision_is_the_programs() -> None:
+    traces = PromisedTraces()
+    assert traces.decide(7) == (False, None)
+    assert traces.trace_of(7, refuse) is None  # the sink is about to say
+    traces.publish(7, SECOND.context)
+    assert traces.trace_of(7, refuse) == SECOND.context

@@ -1,0 +1,157 @@
+"""Numbers in Chrome traces as torch.profiler has them: memory as counters, sequence numbers of nodes, ids of traced calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn import profile
+from otel_recfn.model.events import EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.sinks.chrome.encoder import PythonIds
+from otel_recfn.sinks.chrome.writer import TraceWriter
+from perfetto_ui import ask_perfetto
+from trace_files import base_ns, events_in
+
+pytestmark = pytest.mark.one_python
+
+
+def change(at: int, nbytes: int, device: str = "cpu", **more: Any) -> dict[str, Any]:
+    times = {"start_ns": BASE_NS + at, "end_ns": BASE_NS + at}
+    return {"name": "[memory]", "kind": EventKind.MEMORY, "nbytes": nbytes, "device": device, **times, **more}
+
+
+def counted(path: Path) -> list[tuple[str, int, int]]:
+    counters = [(event["name"], event["ts"], event["args"]["bytes"]) for event in events_in(path, "C")]
+    return sorted([(name, int(time * 1000) + base_ns() - BASE_NS, total) for name, time, total in counters])
+
+
+def test_each_device_has_a_counter_that_goes_on_over_batches(writer: TraceWriter, path: Path) -> None:
+    writer.write(make_batch([change(10, 100), change(30, -100), change(20, 50, thread=WORKER_THREAD)]))
+    writer.write(make_batch([change(40, 7, "cuda:0"), change(50, -50, thread=MAIN_THREAD)]))
+    assert counted(path) == [
+        ("memory cpu", 10, 100),
+        ("memory cpu", 20, 150),
+        ("memory cpu", 30, 50),
+        ("memory cpu", 50, 0),
+        ("memory cuda:0", 40, 7),
+    ]
+
+
+def test_a_batch_that_is_not_written_does_not_count(writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    writer.write(make_batch([change(10, 100)]))
+    with monkeypatch.context() as patched:
+        patched.setattr("otel_recfn.sinks.growing_file.GrowingFile.show", full)
+        writer.write(make_batch([change(20, 1000)]))
+    writer.write(make_batch([change(30, 1)]))
+    assert [total for _, _, total in counted(path)] == [100, 101]
+
+
+def test_perfetto_has_a_counter_track(writer: TraceWriter, path: Path) -> None:
+    now_ns = base_ns() + 10**9
+    rows = [{**change(0, nbytes), "start_ns": now_ns + at, "end_ns": now_ns + at} for at, nbytes in ((0, 4096), (1000, -96))]
+    writer.write(make_batch(rows))
+    joined = "counter join counter_track on counter.track_id = counter_track.id"
+    [found] = ask_perfetto(path, f"select value from {joined} where name like 'memory%' order by ts")
+    assert found == [(4096.0,), (4000.0,)]
+
+
+EVALUATE = "autograd::engine::evaluate_function: MulBackward0"
+ROW = dict[str, Any]
+
+
+def node(number: int, sequence_nr: int) -> tuple[ROW, ROW]:
+    """The node, and the range around it."""
+    around = make_event_id(1, number)
+    backward = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": sequence_nr, "forward_thread_id": 3, "parent": around}
+    return {"name": "MulBackward0", "event_id": around + 1, **backward}, {"name": EVALUATE, "event_id": around}
+
+
+def numbers_in(path: Path) -> list[tuple[Any, Any]]:
+    ranges = [event["args"] for event in events_in(path, "X") if event["name"] == EVALUATE]
+    return [(args.get("Sequence number"), args.get("Fwd thread id")) for args in ranges]
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(writer: TraceWriter, path: Path, at_once: int) -> None:
+    rows = [*node(1, 7), *node(10, 8)]
+    for first in range(0, len(rows), at_once):
+        writer.write(make_batch(rows[first : first + at_once]))
+    assert numbers_in(path) == [(7, 3), (8, 3)]
+
+
+def test_other_ranges_around_a_node_have_none(writer: TraceWriter, path: Path) -> None:
+    inner, outer = node(1, 7)
+    writer.write(make_batch([inner, {**outer, "name": "mine"}]))
+    assert [event["args"].get("Sequence number") for event in events_in(path, "X") if event["name"] == "mine"] == [None]
+
+
+@pytest.mark.torch
+def test_they_are_torch_profilers(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def train() -> None:
+        x = torch.ones(2, 2, requires_grad=True)
+        (x * x).relu().sum().backward()
+
+    def told(path: Path) -> list[tuple[Any, ...]]:
+        found = [event for event in events_in(path, "X") if event["name"].startswith("autograd::engine::evaluate_function")]
+        found.sort(key=lambda event: event["ts"])
+        numbers = [event["args"].get("Sequence number") for event in found]
+        lowest = min(number for number in numbers if number is not None)
+        return [
+            (event["name"], number if number is None else number - lowest, event["args"].get("Fwd thread id", 0) > 0)
+            for event, number in zip(found, numbers, strict=True)
+        ]
+
+    train()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        train()
+    theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
+    with profile() as ours:
+        train()
+    ours.export_chrome_trace(tmp_path / "ours.json")
+    assert told(tmp_path / "ours.json") == told(tmp_path / "theirs.json")
+
+
+SHOWN = {"source": EventSource.PYTHON_CALL, "name": "f"}
+MODULE = {"source": EventSource.MODULE, "name": "nn.Module: Linear_0"}
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=5), max_size=4))
+def test_calls_are_numbered_by_start(given_batches: list[list[tuple[int, bool]]]) -> None:
+    event_id, rows, batches = 0, [], []
+    for given_rows in given_batches:
+        batch: list[dict[str, Any]] = []
+        for start_ns, is_call in given_rows:
+            event_id += 3
+            batch.append({"event_id": event_id, "start_ns": start_ns, **(SHOWN if is_call else {"name": "op"})})
+            if is_call:
+                rows.append((start_ns, event_id))
+        batches.append(make_batch(batch))
+    ids = PythonIds(batches)
+    in_order = np.array([event_id for _, event_id in sorted(rows)], dtype=np.uint64)
+    assert ids.of(in_order).tolist() == list(range(1, len(rows) + 1))
+    assert not ids.of(np.array([0, 1, event_id + 1], dtype=np.uint64)).any()
+
+
+def test_modules_count_where_a_call_made_them() -> None:
+    batch = make_batch(
+        [
+            {"event_id": 1, "start_ns": 1, **SHOWN},
+            {"event_id": 2, "start_ns": 2, "caller": 1, **MODULE},
+            {"event_id": 3, "start_ns": 3, **MODULE},
+            {"event_id": 4, "start_ns": 4, "caller": 1, "name": "op"},
+            {"event_id": 5, "start_ns": 5, **SHOWN, "kind": EventKind.MARK},
+            {"event_id": 6, "start_ns": 6, **SHOWN},
+        ]
+    )
+    assert PythonIds([batch]).of(batch.event_id).tolist() == [1, 2, 0, 0, 0, 3]

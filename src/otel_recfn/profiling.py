@@ -9,7 +9,9 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from otel_recfn.batches.self_times import nesting, self_times
+from otel_recfn.batches.averages import KeyAverages, key_averages, nesting, self_times
+from otel_recfn.batches.call_tree import By, CallTree, tree_of_rows
+from otel_recfn.batches.merging import EventStore
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
@@ -20,14 +22,10 @@ from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
-from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
+from otel_recfn.settings.uses import selected
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
-from otel_recfn.store.averages import KeyAverages, key_averages
-from otel_recfn.store.call_tree import CallTree
-from otel_recfn.store.event_store import EventStore
-from otel_recfn.store.tree_of_rows import By, tree_of_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self

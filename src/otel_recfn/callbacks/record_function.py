@@ -110,10 +110,6 @@ class RecordFunction:
             inputs: readable for callbacks while they start.
             kwinputs: the same, by name.
             sequence_nr: of the forward operator, which its backward node has too.
-
-        Raises:
-            TypeError: ``fn`` or ``inputs`` is something else, whether the range is active or not.
-            SettingError: ``sequence_nr`` is no 64-bit number.
         """
         _check(fn, inputs, sequence_nr)
         if self._over or not self.is_active():
@@ -205,7 +201,7 @@ class RecordFunction:
         return self._handle
 
     def set_handle(self, handle: int) -> None:
-        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins; else SettingError."""
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins."""
         self._handle = whole_number(handle, "handle", UINT64)
 
     def debug_handle(self) -> int:
@@ -213,18 +209,18 @@ class RecordFunction:
         return self._debug_handle
 
     def set_debug_handle(self, debug_handle: int) -> None:
-        """Set it, a 64-bit number (else SettingError), before the range begins."""
+        """Set it, a 64-bit number, before the range begins."""
         self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
 
     # --- what goes in and out
 
     def inputs(self) -> Sequence[Any]:
-        """What ``before`` was given; InputsError but in a start callback of this range."""
-        return self._readable(self._inputs, "inputs")
+        """What ``before`` was given, in a start callback of this range."""
+        return _readable(self._inputs, "inputs")
 
     def kwinputs(self) -> Mapping[str, Any]:
         """The same by name."""
-        return self._readable(self._kwinputs, "kwinputs")
+        return _readable(self._kwinputs, "kwinputs")
 
     def num_inputs(self) -> int:
         """How many inputs; of a schema, how many arguments it declares."""
@@ -255,7 +251,7 @@ class RecordFunction:
         return self._forward_thread_id
 
     def set_forward_thread_id(self, thread_id: int) -> None:
-        """Set it, a logical thread id, which has 32 bits (else SettingError), before the range begins."""
+        """Set it, a logical thread id, which has 32 bits, before the range begins."""
         self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
 
     @staticmethod
@@ -270,7 +266,7 @@ class RecordFunction:
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
-        """Set it, a 64-bit number (else SettingError)."""
+        """Set it, a 64-bit number."""
         recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- kinds of ranges
@@ -302,13 +298,6 @@ class RecordFunction:
         self._inputs = self._kwinputs = None
         self._outputs, self._contexts = (), []
         self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
-
-    def _readable(self, values: T | None, what: str) -> T:
-        if values is None:
-            raise InputsError(
-                f"{what}() was called outside the start callback; keep what you need in the observer context instead"
-            )
-        return values
 
     def _keep_from_others(self) -> None:
         """Observers that are not ours see what it stands for by themselves."""
@@ -363,6 +352,12 @@ class TracedRange(RecordFunction):
 def next_handle() -> int:
     """A handle that no range has had; exact as a float."""
     return next(_handles)
+
+
+def _readable(values: T | None, what: str) -> T:
+    if values is None:
+        raise InputsError(f"{what}() was called outside the start callback; keep what you need in the observer context instead")
+    return values
 
 
 def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:

@@ -3,7 +3,7 @@
 By ``sys.monitoring`` where CPython has it (from 3.12 on) and a place for one more tool is free, else by the profile function of
 each thread. For each thread there is the stack of calls that were seen to begin:
 
-    call    name of the code object ─► Recorder.begin_call ─► push
+    call    name of the code object ─► `begin_call` ─► push
     return                             Recorder.end        ◄─ pop
 
 An exit ends the innermost call, also where a greenlet has switched stacks meanwhile. So calls always nest. One of a frame whose

@@ -46,7 +46,7 @@ _NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL
 
 
 class CalledCode(NamedTuple):
-    """What was called."""
+    """The function that a call called, and where it is written."""
 
     function: str
     file: str = ""
@@ -216,7 +216,7 @@ def safe_text(text: object, hidden: Iterable[str] = ()) -> str:
 
 
 def safe_endpoint(endpoint: str) -> str:
-    """Where it is."""
+    """The endpoint, without what may be a secret."""
     return safe_text(endpoint, secrets_of(endpoint))
 
 

@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from otel_recfn.batches.self_times import nesting, self_times
+from otel_recfn.batches.averages import KeyAverages, key_averages, nesting, self_times
+from otel_recfn.batches.call_tree import By, CallTree, tree_of_rows
+from otel_recfn.batches.merging import EventStore
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
+from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
-from otel_recfn.pytorch.thread_memory import thread_memory
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.session.step_schedule import StepSchedule
-from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
+from otel_recfn.settings.uses import selected
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
-from otel_recfn.store.averages import KeyAverages, key_averages
-from otel_recfn.store.call_tree import CallTree
-from otel_recfn.store.event_store import EventStore
-from otel_recfn.store.tree_of_rows import By, tree_of_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 STOP_SECONDS = 10.0
-
-
+RECORDED = ("RECORD", "RECORD_AND_SAVE")
+"""Actions of a schedule."""
 _FOLDED = str.maketrans(" ;\t", "___")
-
-
-def folded_stack(stack: str) -> str:
-    """A stack, innermost first and a frame a line, as flame graph tools read it: outermost first, with semicolons."""
-    return ";".join(reversed(stack.translate(_FOLDED).splitlines()))
+"""What may not stand in a frame as flame graph tools read stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +98,16 @@ class profile:
         with_modules: bool = False,
         **others: Any,
     ) -> None:
+        asked = {name: value for name, value in locals().items() if name not in ("self", "others")}
         refuse_others(others)
-        settings = ProfileSettings.resolve(
-            {
-                "scopes": scopes,
-                "record_shapes": record_shapes,
-                "with_flops": with_flops,
-                "with_stack": with_stack,
-                "profile_memory": profile_memory,
-                "modules": modules,
-                "python_calls": python_calls,
-                "max_events": max_events,
-                "activities": activities,
-                "schedule": schedule,
-                "on_trace_ready": on_trace_ready,
-                "with_modules": with_modules,
-            }
-        )
+        settings = ProfileSettings.resolve(asked)
         self._on_trace_ready = on_trace_ready
-        self._steps = StepSchedule(schedule)
+        self._schedule = schedule
+        self.step_num = 0
+        """How many steps have ended since it began."""
+        self._action = "NONE"
+        """What the schedule says of the step."""
+        self._open_step: AbstractContextManager[Any] | None = None
         self._selected = selected(settings)
         self._max_events = max_events
         self._store = EventStore(max_events)
@@ -139,7 +125,8 @@ class profile:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._started = True
         try:
-            self._steps.start(self)
+            self.step_num = 0
+            self._begin_step(self._action_of(0))
         except BaseException:
             self._started = False
             raise
@@ -152,14 +139,37 @@ class profile:
         """
         if not self._started:
             raise RecfnError("this profile isn't running, so it has no steps; use it in a `with`, or call start() first")
-        self._steps.step(self)
+        self._end_step()
+        before, now = self._action, self._action_of(self.step_num + 1)
+        self.step_num += 1
+        if before == "RECORD_AND_SAVE":
+            self._finish_and_tell()
+        elif before == "RECORD" and now not in RECORDED:
+            self._finish()
+        self._begin_step(now, goes_on=before == "RECORD")
 
-    @property
-    def step_num(self) -> int:
-        """How many steps have ended since it began."""
-        return self._steps.number
+    def _action_of(self, number: int) -> str:
+        if self._schedule is None:
+            return "RECORD"
+        action = self._schedule(number)
+        return str(getattr(action, "name", action))
 
-    def _tell_ready(self) -> None:
+    def _begin_step(self, action: str, *, goes_on: bool = False) -> None:
+        self._action = "NONE"  # where it can't begin
+        if action in RECORDED and not goes_on:
+            self._begin()
+        self._action = action
+        if action in RECORDED and self._schedule is not None:
+            self._open_step = recorder.record_function(f"ProfilerStep#{self.step_num}")
+            self._open_step.__enter__()
+
+    def _end_step(self) -> None:
+        opened, self._open_step = self._open_step, None
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+    def _finish_and_tell(self) -> None:
+        self._finish()
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
 
@@ -173,7 +183,7 @@ class profile:
                 captures_of_calls.append(self._called)
             process_session().start(self._capture)
             if self._selected.extras & Extra.MEMORY:
-                thread_memory.keep(self._capture)
+                profilers.keep_memory(self._capture)
         except BaseException:
             self._finish()
             raise
@@ -185,7 +195,10 @@ class profile:
             RecfnError: a signal handler calls amid a start, stop or flush of its thread; it goes on, and can be stopped later.
         """
         self._started = False
-        self._steps.stop(self)
+        self._end_step()
+        before, self._action = self._action, "NONE"
+        if before in RECORDED:  # it is ready, whatever the schedule wanted of later steps
+            self._finish_and_tell()
         self._finish()
 
     def _finish(self) -> None:
@@ -193,7 +206,7 @@ class profile:
             return
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
-            thread_memory.give_up(self._capture)
+            profilers.give_up_memory(self._capture)
         if self._called in captures_of_calls:
             captures_of_calls.remove(self._called)
         self._running = False
@@ -272,8 +285,8 @@ class profile:
             raise SettingError(f"metric={metric!r} is not allowed; allowed: 'self_cpu_time_total'")
         if not self._selected.extras & Extra.STACK:
             raise SettingError("export_stacks() needs stacks; record them with profile(with_stack=True)")
-        found = [(event.stack, event.self_ns // 1000) for event in self.events() if event.stack]
-        lines = [f"{folded_stack(stack)} {us}\n" for stack, us in found if us]
+        found = [(event.stack.translate(_FOLDED).splitlines(), event.self_ns // 1000) for event in self.events() if event.stack]
+        lines = [f"{';'.join(reversed(frames))} {us}\n" for frames, us in found if us]
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(lines)
 

@@ -12,125 +12,34 @@ into the nearest kept one around them.
 
 Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
 where a unit is finished in parts, what lies in a range that comes with a later part.
-
-Rows that wait are found by the numbers that they are given as they come. So a batch is held as it is, and what folding let go
-of it is dropped now and then, for many rows at once. Rows of several batches are gathered natively, as one batch: with numpy
-each step would let go of the GIL, and wait for it behind all threads that compute in Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
-from otel_recfn.batches.announced import announced_column
-from otel_recfn.batches.links import thread_ids
-from otel_recfn.batches.merging import Distinct, merged
-from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, fate_of, span_context
-from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef, empty_column
-from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TRACK_COLUMNS
+from otel_recfn.batches.merging import Places, WaitingRows
+from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
+from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
-from otel_recfn.support.span_ids import current_key
-
-ROWS_TO_SPARE = 1 << 15
-"""So many rows may be held in vain, some 5 MB, before they are looked through."""
-MOST_BATCHES = 32
-"""More are put together: each is searched when a unit is decided."""
-
-_TABLES = (
-    dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
-)
-_SHARED: dict[str, Any] = {one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom}
-_GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for one in COLUMNS])
-"""Each column's name, what batches share that have nothing there, and the table that it indexes."""
-
-
-class _Held(NamedTuple):
-    """Of one batch, or of several that were put together."""
-
-    first: int
-    """The number of the first one."""
-    number: Places | None
-    """In ascending order; None: one after the other from the first one on."""
-    row: Places
-    """Its place in the batch."""
-    batch: Batch
-
-
-class WaitingRows:
-    """Rows of several batches.
-
-    Args:
-        kept: the numbers of the rows that are needed at the moment, in ascending order.
-    """
-
-    def __init__(self, kept: Callable[[], Places]) -> None:
-        self._kept = kept
-        self._held: list[_Held] = []
-        self._numbers = self.rows = 0
-        self._most = ROWS_TO_SPARE
-        self._nothing = merged([])
-
-    def add(self, batch: Batch, row: Places) -> None:
-        """These rows of a batch. They have the numbers that follow those of the rows before, the first one 0."""
-        first, self._numbers = self._numbers, self._numbers + len(row)
-        if len(row):
-            self._held.append(_Held(first, None, row, batch))
-            self.rows += len(batch)
-
-    def take(self, numbers: Places) -> Batch:
-        """The rows with these numbers, which are needed, in this order, and no more texts than they have."""
-        return gathered(self._held, numbers) if len(numbers) else self._nothing
-
-    def make_room(self) -> None:
-        """Drop what isn't needed, if it is much. Before the next rows come: by then many units of the last ones are decided."""
-        if self.rows <= self._most and len(self._held) < MOST_BATCHES:
-            return
-        kept = self._kept()
-        ends = np.searchsorted(kept, [*[held.first for held in self._held], self._numbers]).tolist()
-        self._held = [held for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True) if first < end]
-        rows = sum(len(held.batch) for held in self._held)
-        if rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
-            kept = kept[: ends[-1]]
-            rows = len(kept)
-            together = merged([gathered(self._held, kept)])  # without what their tables have for rows that were let go
-            self._held = [_Held(int(kept[0]), kept, np.arange(rows), together)]
-        self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
-
-
-def gathered(held: Sequence[_Held], numbers: Places) -> Batch:
-    """A batch of the rows with these numbers, at least one, with nothing announced; its names are those that they have.
-
-    Raises:
-        IndexError: one of them isn't held.
-    """
-    found, names, used = _native.gather_rows(_GATHERED, tuple(held), numbers)
-    batches = [held[at].batch for at in used]
-    columns: dict[str, Any] = {
-        one.name: np.frombuffer(found[one.name], one.dtype)
-        if one.name in found
-        else empty_column(one.dtype, len(numbers), one.empty)
-        for one in COLUMNS
-    }
-    tracks, contexts = _joined([batch.tracks for batch in batches]), _joined([batch.contexts for batch in batches])
-    drained_ns = max([batch.drained_ns for batch in batches])
-    return Batch(**columns, names=names, tracks=tracks, contexts=contexts, drained_ns=drained_ns)
-
-
-def _joined(tables: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """As what indexes them expects it: one after the other, but for where all are the same."""
-    if all(table is tables[0] for table in tables):
-        return tables[0]
-    return [entry for table in tables for entry in table]
-
+from otel_recfn.support.span_ids import current_key, span_ids
 
 Table = NDArray[Any]
 """Rows with named fields."""
+Ids = NDArray[np.uint64]
+COLUMN_BYTES = 400
+"""What a column takes beside its values, with what holds it: much of a unit that has few spans."""
+OBJECTS_BYTES = 1600
+"""What the objects around a plan without a row take, whose batch is shared."""
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_SUPPRESSED, _SAMPLED = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED)
 
 MOST_WAITING = 1024
 """So many ranges of a unit wait before they are compared, unless somebody asks for another number."""
@@ -171,6 +80,85 @@ _SUMMARY = _rows(
     **dict.fromkeys(("unit", "name", "digits"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
+
+
+class Fate(IntEnum):
+    """What becomes of a row. From ``IN_SPAN`` on: a span."""
+
+    OTHER_KIND = 0
+    """Nothing: it is a mark, a change of memory, or a step, whose span the program has."""
+    SUPPRESSED = 1
+    """Nothing: instrumentation was suppressed."""
+    UNSAMPLED = 2
+    """Nothing: its trace is not recorded."""
+    IN_SPAN = 3
+    """A span below the one that was current when the outermost range began."""
+    ROOTLESS = 4
+    """No span was current: a span in a trace of our own, if there is one. It is the largest."""
+
+
+_WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = Fate.SUPPRESSED, Fate.ROOTLESS, Fate.IN_SPAN, Fate.UNSAMPLED
+
+
+class SpanPlan(NamedTuple):
+    """Columns of equal length, but for the last field."""
+
+    batch: Batch
+    row: Places
+    """The rows that become spans."""
+    parent: Ids
+    """The event id of the range that its span is a child of; 0: it is a child of the span above."""
+    above: Places
+    """Index into ``spans_above``: the span that the outermost range is a child of."""
+    linked_id: Ids
+    """Span id of what the span links to, 0 where there is none."""
+    linked_above: Places
+    """Index into ``spans_above`` for the linked span; it is in that trace."""
+    spans_above: Sequence[SpanContext]
+
+    @property
+    def span_id(self) -> Ids:
+        """Of each span. It is worked out when it is asked for, because most ranges get no span."""
+        return span_ids(self.batch.event_id[self.row])
+
+    @property
+    def parent_id(self) -> Ids:
+        """The parent's span id."""
+        if not len(self.row):
+            return self.parent
+        above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
+        return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
+
+    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
+        """About what it takes in memory, with these texts, and columns beside its own."""
+        nbytes, columns = sum(map(len, texts)), [*beside]
+        if len(self.batch):
+            columns += [getattr(self, name) for name in self._fields[1:-1]]
+            columns += [getattr(self.batch, column.name) for column in COLUMNS if not self.batch.is_empty(column)]
+        else:
+            nbytes += OBJECTS_BYTES
+        return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])
+
+    def part(self, which: slice | Places) -> SpanPlan:
+        """Some of the spans."""
+        columns = {name: getattr(self, name)[which] for name in self._fields[1:-1]}
+        return self._replace(**columns)
+
+
+def fate_of(context: SpanContextRef) -> Fate:
+    """What becomes of ranges in a context."""
+    flags = int(context.flags)  # an operation on an IntFlag, or finding a member, costs as much as 20 rows
+    if flags & _SUPPRESSED:
+        return _WITHOUT
+    if context.trace_id == 0:
+        return _ROOTLESS
+    return _IN_SPAN if flags & _SAMPLED else _UNSAMPLED
+
+
+def span_context(context: SpanContextRef) -> SpanContext:
+    """The program's span that a context stands for."""
+    state = TraceState.from_header([context.trace_state]) if context.trace_state else None
+    return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)
 
 
 class UnitInBatch(NamedTuple):
@@ -235,6 +223,29 @@ class Decided(NamedTuple):
     """Those that the tables have, by number."""
 
 
+class _Names:
+    """Numbers of names. Batches that follow each other mostly have the same list, which only grows."""
+
+    def __init__(self) -> None:
+        self.values = [OTHER_NAME]
+        self._number_of = {OTHER_NAME: 0}
+        self._seen: Sequence[str] = ()
+        self._numbers = np.zeros(0, np.uint32)
+
+    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
+        """A number for each, the same for the same name."""
+        known = self._numbers if names is self._seen else self._numbers[:0]
+        new = [self._number(name) for name in names[len(known) :]]
+        self._seen, self._numbers = names, np.append(known, np.array(new, np.uint32)) if new else known
+        return self._numbers
+
+    def _number(self, name: str) -> int:
+        number = self._number_of.setdefault(name, len(self.values))
+        if number == len(self.values):
+            self.values.append(name)
+        return number
+
+
 class Stage:
     """Open units, for one thread at a time.
 
@@ -247,7 +258,7 @@ class Stage:
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
         self._stage = _native.Stage(budget, most_waiting)
-        self._names: Distinct[str] = Distinct([OTHER_NAME])
+        self._names = _Names()
         self._waiting = WaitingRows(self._kept)
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
@@ -309,18 +320,18 @@ class Stage:
 
     def forget_names(self) -> None:
         """Nothing that was added has a name that is needed."""
-        self._names = Distinct([OTHER_NAME])
+        self._names = _Names()
 
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
 
     def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
-        announced = tuple([announced_column(batch, name) for name in ("source", "event_id", "context")])
+        announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
         told = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
         contexts = np.array(told, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
-        names, in_order = self._names.all_of(batch.names), batch.closed < len(batch)
-        threads = thread_ids(batch.tracks)
+        names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
+        threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
         return batch, announced, contexts, of_roots, threads, names, in_order
 
 

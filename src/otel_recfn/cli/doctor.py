@@ -74,8 +74,7 @@ def careful(examination: Callable[[], Finding]) -> Finding:
     try:
         return examination()
     except Exception as error:
-        from otel_recfn.sinks.otlp.exporters import secrets_from_environment
-        from otel_recfn.support.safe_text import safe_error
+        from otel_recfn.support.texts import safe_error, secrets_from_environment
 
         return False, f"could not be examined: {safe_error(error, secrets_from_environment())}"
 
@@ -186,7 +185,7 @@ for program in sys.argv[1:]:
 
 
 def loaded() -> dict[str, Finding]:
-    """The findings of LOADED."""
+    """The findings on PyTorch's libraries and details, by their names in LOADED."""
     from otel_recfn.pytorch import details, observer_build
 
     programs = {"details": FIND_DETAILS, "observer": LOAD_OBSERVER, "callbacks": LOAD_CALLBACKS}

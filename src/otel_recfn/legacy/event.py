@@ -95,7 +95,7 @@ class LegacyEvent:
 
     @property
     def cpu_us(self) -> float:
-        """Unix microseconds."""
+        """The event's time in Unix microseconds."""
         return self.cpu_ns / 1000
 
     def set_cpu_us(self, cpu_us: int) -> None:
@@ -195,11 +195,11 @@ class RangeEventList:
         self._events: list[LegacyEvent] = []
 
     def record(self, event: LegacyEvent) -> None:
-        """The thread's next event."""
+        """Add the thread's next event."""
         self._events.append(event)
 
     def size(self) -> int:
-        """How many there are."""
+        """How many events there are."""
         return len(self._events)
 
     def consolidate(self) -> list[LegacyEvent]:
@@ -253,11 +253,8 @@ def _decoded(values: Any) -> dict[str, Any]:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise ProfilerError(f"Expected each profiler shape element to be a list, got {value!r}")
-    for size in value:
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise ProfilerError(f"Expected sizes to be int, got {size!r}")
+    if not isinstance(value, list) or any(type(size) is not int for size in value):
+        raise ProfilerError(f"Expected each profiler shape element to be a list of int, got {value!r}")
     return tuple(value)
 
 

@@ -21,7 +21,8 @@ from functools import partial
 from itertools import count
 from types import TracebackType
 
-from otel_recfn.batches.merging import merged
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.merging import EventStore, merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.callbacks.thread_locals import (
@@ -46,16 +47,14 @@ from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import ThreadEventLists, event_lists
 from otel_recfn.model.errors import ProfilerError
 from otel_recfn.model.events import ALL_SCOPES_MASK
+from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
-from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import EventStoreSink
-from otel_recfn.store.averages import key_averages
-from otel_recfn.store.event_store import EventStore
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
@@ -333,9 +332,9 @@ def _belong_to(info: object) -> None:
     recorder.set_profiler(number)
     set_profiler(number)
     if run is not None and run.config.profile_memory:
-        thread_memory.keep(MEMORY_OWNER)
+        profilers.keep_memory(MEMORY_OWNER)
     else:
-        thread_memory.give_up(MEMORY_OWNER)
+        profilers.give_up_memory(MEMORY_OWNER)
 
 
 on_profiler_state(_belong_to)

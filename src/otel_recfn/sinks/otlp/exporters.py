@@ -5,7 +5,7 @@
     an exporter object        as that one was configured; it is not called
 
 This is the one place that knows the insides of the official exporters: of an object of the program's, or of one that is made
-for its reading of the environment. What is read that they don't promise, pinned by ``test_official_exporters.py``; where it is
+for its reading of the environment. What is read that they don't promise, pinned by ``test_either_way.py``; where it is
 missing there is no way around the processors:
 
     HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session
@@ -25,7 +25,7 @@ from opentelemetry.trace import TracerProvider
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
-from otel_recfn.support.safe_text import safe_text, secrets_of
+from otel_recfn.support.texts import safe_text, secrets_from_environment
 
 _logger = logging.getLogger(__name__)
 
@@ -93,17 +93,6 @@ def protocol_from_environment(environment: Mapping[str, str] | None = None) -> s
             f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc or http/protobuf"
         )
     return protocol
-
-
-def secrets_from_environment() -> tuple[str, ...]:
-    """What of ``OTEL_EXPORTER_OTLP_*`` is to be in no text."""
-
-    def variables(name: str) -> list[str]:
-        return [each for signal in ("TRACES_", "") if (each := os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}"))]
-
-    headers = [text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")]
-    named = [(name.strip(), value) for name, _, value in headers]
-    return tuple([secret for endpoint in (*variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
 
 
 def protocol_of(exporter: object) -> str | None:

@@ -28,16 +28,15 @@ from typing import Any, NamedTuple
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.batches.stage import Decided
+from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
 from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, told_of
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.own_thread import OwnThread, at_work, resting
-from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.forks import OwnThread, at_work, resting
+from otel_recfn.support.texts import safe_exception
 
 log = logging.getLogger("otel_recfn")
 

@@ -34,9 +34,8 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
-from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
-from otel_recfn.batches.span_plan import Fate, fate_of
+from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
 from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget
@@ -256,9 +255,10 @@ class StepTraces:
         Returns:
             Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.
         """
-        self._forget_oldest_roots()
+        if len(self._roots) > MAX_REMEMBERED_ROOTS:
+            self._forget_oldest_roots()
         contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
-        begins, ranges = announced_in(batch, contexts) if contexts else (), _ranges_in(batch, contexts)
+        begins, ranges = batch.opened.in_contexts(contexts), _ranges_in(batch, contexts)
         if not len(begins) and not len(ranges):
             return {}
         rows, tracks = _rows_by_root(batch, ranges), batch.tracks
@@ -319,7 +319,7 @@ class StepTraces:
         if trace.context is not None:
             self._unsent[trace] = None
         self._roots[begin.event_id] = trace
-        self._promised.publish(begin.event_id, trace.context)
+        self._promised.publish(begin.event_id, trace.start)
         trace.open.add(begin.event_id)
         if _begins_trace(begin):
             trace.called = trace.called if trace.calls else trace_name(begin.source, begin.name)
@@ -366,8 +366,7 @@ class StepTraces:
 
     def _forget_oldest_roots(self) -> None:
         """Before a batch, so that all roots of a batch are known while its rows are mapped. Twice as many may be open."""
-        surplus = len(self._roots) - MAX_REMEMBERED_ROOTS
-        for root in list(islice(self._roots, max(0, surplus))):
+        for root in list(islice(self._roots, len(self._roots) - MAX_REMEMBERED_ROOTS)):
             trace = self._roots.pop(root)
             if root in trace.open and len(self._roots) < 2 * MAX_REMEMBERED_ROOTS:
                 self._roots[root] = trace  # the last to be forgotten

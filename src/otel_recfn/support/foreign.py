@@ -1,0 +1,96 @@
+"""What is somebody else's: objects, as keys of a mapping; functions, wrapped and given back."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+V = TypeVar("V")
+
+
+class WeakIdentityMap(Generic[V]):
+    """A mapping with weak keys that are compared by identity and not by equality.
+
+    A WeakKeyDictionary can't hold nn.Modules that define ``__eq__`` without ``__hash__``; and a plain dict of ids would take a
+    new object for a dead one that had the same id.
+
+    ``get`` and ``set`` from any thread. ``on_death(value)`` is called when a key has gone: it must not take a lock, since a
+    garbage collection may call it anywhere."""
+
+    def __init__(self, on_death: Callable[[V], None] | None = None) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self._on_death = on_death
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def living(self) -> list[Any]:
+        """The keys that live now."""
+        return [key for reference, _ in list(self._entries.values()) if (key := reference()) is not None]
+
+    def get(self, key: object) -> V | None:
+        """The value of this very object, or None."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def set(self, key: object, value: V) -> None:
+        """Keep ``value`` for as long as ``key`` lives. The value must not refer to the key."""
+        identity = id(key)
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            entry = self._entries.get(identity)
+            if entry is not None and entry[0] is reference:
+                del self._entries[identity]
+                if self._on_death is not None:
+                    self._on_death(value)
+
+        self._entries[identity] = (weakref.ref(key, forget), value)
+
+
+log = logging.getLogger("otel_recfn")
+After: TypeAlias = Callable[..., Any]
+
+
+class WrappedFunction:
+    """A wrapper around ``target``'s function ``name``: what the function returns passes through ``after``.
+
+    Args:
+        target: an object or module.
+        name: of its function.
+        after: gets what the function returned and its arguments; gives what the caller gets. What it raises is logged and
+            not raised into the program.
+    """
+
+    def __init__(self, target: Any, name: str, after: After) -> None:
+        self.target, self.name, self.active = target, name, True
+        self._had_own = name in vars(target)
+        self.original: Callable[..., Any] = getattr(target, name)
+        self._after = after
+        self._wrapper = functools.update_wrapper(functools.partial(self._watched), self.original)
+
+    def install(self) -> None:
+        """Set the wrapper in the function's place."""
+        setattr(self.target, self.name, self._wrapper)
+
+    def _watched(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.original(*args, **kwargs)
+        if not self.active:
+            return result
+        try:
+            return self._after(result, *args, **kwargs)
+        except Exception:  # the program's call goes on
+            log.debug("watching %s failed", self.name, exc_info=True)
+            return result
+
+    def remove(self) -> None:
+        """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on."""
+        self.active = False
+        if vars(self.target).get(self.name) is not self._wrapper:
+            return
+        if self._had_own:
+            setattr(self.target, self.name, self.original)
+        else:
+            delattr(self.target, self.name)

@@ -1,0 +1,150 @@
+"""Call trees against a simple model, row by row: paths, counts, times; by name, thread and module; printed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.batches.averages import nesting, self_times
+from otel_recfn.batches.call_tree import OUTSIDE, By, CallTree, tree_of_rows
+from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+
+pytestmark = pytest.mark.one_python
+
+row = st.tuples(
+    st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD]),
+    st.integers(0, 8),  # how many rows above, of those that are there, its parent stands; 0 for none
+    st.integers(0, 1 << 40) | st.integers(0, 9),
+    st.sampled_from(["a", "b", "nn.Module: Net_0"]),
+    st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
+    st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+    st.sampled_from([EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.MODULE, EventSource.MODULE]),
+    st.sampled_from(["", "0", "1.fc"]),
+)
+forests = st.lists(row, max_size=25)
+
+
+def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
+    """Parents stand behind their children, as they end after them."""
+    rows: list[dict[str, Any]] = []
+    for number, (track, above, spent, name, flags, kind, source, module) in enumerate(drawn):
+        event_id = track.number << 40 | (number + 1)
+        around = rows[number - above] if 0 < above <= number else None
+        call = source == EventSource.MODULE
+        rows.append(
+            {
+                "event_id": event_id,
+                "thread": track,
+                "parent": around["event_id"] if around is not None and around["kind"] == EventKind.RANGE else 0,
+                "start_ns": 10_000,
+                "end_ns": 10_000 + spent,
+                "name": "nn.Module: Net_0" if call else name,
+                "flags": flags,
+                "kind": kind,
+                "source": source,
+                "module": module if call else "",
+            }
+        )
+    return make_batch(rows[::-1])
+
+
+@dataclass
+class Expected:
+    """Of a path; times in nanoseconds."""
+
+    total: int = 0
+    own: int = 0
+    durations: list[int] = field(default_factory=list)
+
+    def as_listed(self) -> tuple[Any, ...]:
+        shortest, longest = min(self.durations, default=0), max(self.durations, default=0)
+        return len(self.durations), self.total, self.own, shortest, max(longest, 0)
+
+
+def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
+    """By definition, range by range."""
+    events = {event.event_id: event for event in batch.events() if event.kind == EventKind.RANGE}
+    own = dict(zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True))
+    found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
+    for event in events.values():
+        path, spent, is_call = path_of(event, events, by), event.end_ns - event.start_ns, event.source == EventSource.MODULE
+        if by == "module" and not path:
+            path, spent = (OUTSIDE,), own[event.event_id]
+        found[path].own += own[event.event_id]
+        if by != "module" or is_call or path == (OUTSIDE,):
+            found[path].total += spent
+            found[path].durations.append(spent)
+        if by == "thread" and len(path) == 2:
+            found[path[:1]].total += spent
+    return found
+
+
+def path_of(event: Event, events: dict[int, Event], by: By) -> tuple[str, ...]:
+    around = events.get(event.parent)
+    if by == "thread" and (around is None or around.thread != event.thread):
+        thread = event.thread
+        return (f"{thread.name or 'thread'} {thread.thread_id}", event.name)
+    outer = path_of(around, events, by) if around is not None else ()
+    if by != "module":
+        return (*outer, event.name)
+    return (*outer, event.module or "Net_0") if event.source == EventSource.MODULE else outer
+
+
+def as_listed(found: dict[tuple[str, ...], Expected]) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    return {path: expected.as_listed() for path, expected in found.items()}
+
+
+def listed(tree: CallTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    return {
+        one.path: (
+            one.count,
+            *(round(us * 1000) for us in (one.cpu_time_total, one.self_cpu_time_total, one.cpu_time_min, one.cpu_time_max)),
+        )
+        for one in tree
+    }
+
+
+@pytest.mark.parametrize("by", ["name", "thread", "module"])
+@given(drawn=forests)
+def test_every_path_has_its_ranges(drawn: list[tuple[Any, ...]], by: By) -> None:
+    batch = batch_of(drawn)
+    assert listed(tree_of_rows(batch, by)) == as_listed(paths_of(batch, by))
+
+
+SMALL = [
+    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, EventKind.RANGE, EventSource.RECORD_FUNCTION, ""),
+    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, EventKind.RANGE, EventSource.TORCH, ""),
+    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, EventKind.RANGE, EventSource.TORCH, ""),
+    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, EventKind.RANGE, EventSource.TORCH, ""),
+]
+
+
+def shown(text: str) -> list[str]:
+    """The names in a table, with their indentation."""
+    return [found[0] for line in text.splitlines()[3:] if (found := re.match(r" *[^- ]+", line))]
+
+
+class TestText:
+    def test_paths_are_indented_and_the_longest_come_first(self) -> None:
+        assert shown(str(tree_of_rows(batch_of(SMALL)))) == ["step", "  b", "    inner", "  a"]
+
+    def test_of_few_rows_those_with_the_most_time_are_shown_with_what_they_lie_in(self) -> None:
+        text = tree_of_rows(batch_of(SMALL)).table(row_limit=2)
+        assert shown(text) == ["step", "  b", "2"]
+        assert text.endswith("2 more paths are not shown\n")
+
+    def test_no_deeper_than_asked(self) -> None:
+        assert shown(tree_of_rows(batch_of(SMALL)).table(max_depth=2))[:-1] == ["step", "  b", "  a"]
+
+    def test_another_word_for_by_is_refused(self) -> None:
+        with pytest.raises(SettingError, match="by='scope' is no way to group a tree; allowed: name, thread, module"):
+            tree_of_rows(batch_of(SMALL), "scope")  # type: ignore[arg-type]

@@ -21,8 +21,18 @@ import numpy as np
 from opentelemetry.trace import Link, SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
-from otel_recfn.batches.stage import MOST_WAITING, Added, Stage, UnitInBatch, UnitToDecide
+from otel_recfn.batches.stage import (
+    MOST_WAITING,
+    Added,
+    Fate,
+    Ids,
+    SpanPlan,
+    Stage,
+    UnitInBatch,
+    UnitToDecide,
+    fate_of,
+    span_context,
+)
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume

@@ -35,7 +35,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, groups, is_in
-from otel_recfn.batches.span_plan import Fate, fate_of
+from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
 from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget

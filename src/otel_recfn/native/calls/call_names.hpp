@@ -1,5 +1,5 @@
-// The names of calls, kept for the next ones: those of Python functions with the code object, of C functions by their addresses, and
-// of both the recent ones in tables where a call finds its name with one look. Everything here needs the GIL.
+// The names of calls, kept for the next ones: those of Python functions with the code object, of C functions by their addresses,
+// and of both the recent ones in tables where a call finds its name with one look. Everything here needs the GIL.
 #pragma once
 #include <dlfcn.h>
 

@@ -1,4 +1,5 @@
-// The rows of a sealed batch as Chrome trace events in UTF-8; `tests/models/chrome_events.py` says the same, to be read. Times are integers from end to end: microseconds with exactly three decimals.
+// The rows of a sealed batch as Chrome trace events in UTF-8; `tests/models/chrome_events.py` says the same, to be read. Times are
+// integers from end to end: microseconds with exactly three decimals.
 //
 // `read` makes text of what is a Python object (names, tracks); `encode` writes the events around it and needs no GIL.
 #pragma once

@@ -57,8 +57,8 @@ inline bool ranks_above_in_it(const Range& around, const Range& one) {
   return around.event_id < one.event_id;
 }
 
-// Where ranges stand in a list, by event id. A thread's event ids count up, so that most lists have nearly all between their smallest
-// and their largest one of a thread: each of these then has a place of its own. Other lists are hashed.
+// Where ranges stand in a list, by event id. A thread's event ids count up, so that most lists have nearly all between their
+// smallest and their largest one of a thread: each of these then has a place of its own. Other lists are hashed.
 class PlacesOfIds {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.trace import TracerProvider
@@ -71,14 +70,14 @@ def _transport(exporter: Any) -> HttpTransport | GrpcTransport:
     return transport
 
 
-def protocol_from_environment(environment: Mapping[str, str] | None = None) -> str:
+def protocol_from_environment() -> str:
     """As ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`` and ``OTEL_EXPORTER_OTLP_PROTOCOL`` say.
 
     Raises:
         ValueError: one that we don't have.
     """
-    found = os.environ if environment is None else environment
-    asked = found.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or found.get("OTEL_EXPORTER_OTLP_PROTOCOL") or DEFAULT_PROTOCOL
+    variables = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    asked = next(filter(None, map(os.environ.get, variables)), DEFAULT_PROTOCOL)
     protocol = _IN_ENVIRONMENT.get(asked.strip())
     if protocol is None:
         raise ValueError(

@@ -21,7 +21,7 @@ from lib.command_line import number_given
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
 from otel_recfn.codegen.modules import Request, generate, write
-from otel_recfn.tracing.trace import Tracer, tracing_into
+from otel_recfn.tracing.graph import Tracer, tracing_into
 
 ROUNDS = 100
 CALLS = 2_000

@@ -13,14 +13,13 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import IntEnum, IntFlag
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "otel_recfn"
 if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
-from otel_recfn.model.columns import COLUMNS, Column  # noqa: E402
+from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402  # noqa: E402
     ORDINAL_BITS,
     OVERLAPPING,
@@ -40,66 +39,54 @@ ORIGIN = "Written by scripts/generate_model.py; change {} and run it."
 def files() -> dict[Path, str]:
     """What is written where."""
     return {
-        PACKAGE / "model" / "column_fields.py": column_fields(),
         PACKAGE / "native" / "model" / "columns.hpp": columns_header(),
         PACKAGE / "native" / "model" / "events.hpp": events_header(),
     }
 
 
-def column_fields() -> str:
-    """The attributes of a batch and of an event, as type checkers want them spelt."""
-    values = sorted({column.value for column in COLUMNS} - {int, str}, key=lambda value: value.__name__)
-    origins = {
-        module: sorted(v.__name__ for v in values if v.__module__ == module)
-        for module in sorted({v.__module__ for v in values})
-    }
-    return f'''"""The columns as attributes. {ORIGIN.format("model/columns.py")}"""
-
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
-
-{_lines(f"from {module} import {', '.join(names)}" for module, names in origins.items())}
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnArrays:
-    """A batch's columns."""
-
-{_lines(f"    {column.name}: NDArray[np.{column.dtype.__name__}]" for column in COLUMNS)}
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnValues:
-    """What a row says in each of them, with every index resolved."""
-
-{_lines(f'    {column.name}: {column.value.__name__}{chr(10)}    """{column.meaning}"""' for column in COLUMNS)}
-'''
-
-
 def columns_header() -> str:
     """The table of columns for C++."""
-    by_size = sorted(COLUMNS, key=_size)
-    usual, seldom = [column for column in by_size if not column.seldom], [column for column in by_size if column.seldom]
-    tables = (
-        ("RECFN_COLUMNS", "Every column.", COLUMNS),
-        ("RECFN_USUAL_COLUMNS", "Those that every drain writes, the largest first, so that a row has no gaps.", usual),
-        ("RECFN_SELDOM_COLUMNS", "Those that a drain writes where some row isn't empty, the largest first.", seldom),
-        ("RECFN_ANNOUNCED_COLUMNS", "What is told of a top-level range that began.", [c for c in COLUMNS if c.announced]),
-        ("RECFN_USUAL_TEXT_COLUMNS", "Those that index the names, of the usual ones.", [c for c in usual if c.value is str]),
-        ("RECFN_SELDOM_TEXT_COLUMNS", "And of the others.", [c for c in seldom if c.value is str]),
-    )
+    announced = [column for column in COLUMNS if column.announced]
     return f"""// The table of columns. {ORIGIN.format("model/columns.py")}
-//
-// Each macro calls X(type, name, what says that there is nothing) for each of its columns.
 #pragma once
 #include <cstdint>
 
-{_lines(f"// {meaning}{chr(10)}#define {name}(X){_calls(columns)}{chr(10)}" for name, meaning, columns in tables).rstrip()}
+// Calls one of its parameters for each column, the largest first, so that a row of them has no gaps: with its type, its name,
+// what says that there is nothing, the attribute of spans, the argument in Chrome traces (both "" where there is none), and
+// whether its text is JSON. Seldom columns are written by drains in which some row isn't empty, the others by each; texts index
+// the names.
+#define RECFN_COLUMNS(NUMBER, TEXT, SELDOM_NUMBER, SELDOM_TEXT) \\
+{_continued(map(_column, BY_SIZE))}
+
+// What is told of a top-level range that began.
+#define RECFN_ANNOUNCED_COLUMNS(X) \\
+{_continued(map(_typed, announced))}
+
+// Numbers that few begins have.
+#define RECFN_RARE_NUMBERS(X) \\
+{_continued(_typed(column) for column in COLUMNS if column.is_rare)}
+
+#define RECFN_NO_COLUMN(...)
+#define RECFN_EACH_COLUMN(X) RECFN_COLUMNS(X, X, X, X)
+#define RECFN_USUAL_COLUMNS(X) RECFN_COLUMNS(X, X, RECFN_NO_COLUMN, RECFN_NO_COLUMN)
+#define RECFN_SELDOM_COLUMNS(X) RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, X, X)
+#define RECFN_NUMBER_COLUMNS(X) RECFN_COLUMNS(X, RECFN_NO_COLUMN, X, RECFN_NO_COLUMN)
+#define RECFN_TEXT_COLUMNS(X) RECFN_COLUMNS(RECFN_NO_COLUMN, X, RECFN_NO_COLUMN, X)
 """
+
+
+def _column(column: Column[Any, Any]) -> str:
+    kind = ("SELDOM_" if column.seldom else "") + ("TEXT" if column.value is str else "NUMBER")
+    told = f'"{column.attribute}", "{column.argument}", {str(column.is_json).lower()}'
+    return f"  {kind}({column.dtype.__name__}_t, {column.name}, {column.empty}, {told})"
+
+
+def _typed(column: Column[Any, Any]) -> str:
+    return f"  X({column.dtype.__name__}_t, {column.name}, {column.empty})"
+
+
+def _continued(lines: Iterable[str]) -> str:
+    return " \\\n".join(lines)
 
 
 def events_header() -> str:
@@ -138,14 +125,6 @@ constexpr const char* kScopeNames[kNumScopes] = {{
 
 }}  // namespace recfn
 """
-
-
-def _size(column: Column) -> int:
-    return -np.dtype(column.dtype).itemsize
-
-
-def _calls(columns: Iterable[Column]) -> str:
-    return "".join(f" \\\n  X({column.dtype.__name__}_t, {column.name}, {column.empty})" for column in columns)
 
 
 def _enum(enum: type[IntEnum | IntFlag], holds: str, suffix: str) -> str:

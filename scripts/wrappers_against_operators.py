@@ -28,7 +28,7 @@ from otel_recfn import RecordFunctionCallback, add_global_callback, remove_callb
 from otel_recfn.codegen.modules import Request, generate, write
 from otel_recfn.codegen.python_words import parameter_name
 from otel_recfn.codegen.schemas import packaged_schemas
-from otel_recfn.tracing.trace import Tracer, tracing_into
+from otel_recfn.tracing.graph import Tracer, tracing_into
 
 ANY_CONTENT = ("empty", "resize", "_efficientzerotensor")
 """Operators, by the begin of their names, whose results have no defined content."""

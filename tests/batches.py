@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.batch import Batch, Opened
-from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS, NO_CONTEXT, TEXT_COLUMNS, SpanContextRef, Track
+from otel_recfn.model.batch import Batch, OpenedColumns
+from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, NO_CONTEXT, TEXT_COLUMNS, SpanContextRef, Track
 from otel_recfn.model.events import EventSource, make_event_id
 
 MAIN_THREAD = Track(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
@@ -40,13 +40,13 @@ class _Table:
         return self._index[value]
 
 
-def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any] | Opened] = ()) -> Batch:
+def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any]] = ()) -> Batch:
     """A batch of the given rows, in the given order.
 
     A row's keys are the columns; texts are strings, threads are a Track, contexts SpanContextRef. What a row leaves out has
     the value of DEFAULTS, and: ``event_id`` is ``make_event_id(thread.number, row number + 1)``; ``start_ns`` is
     BASE_NS plus 1,000 per row and ``end_ns`` 500 later; ``end_thread`` is ``thread``; ``root`` is what following the parents
-    within the batch leads to. ``opened`` are Opened, or dicts of its fields with Track and SpanContextRef as values.
+    within the batch leads to. ``opened`` are the fields of Opened, with Track and SpanContextRef as values.
     """
     names, tracks, contexts = _Table(""), _Table(), _Table(NO_CONTEXT)
     full = _with_roots([_with_defaults(row, number) for number, row in enumerate(rows)])
@@ -56,10 +56,11 @@ def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any] |
         for column in ("thread", "end_thread"):
             row[column] = tracks.index(row[column])
         row["context"] = contexts.index(row["context"])
-    announced = tuple(_opened(item, tracks, contexts) for item in opened)
+    announced = [_opened(item, names, tracks, contexts) for item in opened]
+    told = {name: np.array([item[name] for item in announced], COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
     columns = {name: np.array([row[name] for row in full], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
     tables = {"names": names.values, "tracks": tracks.values, "contexts": contexts.values}
-    return Batch(**columns, **tables, opened=announced)
+    return Batch(**columns, **tables, opened=OpenedColumns(told, names.values))
 
 
 def open_for_long(ranges: Batch) -> Batch:
@@ -93,9 +94,11 @@ def _with_roots(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _opened(item: dict[str, Any] | Opened, tracks: _Table, contexts: _Table) -> Opened:
-    if isinstance(item, Opened):
-        return item
-    defaults = {"name": "op", "source": EventSource.TORCH, "start_ns": BASE_NS, "thread": MAIN_THREAD, "context": NO_CONTEXT}
-    full = {**defaults, **item}
-    return Opened(**{**full, "thread": tracks.index(full["thread"]), "context": contexts.index(full["context"])})
+def _opened(item: dict[str, Any], names: _Table, tracks: _Table, contexts: _Table) -> dict[str, Any]:
+    full = {"source": EventSource.TORCH, "start_ns": BASE_NS, "flags": 0, **item}
+    return {
+        **full,
+        "name": names.index(full.get("name", "op")),
+        "thread": tracks.index(full.get("thread", MAIN_THREAD)),
+        "context": contexts.index(full.get("context", NO_CONTEXT)),
+    }

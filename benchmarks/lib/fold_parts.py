@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.metrics.sink import MetricsSink
-from otel_recfn.store.tree_of_rows import tree_of_rows
 
 Part = Callable[[Sequence[Batch]], None]
 

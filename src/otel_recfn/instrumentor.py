@@ -22,7 +22,6 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
-    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
     from otel_recfn.sinks.spans.delivery import Delivery
     from otel_recfn.support.processes import Given
 
@@ -45,9 +44,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _capture: Capture | None = None
     """Of the last ``instrument()``; kept when it has ended, for its counters."""
-    _call_off: Callable[[], None] | None = None
-    """Calls off the start that waits for a module which the program may import."""
-    _call_off_spawning: Callable[[], None] | None = None
+    _calls_off: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
+    """Each calls off what waits for a module which the program may import."""
     _automatic = False
     _inherited: Given | None = None
     """What the parent of this process gave it, while it records as that says."""
@@ -110,20 +108,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
         """
         self._end_inherited()
-        self._instrument_and_tell(kwargs)
+        self._instrument_or_tell(kwargs)
 
-    def _instrument_and_tell(self, kwargs: dict[str, Any]) -> None:
-        automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
-        try:
-            self._instrument_or_nothing(automatic=automatic, **kwargs)
-        except (RecfnError, MemoryError) as error:
-            if not automatic:
-                raise
-            level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
-            log.log(level, "otel-recfn is not instrumenting: %s", error or "there was no memory")
-
-    def _instrument_or_nothing(self, automatic: bool, **kwargs: Any) -> None:
-        self._automatic = automatic
+    def _instrument_or_tell(self, kwargs: dict[str, Any]) -> None:
+        self._automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         conflict = get_dependency_conflicts(self.instrumentation_dependencies()) if kwargs.get("skip_dep_check") else None
         if conflict is not None:
             log.error("otel-recfn is not instrumenting: %s", conflict)
@@ -131,12 +119,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         again = self.is_instrumented_by_opentelemetry
         try:
             super().instrument(**kwargs)
-        except BaseException:
+        except BaseException as error:
             if not self.is_instrumented_by_opentelemetry:
                 self._uninstrument()
-            raise
-        if not again:
-            _tell_unknown_variables()  # when all has started, since a logging handler may instrument anew
+            if not self._automatic or not isinstance(error, (RecfnError, MemoryError)):
+                raise
+            level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
+            log.log(level, "otel-recfn is not instrumenting: %s", error or "there was no memory")
+            return
+        for message in () if again else unknown_variables(os.environ):  # when all has started: a log handler may instrument
+            log.warning("%s", message)
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
@@ -144,23 +136,19 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
             return
         native_part()
-        self._hand_over(settings)
-        if self._automatic and not settings.python_calls:
-            self._start_when_used(settings)
-        else:
-            self._start(settings)
-
-    def _hand_over(self, settings: Settings) -> None:
-        """To children that aren't forked."""
-        from otel_recfn.pytorch.late_import import when_imported
-        from otel_recfn.settings.handed_over import handed_over
+        from otel_recfn.pytorch.late_import import when_first_is_imported, when_imported
+        from otel_recfn.settings.uses import handed_over
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
         processes.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
-        self._call_off_spawning = when_imported(
-            processes.SPAWN, processes.watch, "children that aren't forked are not recorded"
-        )
+        lost = "children that aren't forked are not recorded"
+        self._calls_off = [when_imported(processes.SPAWN, processes.watch, lost)]
+        if self._automatic and not settings.python_calls:  # it may never import what has something to record
+            late = partial(self._start_late, settings)
+            self._calls_off += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
+        else:
+            self._start(settings)
 
     def start_as_parent(self, given: Given) -> None:
         """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
@@ -168,22 +156,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not self._automatic or given["automatic"]:
                 return
             self.uninstrument()  # opentelemetry-instrument did it here too, but the program has asked for something else
-        from otel_recfn.settings.handed_over import taken_over
+        from otel_recfn.settings.uses import taken_over
 
         self._inherited = given
-        self._instrument_and_tell({"skip_dep_check": True, **taken_over(given["settings"])})
+        self._instrument_or_tell({"skip_dep_check": True, **taken_over(given["settings"])})
 
     def _end_inherited(self) -> None:
         """What the program asks for itself comes before what its parent was asked for."""
         if self._inherited is not None and self.is_instrumented_by_opentelemetry:
             self.uninstrument()
         self._inherited = None
-
-    def _start_when_used(self, settings: Settings) -> None:
-        """With the first module that a program imports which has something to record: it may never do that."""
-        from otel_recfn.pytorch.late_import import when_first_is_imported
-
-        self._call_off = when_first_is_imported(USED_WITH, partial(self._start_late, settings), "nothing is recorded")
 
     def _start_late(self, settings: Settings) -> None:
         try:
@@ -198,7 +180,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
-        from otel_recfn.settings.selected import selected
+        from otel_recfn.settings.uses import selected
+        from otel_recfn.sinks.chrome.sink import ChromeTraceSink
+        from otel_recfn.sinks.chrome.writer import TraceWriter
         from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
         from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import Process, SpansSink
@@ -206,10 +190,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session = process_session()  # may refuse, so it is asked before the trace file is made
         sent = SentSpans()
         volume = Volume(
-            of_unit=settings.span_budget,
-            of_ordinary_unit=settings.ordinary_span_budget,
-            of_trace=settings.trace_span_budget,
-            per_second=settings.spans_per_second,
+            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
         )
         process = Process(
             recorder_lost=session.recorder_lost,
@@ -222,7 +203,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         delivery = _delivery(settings, self._inherited)
         spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
         metrics = MetricsSink(settings.meter_provider, sent)
-        files = _files(settings, create_now=self._inherited is None)  # else with the first range, as in a forked child
+        files = []
+        if settings.chrome_trace is not None:  # made here, or where it records as a parent does, with the first range
+            writer = TraceWriter(settings.chrome_trace, create_now=self._inherited is None, of_process=True)
+            files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES)]
         # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
         capture = Capture(
             selected(settings),
@@ -243,10 +227,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
         processes.stop()
-        if self._call_off_spawning is not None:
-            self._call_off_spawning()
-        if self._call_off is not None:
-            self._call_off()
+        for call_off in self._calls_off:
+            call_off()
         if self._capture is not None:
             from otel_recfn.session import process_session
 
@@ -291,11 +273,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return process_session().counters(self._capture)
 
 
-def _tell_unknown_variables() -> None:
-    for message in unknown_variables(os.environ):
-        log.warning("%s", message)
-
-
 def start_in_child(given: Given) -> None:
     """See ``support/processes.py``."""
     OtelRecordFunctionInstrumentor().start_as_parent(given)
@@ -321,12 +298,3 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     told = inherited["provider"] if inherited is not None else None
     provider = made_of(told) if told is not None else None
     return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
-
-
-def _files(settings: Settings, create_now: bool) -> list[ChromeTraceSink]:
-    from otel_recfn.sinks.chrome.sink import ChromeTraceSink
-    from otel_recfn.sinks.chrome.writer import TraceWriter
-
-    if settings.chrome_trace is None:
-        return []
-    return [ChromeTraceSink(TraceWriter(settings.chrome_trace, create_now=create_now, of_process=True), FILE_QUEUE_BYTES)]

@@ -9,7 +9,9 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from otel_recfn.batches.self_times import nesting, self_times
+from otel_recfn.batches.averages import KeyAverages, key_averages, nesting, self_times
+from otel_recfn.batches.call_tree import By, CallTree, tree_of_rows
+from otel_recfn.batches.merging import EventStore
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
@@ -20,27 +22,17 @@ from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.step_schedule import StepSchedule
-from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
+from otel_recfn.settings.uses import selected
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
-from otel_recfn.store.averages import KeyAverages, key_averages
-from otel_recfn.store.call_tree import CallTree
-from otel_recfn.store.event_store import EventStore
-from otel_recfn.store.tree_of_rows import By, tree_of_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 STOP_SECONDS = 10.0
-
-
 _FOLDED = str.maketrans(" ;\t", "___")
-
-
-def folded_stack(stack: str) -> str:
-    """A stack, innermost first and a frame a line, as flame graph tools read it: outermost first, with semicolons."""
-    return ";".join(reversed(stack.translate(_FOLDED).splitlines()))
+"""What may not stand in a frame as flame graph tools read stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +95,9 @@ class profile:
         with_modules: bool = False,
         **others: Any,
     ) -> None:
+        asked = {name: value for name, value in locals().items() if name not in ("self", "others")}
         refuse_others(others)
-        settings = ProfileSettings.resolve(
-            {
-                "scopes": scopes,
-                "record_shapes": record_shapes,
-                "with_flops": with_flops,
-                "with_stack": with_stack,
-                "profile_memory": profile_memory,
-                "modules": modules,
-                "python_calls": python_calls,
-                "max_events": max_events,
-                "activities": activities,
-                "schedule": schedule,
-                "on_trace_ready": on_trace_ready,
-                "with_modules": with_modules,
-            }
-        )
+        settings = ProfileSettings.resolve(asked)
         self._on_trace_ready = on_trace_ready
         self._steps = StepSchedule(schedule)
         self._selected = selected(settings)
@@ -272,8 +250,8 @@ class profile:
             raise SettingError(f"metric={metric!r} is not allowed; allowed: 'self_cpu_time_total'")
         if not self._selected.extras & Extra.STACK:
             raise SettingError("export_stacks() needs stacks; record them with profile(with_stack=True)")
-        found = [(event.stack, event.self_ns // 1000) for event in self.events() if event.stack]
-        lines = [f"{folded_stack(stack)} {us}\n" for stack, us in found if us]
+        found = [(event.stack.translate(_FOLDED).splitlines(), event.self_ns // 1000) for event in self.events() if event.stack]
+        lines = [f"{';'.join(reversed(frames))} {us}\n" for frames, us in found if us]
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(lines)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.sinks.spans import delivery
 from otel_recfn.sinks.spans.delivery import ProviderCalls
+from patience import PATIENCE_S
 
 RANGES = 20
 CALLS: list[Callable[[TracerProvider], Any]] = [lambda provider: provider.force_flush(), lambda provider: provider.shutdown()]
@@ -96,6 +97,29 @@ def test_a_provider_that_is_set_late_and_one_that_replaces_it(
         where.provider.force_flush()
         assert where.ranges() == [RANGES]
     assert not set(NAMES) & set(vars(first.provider))
+
+
+def test_an_exporter_that_flushes_while_it_exports_is_not_waited_for(instrument: Callable[..., None]) -> None:
+    answers, answered, flushes = list[bool](), threading.Event(), False
+
+    class Flushes(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            if flushes:
+                answers.append(OtelRecordFunctionInstrumentor().flush(2 * PATIENCE_S))
+                answered.set()
+            return super().export(spans)
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter := Flushes(), schedule_delay_millis=1))
+    instrument(tracer_provider=provider)
+    request(provider)
+    provider.force_flush()
+    flushes = True
+    request(provider)
+    assert answered.wait(PATIENCE_S)
+    assert answers[0] is False
+    provider.shutdown()
+    assert len(exporter.get_finished_spans()) == 2 * (1 + RANGES)
 
 
 def test_calls_of_several_threads(exporting: Callable[..., Exporting], instrument: Callable[..., None]) -> None:

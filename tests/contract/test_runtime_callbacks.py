@@ -1,10 +1,12 @@
-"""Callbacks: adding, removing, switching, order (source: ``at::addGlobalCallback`` and its kin)."""
+"""Callbacks: adding, removing, switching, order, also while ranges are open (source: ``at::addGlobalCallback`` and its kin)."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
+from recording_helpers import Capture
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
@@ -13,9 +15,23 @@ from otel_recfn.callbacks.registry import (
     INVALID_CALLBACK_HANDLE,
     add_global_callback,
     add_thread_local_callback,
+    clear_callbacks,
+    clear_global_callbacks,
+    clear_thread_local_callbacks,
+    disable_callback,
     get_step_callbacks,
     get_step_callbacks_unless_empty,
     has_callbacks,
+    has_global_callbacks,
+    has_thread_local_callbacks,
+    reenable_callback,
+    remove_callback,
+)
+from otel_recfn.callbacks.state import (
+    DisableRecordFunctionGuard,
+    RecordFunctionGuard,
+    enable_record_function,
+    is_record_function_enabled,
 )
 from otel_recfn.model.errors import RecfnError, SamplingProbabilityError, SettingError
 from otel_recfn.model.events import RecordScope
@@ -167,3 +183,220 @@ def test_step_callbacks_unless_empty(notes: Notes) -> None:
     range_.before("op")
     range_.end()
     assert notes == pairs("op")
+
+
+def test_removed_callbacks_run_no_more(notes: Notes) -> None:
+    for handle in (add_global_callback(notes.callback()), add_thread_local_callback(notes.callback())):
+        remove_callback(handle)
+    run_range("op")
+    assert notes == []
+    assert not has_callbacks()
+
+
+def test_a_callback_removed_while_its_range_is_open_still_gets_the_end(notes: Notes) -> None:
+    handle = add_global_callback(notes.callback())
+    range_ = RecordFunction()
+    range_.before("op")
+    remove_callback(handle)
+    range_.end()
+    assert notes == pairs("op")
+
+
+def test_a_callback_added_while_a_range_is_open_gets_no_end_without_start(notes: Notes) -> None:
+    range_ = RecordFunction()
+    range_.before("op")
+    add_global_callback(notes.callback())
+    range_.end()
+    assert notes == []
+
+
+def test_another_threads_callback_is_not_this_ones_to_remove(notes: Notes) -> None:
+    handle = add_thread_local_callback(notes.callback())
+    in_thread(lambda: remove_callback(handle))
+    run_range("op")
+    assert notes == pairs("op")
+
+
+@pytest.mark.parametrize("change", [remove_callback, disable_callback, reenable_callback])
+@pytest.mark.parametrize("handle", [INVALID_CALLBACK_HANDLE, 10**15, -1])
+def test_with_an_unknown_handle_nothing_happens(notes: Notes, change: Any, handle: int) -> None:
+    add_global_callback(notes.callback())
+    change(handle)
+    run_range("op")
+    assert notes == pairs("op")
+
+
+@pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
+def test_disabled_until_reenabled(notes: Notes, add: Any) -> None:
+    handle = add(notes.callback())
+    disable_callback(handle)
+    run_range("unseen")
+    assert not has_callbacks()
+    reenable_callback(handle)
+    run_range("seen")
+    assert notes == pairs("seen")
+
+
+def test_has_says_which_are_there(notes: Notes) -> None:
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (False, False, False)
+    add_thread_local_callback(notes.callback())
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (True, False, True)
+    add_global_callback(notes.callback())
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (True, True, True)
+    assert in_thread(has_thread_local_callbacks) is False
+    clear_thread_local_callbacks()
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("clear", "left"),
+    [(clear_global_callbacks, {"local"}), (clear_thread_local_callbacks, {"global"}), (clear_callbacks, set())],
+)
+def test_clear_removes_what_it_says(notes: Notes, clear: Any, left: set[str]) -> None:
+    add_global_callback(notes.callback("global"))
+    add_thread_local_callback(notes.callback("local"))
+    clear()
+    run_range("op")
+    assert {note[2] for note in notes} == left
+
+
+def test_disabled_in_a_thread_neither_callbacks_nor_the_recorder_see_it(notes: Notes, capture: Capture) -> None:
+    add_global_callback(notes.callback())
+    enable_record_function(False)
+    assert not is_record_function_enabled()
+    with capture.recorder.record_function("hidden"):
+        run_range("hidden")
+    in_thread(lambda: run_range("seen elsewhere"))
+    enable_record_function()
+    run_range("seen")
+    capture.finish()
+    assert notes == pairs("seen elsewhere", "seen")
+    assert {row.name for row in capture.rows()} == {"seen elsewhere", "seen"}
+
+
+def test_guards_nest_and_restore() -> None:
+    with DisableRecordFunctionGuard():
+        assert not is_record_function_enabled()
+        with RecordFunctionGuard():
+            assert is_record_function_enabled()
+            with RecordFunctionGuard(False):
+                assert not is_record_function_enabled()
+            assert is_record_function_enabled()
+        assert not is_record_function_enabled()
+    assert is_record_function_enabled()
+
+
+def test_a_guard_restores_when_an_exception_leaves_it() -> None:
+    with pytest.raises(ValueError, match="x"), DisableRecordFunctionGuard():
+        raise ValueError("x")
+    assert is_record_function_enabled()
+
+
+def fail(*_: Any) -> None:
+    raise ZeroDivisionError("the observer's own")
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+@pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
+def test_a_callback_that_raises_is_removed_and_logged_once(
+    notes: Notes, caplog: pytest.LogCaptureFixture, where: str, add: Any
+) -> None:
+    caplog.set_level(logging.WARNING, "otel_recfn")
+    broken = RecordFunctionCallback(fail) if where == "start" else RecordFunctionCallback(None, fail)
+    add(broken)
+    add_global_callback(notes.callback())
+    run_range("first")
+    run_range("second")
+    assert notes == pairs("first", "second")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "was removed" in caplog.text
+    assert "the observer's own" in caplog.text
+
+
+def test_the_end_of_a_failed_start_does_not_run(notes: Notes) -> None:
+    add_global_callback(RecordFunctionCallback(fail, lambda fn, context: notes.append("end")))
+    run_range("op")
+    assert notes == []
+
+
+def test_open_ranges_of_a_callback_that_failed_call_it_no_more() -> None:
+    calls: list[str] = []
+
+    def start(fn: RecordFunction) -> None:
+        calls.append(fn.name())
+        if fn.name() == "inner":
+            raise ValueError("inner")
+
+    add_global_callback(RecordFunctionCallback(start, lambda fn, context: calls.append("end")))
+    with RecordFunction() as outer:
+        outer.before("outer")
+        run_range("inner")
+    assert calls == ["outer", "inner"]
+
+
+def test_the_last_callback_that_fails_leaves_none() -> None:
+    add_global_callback(RecordFunctionCallback(fail))
+    run_range("op")
+    assert not has_callbacks()
+
+
+def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(notes: Notes, capture: Capture) -> None:
+    def interrupt(fn: RecordFunction) -> None:
+        raise KeyboardInterrupt
+
+    add_global_callback(notes.callback())
+    handle = add_global_callback(RecordFunctionCallback(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_range("op")
+    assert notes == pairs("op")
+    remove_callback(handle)
+    run_range("after")
+    capture.finish()
+    assert [(row.name, row.error) for row in capture.rows()] == [("op", "KeyboardInterrupt"), ("after", "")]
+
+
+def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    add_global_callback(notes.callback())
+    for broken in (RecordFunctionCallback(interrupt), RecordFunctionCallback(None, interrupt)):
+        handle = add_global_callback(broken)
+        with pytest.raises(KeyboardInterrupt):
+            run_range("interrupted")
+        remove_callback(handle)
+        notes.clear()
+        run_range("after")
+        assert notes == pairs("after")
+
+
+def test_ranges_that_a_callback_begins_reach_no_callback_but_are_recorded(notes: Notes, capture: Capture) -> None:
+    def start(fn: RecordFunction) -> None:
+        run_range("inside")
+        notes.append(fn.name())
+
+    add_global_callback(RecordFunctionCallback(start))
+    run_range("op")
+    capture.finish()
+    assert notes == ["op"]
+    rows = {row.name: row for row in capture.rows()}
+    assert rows["inside"].parent == rows["op"].event_id
+
+
+def test_a_callback_cannot_end_the_program(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+    def leave(fn: Any) -> None:
+        raise SystemExit(3)
+
+    add_global_callback(RecordFunctionCallback(leave))
+    add_global_callback(notes.callback())
+    run_range("a")
+    run_range("b")
+    assert notes == pairs("a", "b")
+    assert caplog.text.count("raised and was removed") == 1
+
+
+def test_the_log_names_the_range_on_which_a_callback_raised(caplog: pytest.LogCaptureFixture) -> None:
+    add_global_callback(RecordFunctionCallback(lambda fn: 1 / 0))
+    add_global_callback(RecordFunctionCallback(None, lambda fn, context: 1 / 0))
+    run_range("load batch")
+    assert caplog.text.count("raised and was removed (on the range 'load batch')") == 2

@@ -1,14 +1,18 @@
-"""Ranges that end with a future (source: record_function_ops.cpp)."""
+"""Ranges begun and ended by calls, and those that end with a future (source: record_function_ops.cpp)."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from recording_helpers import Capture
-from runtime_helpers import FORMS, Notes, pairs
+from runtime_helpers import FORMS, USER, Notes, pairs
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.operations import (
@@ -17,11 +21,85 @@ from otel_recfn.callbacks.operations import (
     record_function_enter_new,
     record_function_exit,
 )
-from otel_recfn.callbacks.registry import add_thread_local_callback
+from otel_recfn.callbacks.registry import add_global_callback, add_thread_local_callback
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
+from otel_recfn.model.errors import UnknownHandleError
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
+
+
+@FORMS
+def test_enter_begins_a_user_range_and_exit_ends_it(enter: Any, capture: Capture, own_notes: Notes) -> None:
+    record = enter("load")
+    assert own_notes == [("start", "load")]
+    record_function_exit(record)
+    assert own_notes == pairs("load")
+    capture.finish()
+    assert [(row.name, row.scope) for row in capture.rows()] == [("load", USER)]
+
+
+@FORMS
+@pytest.mark.parametrize("needed", [True, False])
+def test_args_are_an_input_only_where_inputs_are_needed(enter: Any, needed: bool) -> None:
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(list(fn.inputs()))).needs_inputs(needed))
+    record_function_exit(enter("load", "batch 7"))
+    record_function_exit(enter("load"))
+    assert seen == [["batch 7"] if needed else [], []]
+
+
+@FORMS
+def test_where_nobody_observes_enter_and_exit_do_nothing(enter: Any) -> None:
+    record = enter("load")
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(seen.append, lambda fn, context: seen.append(fn)))
+    record_function_exit(record)
+    assert seen == []
+
+
+@FORMS
+def test_a_range_may_be_ended_twice(enter: Any, own_notes: Notes) -> None:
+    record = enter("twice")
+    record_function_exit(record)
+    record_function_exit(record)
+    assert own_notes == pairs("twice")
+
+
+def test_the_new_form_ends_when_it_is_dropped(own_notes: Notes) -> None:
+    record_function_enter_new("dropped")
+    assert own_notes == pairs("dropped")
+
+
+def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_ends_nothing(own_notes: Notes) -> None:
+    handle = record_function_enter("dropped")
+    number = int(handle)
+    del handle
+    assert own_notes == pairs("dropped")
+    record_function_exit(number)
+    assert own_notes == pairs("dropped")
+
+
+@pytest.mark.parametrize("wrong", [None, "1", 1.0, True, object()])
+def test_what_is_no_handle_is_refused_at_the_call(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="no handle of a range; pass what record_function_enter"):
+        record_function_exit(wrong)
+    with pytest.raises(TypeError, match="no handle of a range"):
+        call_end_callbacks_on_future(wrong, Future())
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1 << 60])
+def test_a_number_that_no_enter_returned_is_refused_at_the_call(wrong: int) -> None:
+    with pytest.raises(UnknownHandleError, match="no range has the handle"):
+        record_function_exit(wrong)
+    with pytest.raises(UnknownHandleError):
+        call_end_callbacks_on_future(wrong, Future())
+
+
+def test_a_legacy_handle_may_go_by_its_number_while_somebody_holds_it(own_notes: Notes) -> None:
+    handle = record_function_enter("held")
+    record_function_exit(int(handle))
+    assert own_notes == pairs("held")
 
 
 @FORMS
@@ -132,3 +210,117 @@ def test_an_end_callback_that_raises_changes_nothing_for_the_future(capture: Cap
 def test_what_is_no_future_is_refused() -> None:
     with pytest.raises(TypeError, match="pass one of these"):
         call_end_callbacks_on_future(record_function_enter_new("load"), 7)
+
+
+def run(main: Callable[[], Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@FORMS
+def test_a_task_ends_its_range_and_gives_its_value(enter: Any, own_notes: Notes) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        async def work() -> int:
+            await release.wait()
+            return 7
+
+        profiled = call_end_callbacks_on_future(enter("load"), asyncio.create_task(work()))
+        await asyncio.sleep(0)
+        assert own_notes == [("start", "load")]
+        release.set()
+        assert await profiled == 7
+        assert own_notes == pairs("load")
+
+    run(main)
+
+
+def test_an_asyncio_future_gives_its_error_unchanged() -> None:
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
+        error = ValueError("x")
+        future.set_exception(error)
+        with pytest.raises(ValueError, match="x") as raised:
+            await profiled
+        assert raised.value is error
+
+    run(main)
+
+
+def test_cancelling_the_waiting_task_cancels_the_work_and_ends_the_range(own_notes: Notes) -> None:
+    async def main() -> None:
+        work = asyncio.create_task(asyncio.Event().wait())
+        profiled = call_end_callbacks_on_future(record_function_enter_new("load"), work)
+
+        async def wait() -> None:
+            await profiled
+
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert work.cancelled()
+        assert profiled.cancelled()
+        assert own_notes == pairs("load")
+
+    run(main)
+
+
+def test_a_range_that_was_ended_before_leaves_the_asyncio_future_its_value() -> None:
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        handle = record_function_enter("load")
+        profiled = call_end_callbacks_on_future(handle, future)
+        record_function_exit(handle)
+        future.set_result(1)
+        assert await profiled == 1
+
+    run(main)
+
+
+@pytest.mark.torch
+@FORMS
+def test_a_torch_future_ends_its_range_and_gives_its_value(enter: Any, own_notes: Notes) -> None:
+    torch = pytest.importorskip("torch")
+    future = torch.futures.Future()
+    profiled = call_end_callbacks_on_future(enter("load"), future)
+    assert own_notes == [("start", "load")]
+    assert not profiled.done()
+    future.set_result(value := ["loaded"])
+    assert profiled.wait() is value
+    assert own_notes == pairs("load")
+
+
+@pytest.mark.torch
+def test_a_torch_future_gives_its_error_unchanged(own_notes: Notes) -> None:
+    torch = pytest.importorskip("torch")
+    future = torch.futures.Future()
+    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
+    error = ValueError("x")
+    future.set_exception(error)
+    with pytest.raises(ValueError, match="x") as raised:
+        profiled.wait()
+    assert raised.value is error
+    assert own_notes == pairs("load")
+
+
+@pytest.mark.torch
+def test_a_range_that_was_ended_before_leaves_the_torch_future_its_value() -> None:
+    torch = pytest.importorskip("torch")
+    future = torch.futures.Future()
+    handle = record_function_enter("load")
+    profiled = call_end_callbacks_on_future(handle, future)
+    record_function_exit(handle)
+    future.set_result(1)
+    assert profiled.wait() == 1
+
+
+def test_without_torch_other_futures_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    future: concurrent.futures.Future[int] = Future()
+    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
+    future.set_result(7)
+    assert profiled.result(PATIENCE_S) == 7
+    assert "torch" not in sys.modules

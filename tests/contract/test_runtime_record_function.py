@@ -1,25 +1,27 @@
-"""``RecordFunction`` and the helpers in place of the macros (source: ``at::RecordFunction``, ``RECORD_FUNCTION``)."""
+"""``RecordFunction``, what it says of itself, and the helpers in place of the macros (source: ``at::RecordFunction``)."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from recording_helpers import Capture
-from runtime_helpers import FUNCTION, USER, Notes, pairs, run_range
+from runtime_helpers import FUNCTION, USER, Notes, in_thread, observe, pairs, run_range
 
+from otel_recfn.callbacks import operations as helpers
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.input_texts import input_texts
-from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.record_function import FIRST_HANDLE, OperatorName, RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback, clear_callbacks
+from otel_recfn.model.errors import InputsError
 from otel_recfn.model.events import EventFlag, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
 pytestmark = pytest.mark.usefixtures("runtime")
-
-# --- begin and end
 
 
 def test_end_runs_the_end_callbacks_once() -> None:
@@ -71,9 +73,6 @@ def test_what_is_not_active_begins_nothing() -> None:
     range_.before("add")
     add_global_callback(RecordFunctionCallback(None, lambda fn, context: pytest.fail("no start, no end")))
     range_.end()
-
-
-# --- the recorder
 
 
 def test_it_is_recorded_with_what_it_knows(capture: Capture) -> None:
@@ -162,9 +161,6 @@ def test_inputs_that_refuse_to_be_asked_have_no_shapes() -> None:
     assert input_texts([Lazy()]) == ("", "", "")
 
 
-# --- arguments
-
-
 WRONG_ARGUMENTS: list[tuple[Callable[[RecordFunction], object], str]] = [
     (lambda range_: range_.before(None), "pass a str"),
     (lambda range_: range_.before("op", (value for value in "ab")), "pass a tuple or a list"),  # type: ignore[arg-type]
@@ -206,3 +202,200 @@ def test_the_largest_arguments_are_recorded(capture: Capture) -> None:
     (row,) = capture.rows()
     assert (row.forward_thread_id, row.handle) == ((1 << 32) - 1, (1 << 64) - 1)
     assert (row.debug_handle, row.sequence_nr) == (-(1 << 63), (1 << 63) - 1)
+
+
+SCHEMA = SimpleNamespace(name="aten::add", overload_name="Tensor", arguments=["self", "other", "alpha"], returns=["out"])
+
+
+def test_inputs_are_readable_in_the_start_callback_only() -> None:
+    seen = observe(lambda fn: (fn, fn.inputs(), fn.kwinputs(), fn.num_inputs()))
+    with RecordFunction() as range_:
+        range_.before("add", [1, 2], {"alpha": 3})
+        assert seen == [(range_, [1, 2], {"alpha": 3}, 2)]
+        for read in (range_.inputs, range_.kwinputs):
+            with pytest.raises(InputsError, match="outside the start callback"):
+                read()
+        assert range_.num_inputs() == 2
+
+
+def test_inputs_are_not_readable_in_the_end_callback() -> None:
+    raised: list[BaseException] = []
+
+    def end(fn: RecordFunction, context: Any) -> None:
+        try:
+            fn.inputs()
+        except InputsError as error:
+            raised.append(error)
+
+    add_global_callback(RecordFunctionCallback(None, end).needs_inputs(True))
+    with RecordFunction() as range_:
+        range_.before("add", [1])
+    assert len(raised) == 1
+
+
+def test_outputs_are_readable_in_the_end_callback() -> None:
+    seen: list[Any] = []
+    add_global_callback(
+        RecordFunctionCallback(None, lambda fn, context: seen.append((fn.outputs(), fn.num_outputs()))).needs_outputs(True)
+    )
+    with RecordFunction() as range_:
+        range_.before("add", [1, 2])
+        assert range_.needs_outputs()
+        range_.set_outputs([3])
+    assert seen == [([3], 1)]
+
+
+def test_sequence_number_debug_handle_and_forward_thread_are_readable() -> None:
+    seen = observe(lambda fn: (fn.seq_nr(), fn.debug_handle(), fn.forward_thread_id(), fn.scope()))
+    with RecordFunction(RecordScope.BACKWARD_FUNCTION) as range_:
+        range_.set_forward_thread_id(3)
+        range_.set_debug_handle(99)
+        range_.before("AddBackward0", sequence_nr=17)
+    with RecordFunction() as plain:
+        plain.before("add")
+    assert seen == [(17, 99, 3, RecordScope.BACKWARD_FUNCTION), (-1, -1, 0, FUNCTION)]
+
+
+def test_a_schema_gives_name_operator_name_and_counts() -> None:
+    seen = observe(lambda fn: (fn.name(), fn.operator_name(), fn.operator_schema(), fn.num_inputs(), fn.num_outputs()))
+    with RecordFunction() as range_:
+        range_.before(SCHEMA, [1])
+    assert seen == [("aten::add", OperatorName("aten::add", "Tensor"), SCHEMA, 3, 1)]
+
+
+def test_a_name_has_no_operator_name_and_no_schema() -> None:
+    seen = observe(lambda fn: (fn.operator_name(), fn.operator_schema()))
+    with RecordFunction() as range_:
+        range_.before("add")
+    assert seen == [(None, None)]
+
+
+def test_after_the_end_accessors_say_nothing_useful_and_hold_nothing() -> None:
+    class Tensor:
+        pass
+
+    observe(lambda fn: None)
+    range_ = RecordFunction()
+    output = Tensor()
+    range_.before("add", [1], sequence_nr=5)
+    range_.set_outputs([output])
+    range_.end()
+    assert (range_.name(), range_.seq_nr(), range_.handle(), range_.num_inputs()) == ("", -1, 0, 0)
+    assert (range_.outputs(), range_.operator_name(), range_.is_active()) == ((), None, False)
+    alive = weakref.ref(output)
+    del output
+    assert alive() is None
+
+
+def test_handles_are_unique_where_ids_are_needed() -> None:
+    seen, known = observe(lambda fn: fn.handle()), []
+    for _ in range(100):
+        with RecordFunction() as range_:
+            known.append(range_.handle())
+            range_.before("add")
+    assert seen == known
+    assert len(set(seen)) == 100
+    assert all(FIRST_HANDLE <= handle < 2 * FIRST_HANDLE for handle in seen)
+
+
+def test_without_need_of_ids_there_is_no_handle() -> None:
+    seen: list[int] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.handle())))
+    with RecordFunction() as range_:
+        range_.before("add")
+    assert seen == [0]
+
+
+def test_a_handle_that_was_set_stays() -> None:
+    seen = observe(lambda fn: fn.handle())
+    with RecordFunction() as range_:
+        range_.set_handle(12)
+        range_.before("add")
+    assert seen == [12]
+
+
+def test_outputs_are_those_at_the_moment_they_were_set() -> None:
+    seen: list[Any] = []
+    end = RecordFunctionCallback(None, lambda fn, context: seen.append(list(fn.outputs())))
+    add_global_callback(end.needs_outputs(True))
+    outputs = [1]
+    with RecordFunction() as range_:
+        range_.before("add")
+        range_.set_outputs(outputs)
+        outputs.append(2)
+    assert seen == [[1]]
+
+
+def test_the_thread_id_is_that_of_the_thread_that_began_it() -> None:
+    seen = observe(lambda fn: fn.thread_id())
+    range_ = RecordFunction()
+    range_.before("add")
+    ids: list[int] = []
+    add_global_callback(RecordFunctionCallback(None, lambda fn, context: ids.append(fn.thread_id())))
+    in_thread(range_.end)
+    assert seen == [RecordFunction.current_thread_id()]
+
+
+def test_thread_ids_are_never_given_to_another_thread() -> None:
+    ids = [in_thread(RecordFunction.current_thread_id) for _ in range(20)]
+    assert len({*ids, RecordFunction.current_thread_id()}) == 21
+
+
+def test_the_default_node_id() -> None:
+    assert RecordFunction.get_default_node_id() == -1
+    RecordFunction.set_default_node_id(4)
+    assert RecordFunction.get_default_node_id() == 4
+    RecordFunction.set_default_node_id(-1)
+
+
+def test_asynchronous_and_out_variant_and_collective_are_readable() -> None:
+    seen = observe(lambda fn: (fn.is_async(), fn.is_static_runtime_out_variant(), fn.is_nccl_meta()))
+    with RecordFunction() as range_:
+        range_._set_async()
+        range_._set_static_runtime_out_variant()
+        range_.before("add")
+    with RecordFunction() as collective:
+        collective.before("record_param_comms")
+    assert seen == [(True, True, False), (False, False, True)]
+
+
+@pytest.mark.parametrize(
+    ("begin", "scope"),
+    [
+        (lambda: helpers.record_function_with_inputs("add", [1]), FUNCTION),
+        (lambda: helpers.record_function_with_scope(RecordScope.CUSTOM_CLASS, "add", [1]), RecordScope.CUSTOM_CLASS),
+        (lambda: helpers.record_torchscript_function("add", [1]), RecordScope.TORCHSCRIPT_FUNCTION),
+        (lambda: helpers.record_user_scope("add", [1]), USER),
+        (lambda: helpers.record_edge_scope_with_debug_handle_and_inputs("add", -1, [1]), RecordScope.LITE_INTERPRETER),
+    ],
+)
+def test_helpers_begin_a_range_of_their_scope_with_inputs(begin: Any, scope: RecordScope) -> None:
+    seen = observe(lambda fn: (fn.name(), fn.scope(), list(fn.inputs())))
+    with begin():
+        pass
+    assert seen == [("add", scope, [1])]
+
+
+def test_helpers_take_sequence_number_and_debug_handle() -> None:
+    seen = observe(lambda fn: (fn.seq_nr(), fn.debug_handle()))
+    helpers.record_with_scope_debug_handle_and_inputs(FUNCTION, "add", 7, [1], sequence_nr=3).end()
+    helpers.record_function_with_inputs("add", [1], sequence_nr=4).end()
+    assert seen == [(3, 7), (4, -1)]
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_helpers_pass_outputs_where_they_are_needed(needed: bool) -> None:
+    seen: list[Any] = []
+    add_global_callback(RecordFunctionCallback(None, lambda fn, context: seen.append(list(fn.outputs()))).needs_outputs(needed))
+    helpers.record_function_with_inputs_outputs("add", [1], [2]).end()
+    helpers.record_function_with_scope_inputs_outputs(USER, "add", [1], [3]).end()
+    with helpers.record_user_scope("add") as range_:
+        helpers.record_outputs(range_, (4,))
+    assert seen == ([[2], [3], [4]] if needed else [[], [], []])
+
+
+def test_helpers_pass_no_inputs_that_nobody_needs() -> None:
+    seen: list[int] = []
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.num_inputs())))
+    helpers.record_function_with_inputs("add", [1]).end()
+    assert seen == [0]

@@ -14,7 +14,7 @@ from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import Session
-from otel_recfn.sources.protocol import Wanted
+from otel_recfn.sources.protocol import Source, Wanted
 from patience import PATIENCE_S
 from running_capture import Running
 
@@ -22,7 +22,7 @@ FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}
 
 
-class Ticks:
+class Ticks(Source):
     """Announces a range when it is told to, as long as it is enabled, and notes what it is asked for."""
 
     announces: EventSource | None = EventSource.MODULE

@@ -15,7 +15,7 @@ from recording_helpers import check_laws
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.forks import OwnThread
 from patience import PATIENCE_S, wait_until
 
 

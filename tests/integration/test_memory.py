@@ -3,29 +3,72 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
-from memory_reports import (  # noqa: E402
-    BYTES,
-    NUMBERS,
-    inside_an_operator_of_pytorch,
-    nothing_is_left,
-    profiler_of_torch,
-    recorded,
-    reported_to,
-    reports,
-)
 from observed import Observed, observed  # noqa: E402
-from torch.profiler import record_function  # noqa: E402
+from torch.autograd import profiler_legacy  # noqa: E402
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
 from torch_programs import run_together, scripted_programs  # noqa: E402
 
-from otel_recfn.model.events import Extra  # noqa: E402
+from otel_recfn.model.batch import Event  # noqa: E402
+from otel_recfn.model.events import EventKind, Extra  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+NUMBERS = 1000
+BYTES = 4 * NUMBERS
+_inside: list[Callable[[], object]] = []
+
+
+class Intruder(torch.Tensor):  # type: ignore[misc]
+    """Runs the program's Python inside PyTorch's own operators."""
+
+    @classmethod
+    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for work in _inside:
+            work()
+        return torch.ones(2)
+
+
+def inside_an_operator_of_pytorch(work: Callable[[], object]) -> None:
+    intruder = torch.ones(2).as_subclass(Intruder)
+    _inside.append(work)
+    try:
+        intruder.cos()
+    finally:
+        _inside.clear()
+
+
+def reports(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.kind == EventKind.MEMORY]
+
+
+def recorded(run: Observed) -> bool:
+    """Whether memory is recorded in this thread now."""
+    run.events()
+    torch.ones(NUMBERS)
+    return BYTES in {event.nbytes for event in reports(run.events())}
+
+
+def profiler_of_torch(**options: Any) -> Any:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True, **options)
+
+
+def reported_to(theirs: Any) -> list[int]:
+    """Bytes, as torch.profiler was told."""
+    return [event.nbytes() for event in theirs.profiler.kineto_results.events() if event.name() == "[memory]"]
+
+
+def nothing_is_left() -> None:
+    """The legacy profiler refuses to start where anything is in PyTorch's place for profilers."""
+    with profiler_legacy.profile():
+        pass
 
 
 def test_what_an_operator_allocates_is_a_row_below_it() -> None:

@@ -1,4 +1,4 @@
-"""``step`` around PyTorch's work."""
+"""``step``, and a span that is not sampled, around PyTorch's work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, step
+from otel_recfn.model.events import EventSource
 from patience import PATIENCE_S
 from trace_files import read_trace
 
@@ -90,3 +92,96 @@ def test_compiled_code_has_one_graph_whatever_the_number_is() -> None:
     for number in range(4):
         assert compiled(torch.ones(2), number).tolist() == [4.0, 4.0]
     assert len(graphs) == 1
+
+
+class ByName(Sampler):
+    """Samples what is called so, whatever lies around."""
+
+    def should_sample(self, parent_context: Any, trace_id: int, name: str, *_others: Any, **_named: Any) -> SamplingResult:
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if name == "sampled" else Decision.DROP)
+
+    def get_description(self) -> str:
+        return "by name"
+
+
+class Program:
+    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor, **settings: Any) -> None:
+        self._instrumentor, self._exporter = instrumentor, InMemorySpanExporter()
+        provider = TracerProvider(sampler=ByName())
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.span = provider.get_tracer("program").start_as_current_span
+        instrumentor.instrument(tracer_provider=provider, span_budget=None, **settings)
+
+    def unsampled(self, work: Callable[[], object]) -> int:
+        """How many ranges are not recorded meanwhile."""
+        before = self._instrumentor.counters()["unsampled"]
+        work()
+        return self._instrumentor.counters()["unsampled"] - before
+
+    def spans(self) -> dict[str, Any]:
+        assert self._instrumentor.flush(PATIENCE_S)
+        return {span.name: span for span in self._exporter.get_finished_spans()}
+
+
+@pytest.fixture
+def program(instrumentor: OtelRecordFunctionInstrumentor) -> Program:
+    return Program(instrumentor, modules=False)
+
+
+x = torch.ones(3, 3, requires_grad=True)
+
+
+def train() -> None:
+    (x @ x).relu().sum().backward()
+
+
+def test_what_is_not_recorded_is_counted_and_a_profile_sees_it(program: Program) -> None:
+    with program.span("not sampled"):
+        train()
+        first = program.unsampled(train)
+        with profile() as prof:
+            assert program.unsampled(train) == 0
+        assert program.unsampled(train) == first
+    seen = prof.events()
+    assert len([event for event in seen if event.source == EventSource.TORCH]) == first > 10
+    assert {"aten::mm", "MmBackward0"} <= {event.name for event in seen}
+    assert program.spans() == {}
+
+
+class OpensSpans(torch.autograd.Function):
+    """Its forward and backward are PyTorch's ranges, and open a span that is sampled."""
+
+    span: Any
+
+    @staticmethod
+    def forward(ctx: Any, value: Any) -> Any:
+        with OpensSpans.span("sampled"):
+            return value.mul(2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with OpensSpans.span("sampled"):
+            return gradients[0].div(2)
+
+
+def test_a_sampled_span_inside_an_operator_of_an_unsampled_one(program: Program) -> None:
+    OpensSpans.span = staticmethod(program.span)
+    with program.span("not sampled"):
+        OpensSpans.apply(x).sum().backward()
+        x.sin()
+    spans = program.spans()
+    assert {"aten::mul", "aten::div", "sampled"} <= spans.keys()
+    assert "aten::sin" not in spans
+    assert spans["aten::mul"].parent.span_id != spans["aten::div"].parent.span_id
+
+
+def test_extras_are_there_from_the_first_range_of_a_sampled_span_on(instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    program = Program(instrumentor, record_shapes=True, modules=False)
+    with program.span("not sampled"):
+        train()
+        with program.span("sampled"):
+            x.cos()
+        x.sin()
+    spans = program.spans()
+    assert spans.keys() == {"sampled", "aten::cos"}
+    assert spans["aten::cos"].attributes["recfn.input_shapes"] == ("[3, 3]",)

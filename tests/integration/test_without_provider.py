@@ -16,12 +16,12 @@ PROGRAM = """
 import logging, os, sys
 from opentelemetry import trace
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function, step
-from otel_recfn.session import losses
+from otel_recfn.session import lifetime
 from patience import PATIENCE_S
 import threading
 
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.WARNING)
-losses.UNUSED_SECONDS = {seconds}
+lifetime.UNUSED_SECONDS = {seconds}
 told = threading.Event()
 
 class Tells(logging.Handler):

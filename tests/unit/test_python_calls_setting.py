@@ -8,7 +8,7 @@ from otel_recfn import PythonCalls
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.python_calls import ALL_CALLS, together
 from otel_recfn.settings import Settings
-from otel_recfn.settings.selected import selected
+from otel_recfn.settings.uses import selected
 
 VARIABLE = "OTEL_RECFN_PYTHON_CALLS"
 

@@ -1,158 +1,206 @@
-"""Several batches as one: their rows in order, their tables joined, each value once."""
+"""Rows of several batches as one: merged, waiting to be decided, or stored.
+
+A batch is held as it is, and its rows are copied natively when they are asked for: with numpy each step would let go of the
+GIL, and wait for it behind all threads that compute in Python.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.batch import (
-    COLUMN_TYPES,
-    NO_CONTEXT,
-    TEXT_COLUMNS,
-    Batch,
-    SpanContextRef,
-    Track,
-    empty_column,
-    empty_in_all,
+from otel_recfn import _native
+from otel_recfn.model.batch import NO_CONTEXT, Batch, Event, Track, columns_of, empty_column
+from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TEXT_COLUMNS, TRACK_COLUMNS
+from otel_recfn.support.forks import ForkSafeLock
+
+Places = NDArray[np.int64]
+
+ROWS_TO_SPARE = 1 << 15
+"""So many rows may be held in vain, some 5 MB, before they are looked through."""
+MOST_BATCHES = 32
+"""More are put together: each is searched when a unit is decided."""
+
+_TABLES = (
+    dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
 )
-from otel_recfn.model.columns import CONTEXT_COLUMNS, TRACK_COLUMNS
-
-Value = TypeVar("Value", bound=Hashable)
-
-
-UNKNOWN = np.iinfo(np.uint32).max
+_SHARED: dict[str, Any] = {one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom}
+_GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for one in COLUMNS])
+"""Each column's name, what batches share that have nothing there, and the table that it indexes."""
 
 
-class Distinct(Generic[Value]):
-    """Values in the order in which they were first used.
+NOTHING = Batch(**columns_of({}, 0), names=[""], tracks=[])
+"""A batch without a row, which many units share: one of its own would be much of a unit that has no span."""
 
-    Batches that follow each other mostly index the same list, which only grows: where its values stand is remembered.
+
+class _Held(NamedTuple):
+    """Of one batch, or of several that were put together."""
+
+    first: int
+    """The number of the first one."""
+    number: Places | None
+    """In ascending order; None: one after the other from the first one on."""
+    row: Places
+    """Its place in the batch."""
+    batch: Batch
+
+
+def _gathered(held: Sequence[_Held], numbers: Places) -> Batch:
+    """A batch of the rows with these numbers, with nothing announced; its names are those that they have.
+
+    Raises:
+        IndexError: one of them isn't held.
+    """
+    if not len(numbers):
+        return NOTHING
+    found, names, used = _native.gather_rows(_GATHERED, tuple(held), numbers)
+    batches = [held[at].batch for at in used]
+    tracks = _one_after_the_other([batch.tracks for batch in batches])
+    contexts = _one_after_the_other([batch.contexts for batch in batches])
+    drained_ns = max([batch.drained_ns for batch in batches])
+    return Batch(**columns_of(found, len(numbers)), names=names, tracks=tracks, contexts=contexts, drained_ns=drained_ns)
+
+
+def _one_after_the_other(tables: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """As what indexes them expects it; the table itself where all are the same."""
+    if all(table is tables[0] for table in tables):
+        return tables[0]
+    return [entry for table in tables for entry in table]
+
+
+def merged(batches: Sequence[Batch]) -> Batch:
+    """One batch of all rows, whose tables have each value once. Of a thread the last name is taken that was known."""
+    held, rows = [], 0
+    for batch in batches:
+        if len(batch):
+            held.append(_Held(rows, None, np.arange(len(batch)), batch))
+            rows += len(batch)
+    return _with_each_value_once(_gathered(held, np.arange(rows)))
+
+
+def _with_each_value_once(batch: Batch) -> Batch:
+    """The same rows; what none of them uses is left out of the tables."""
+    changed: dict[str, Any] = {}
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Any]]] = (
+        ("names", TEXT_COLUMNS, [""]),
+        ("tracks", TRACK_COLUMNS, []),
+        ("contexts", CONTEXT_COLUMNS, [NO_CONTEXT]),
+    )
+    for table, columns, first in tables:
+        values = getattr(batch, table)
+        used, places = np.zeros(len(values), np.bool_), np.zeros(len(values), np.uint32)
+        for name in columns:
+            used[getattr(batch, name)] = True
+        entries = {value: value for value in first}
+        place_of = {value: place for place, value in enumerate(first)}
+        for index in np.flatnonzero(used).tolist():
+            value = values[index]
+            key = value.number if isinstance(value, Track) else value
+            places[index] = place_of.setdefault(key, len(place_of))
+            if key not in entries or (isinstance(value, Track) and value.name):
+                entries[key] = value
+        changed[table] = list(entries.values())
+        changed |= {name: np.take(places, getattr(batch, name)) for name in columns if getattr(batch, name).any()}
+    return batch.take(slice(None), **changed)
+
+
+class WaitingRows:
+    """Rows of several batches, found by the numbers that they are given as they come.
+
+    What isn't needed any more is dropped now and then, for many rows at once.
 
     Args:
-        first: those that are there from the beginning.
-
-    Attributes:
-        values: all so far.
+        kept: the numbers of the rows that are needed at the moment, in ascending order.
     """
 
-    def __init__(self, first: Iterable[Value] = ()) -> None:
-        self.values = list(first)
-        self._index = {value: index for index, value in enumerate(self.values)}
-        self._translated: Sequence[Value] = ()
-        """What came last, and where each of it that was used stands in ``values``."""
-        self._translation = np.zeros(0, np.uint32)
+    def __init__(self, kept: Callable[[], Places]) -> None:
+        self._kept = kept
+        self._held: list[_Held] = []
+        self._numbers = self.rows = 0
+        self._most = ROWS_TO_SPARE
 
-    def indices(self, values: Sequence[Value], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """From indices into ``values`` to indices into ours; values that nobody uses are not taken over."""
-        translation = self._translation_of(values)
-        unknown = np.take(translation, used) == UNKNOWN
-        if unknown.any():
-            for position in np.flatnonzero(np.bincount(used[unknown])).tolist():
-                translation[position] = self._index_of(values[position])
-        return np.take(translation, used)
+    def add(self, batch: Batch, row: Places) -> None:
+        """These rows of a batch. They have the numbers that follow those of the rows before, the first one 0."""
+        first, self._numbers = self._numbers, self._numbers + len(row)
+        if len(row):
+            self._held.append(_Held(first, None, row, batch))
+            self.rows += len(batch)
 
-    def all_of(self, values: Sequence[Value]) -> NDArray[np.uint32]:
-        """The indices into ours of all of these."""
-        translation = self._translation_of(values)
-        for position in np.flatnonzero(translation == UNKNOWN).tolist():
-            translation[position] = self._index_of(values[position])
-        return translation
+    def take(self, numbers: Places) -> Batch:
+        """The rows with these numbers, which are needed, in this order, and no more texts than they have."""
+        return _gathered(self._held, numbers)
 
-    def _translation_of(self, values: Sequence[Value]) -> NDArray[np.uint32]:
-        known = self._translation if values is self._translated else self._translation[:0]
-        if values is not self._translated or len(known) < len(values):
-            more = np.full(len(values) - len(known), UNKNOWN, np.uint32)
-            self._translated, self._translation = values, np.append(known, more)
-        return self._translation
-
-    def _index_of(self, value: Value) -> int:
-        index = self._index.get(value)
-        if index is None:
-            index = len(self.values)
-            self.values.append(value)
-            self._index[value] = index
-        return index
+    def make_room(self) -> None:
+        """Drop what isn't needed, if it is much. Before the next rows come: by then many units of the last ones are decided."""
+        if self.rows <= self._most and len(self._held) < MOST_BATCHES:
+            return
+        kept = self._kept()
+        ends = np.searchsorted(kept, [*[held.first for held in self._held], self._numbers]).tolist()
+        self._held = [held for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True) if first < end]
+        rows = sum(len(held.batch) for held in self._held)
+        if rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
+            kept = kept[: ends[-1]]
+            rows = len(kept)
+            together = _with_each_value_once(_gathered(self._held, kept))
+            self._held = [_Held(int(kept[0]), kept, np.arange(rows), together)]
+        self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
 
 
-def merged(batches: Sequence[Batch], *, keep_names: bool = False) -> Batch:
-    """One batch of all rows. Of a track that is in several batches the last one's name is taken.
+class EventStore:
+    """The newest rows of a capture. Methods may be called from any thread.
 
     Args:
-        batches: the batches.
-        keep_names: where all have the same table of names, keep that, also what none of their rows uses.
+        max_events: beyond it the oldest rows are dropped and counted. A row takes about 200 bytes.
     """
-    if keep_names and batches and all(batch.names is batches[0].names for batch in batches):
-        return _joined(batches, _Unchanged(batches[0].names))
-    return _joined(batches, Distinct([""]))
 
+    def __init__(self, max_events: int) -> None:
+        self._max_events = max_events
+        self._batches: deque[Batch] = deque()
+        self._kept = self.dropped = 0
+        self._lock = ForkSafeLock()
 
-def _joined(batches: Sequence[Batch], names: Distinct[str] | _Unchanged) -> Batch:
-    contexts: Distinct[SpanContextRef] = Distinct([NO_CONTEXT])
-    tracks = _Tracks()
-    empty = empty_in_all(batches)
-    parts = [_translated(batch, names, contexts, tracks, empty) for batch in batches]
-    columns: dict[str, Any] = {
-        name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, dtype)
-        for name, dtype in COLUMN_TYPES.items()
-        if name not in empty
-    }
-    rows = sum(len(batch) for batch in batches)
-    for name, column in empty.items():
-        columns[name] = empty_column(column.dtype, rows, column.empty)
-    drained_ns = max((batch.drained_ns for batch in batches), default=0)
-    return Batch(**columns, names=names.values, tracks=tracks.known, contexts=contexts.values, drained_ns=drained_ns)
+    def append(self, batch: Batch) -> None:
+        """Keep a batch as it is, which costs a drain next to nothing."""
+        if not len(batch):
+            return
+        with self._lock:
+            self._batches.append(batch)
+            self._kept += len(batch)
+            while self._kept > self._max_events:
+                oldest = self._batches.popleft()
+                surplus = min(self._kept - self._max_events, len(oldest))
+                if surplus < len(oldest):
+                    self._batches.appendleft(oldest.take(slice(surplus, None)))
+                self._kept -= surplus
+                self.dropped += surplus
 
+    def batches(self) -> list[Batch]:
+        """What is kept, in the order in which it came."""
+        with self._lock:
+            return list(self._batches)
 
-def _translated(
-    batch: Batch,
-    names: Distinct[str] | _Unchanged,
-    contexts: Distinct[SpanContextRef],
-    tracks: _Tracks,
-    empty: Container[str],
-) -> dict[str, NDArray[Any]]:
-    columns = {name: getattr(batch, name) for name in COLUMN_TYPES if name not in empty}
-    for column in [name for name in TEXT_COLUMNS if name not in empty]:
-        columns[column] = names.indices(batch.names, columns[column])
-    for column in CONTEXT_COLUMNS:
-        columns[column] = contexts.indices(batch.contexts, columns[column])
-    by_index = tracks.indices(batch.tracks)
-    for column in TRACK_COLUMNS:
-        columns[column] = np.take(by_index, columns[column])
-    return columns
+    def take(self) -> list[Batch]:
+        """Remove and return what is kept, in the order in which it came."""
+        with self._lock:
+            taken = list(self._batches)
+            self._batches.clear()
+            self._kept = 0
+            return taken
 
+    def rows(self) -> Batch:
+        """What is kept as one batch, in the order in which it came."""
+        return merged(self.batches())
 
-class _Unchanged:
-    """A table of names that is taken over as it is."""
+    def events(self) -> list[Event]:
+        """What is kept, by start; of two that start at once, the one that began first."""
+        found = [event for batch in self.batches() for event in batch.events()]
+        return sorted(found, key=lambda event: (event.start_ns, event.event_id))
 
-    def __init__(self, values: Sequence[str]) -> None:
-        self.values = values
-
-    def indices(self, values: Sequence[str], used: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """They stay as they are."""
-        del values
-        return used
-
-
-class _Tracks:
-    """Tracks by their number; a later batch may know a thread's name that an earlier one didn't."""
-
-    def __init__(self) -> None:
-        self.known: list[Track] = []
-        self._index: dict[int, int] = {}
-
-    def indices(self, tracks: Sequence[Track]) -> NDArray[np.uint32]:
-        """Where each of these stands in ``known``."""
-        return np.array([self._index_of(track) for track in tracks], np.uint32)
-
-    def _index_of(self, track: Track) -> int:
-        index = self._index.get(track.number)
-        if index is None:
-            index = len(self.known)
-            self.known.append(track)
-            self._index[track.number] = index
-        elif track.name or not self.known[index].name:
-            self.known[index] = track
-        return index
+    def start_empty(self) -> None:
+        """Forget everything, counts too, in a forked child."""
+        self._batches = deque()
+        self._kept = self.dropped = 0

@@ -2,31 +2,54 @@
 
 The recorder records what any capture asked for. A capture sees the ranges that began after it did, of its scopes, with the
 extras it asked for; of its profiler run alone, if it has one. What it doesn't see is cut out of the tree: a range's parent
-becomes the nearest ancestor that the capture sees.
+becomes the nearest ancestor that the capture sees. A parent may be any range that began earlier: of another thread, and also
+one that has ended. It is looked for
 
-``batches/ancestry.py`` finds it. Batches for views are drained together with copies of the ranges that are open.
+1. among the rows of the batch, where ranges that are open stand too: batches for views are drained with copies of them,
+2. among the ranges that ended lately (``KnownRanges``), or that something open lies in.
+
+A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level.
+There is one exception: a capture that was the only one until now has seen every range, so its rows keep the parents that were
+recorded, until a range that it hasn't seen is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otel_recfn.batches.ancestry import Ancestry, Ids, Mask
-from otel_recfn.batches.announced import announced
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.traced_calls import traced_calls
-from otel_recfn.model.batch import Batch, Opened
-from otel_recfn.model.events import ALL_SCOPES_MASK, NUM_SCOPES, SOURCES_WITHOUT_SCOPES, EventKind, EventSource, Extra
+from otel_recfn.model.batch import Batch, OpenedColumns, empty_column
+from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMNS, Column
+from otel_recfn.model.events import (
+    ALL_SCOPES_MASK,
+    NUM_SCOPES,
+    SOURCES,
+    SOURCES_WITHOUT_SCOPES,
+    EventKind,
+    EventSource,
+    Extra,
+    is_call,
+)
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
+
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.uint64]
+Rows = NDArray[np.int64]
+Columns = tuple[Ids, ...]
+"""Of equal length; the first one has the event ids, in ascending order."""
 
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP})
 """PyTorch's and Python's, and the steps that the program marks: what every capture asks for."""
-SOURCES = tuple(EventSource)
+SOURCES_OF_CALLS = tuple(source for source, traits in SOURCES.items() if traits.call_prefix)
+"""Sources of which some rows are calls of Python code, by their names."""
 NEVER = 1 << 64
+MAX_KNOWN = 1 << 17
+SMALL_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -62,12 +85,29 @@ class Selected:
         return EventSource.PYTHON_CALL in self.sources and self.calls.min_duration_ns > 0
 
 
+def traced_calls(batch: Batch) -> Mask:
+    """The rows that are traced Python calls, or a module's inside one."""
+    traced = batch.source == EventSource.PYTHON_CALL
+    for source in SOURCES_OF_CALLS:
+        inside = (batch.source == source) & (batch.caller != 0)
+        for name in set(batch.name[inside].tolist()):
+            if is_call(source, batch.names[name]):
+                traced |= inside & (batch.name == name)
+    return np.asarray(traced & (batch.kind == EventKind.RANGE))
+
+
+def announced(batch: Batch, rows: Rows) -> OpenedColumns:
+    """``Batch.opened`` of these rows, which are top-level ranges, in the order of their begins."""
+    rows = rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))]
+    return OpenedColumns({name: getattr(batch, name)[rows] for name in ANNOUNCED_COLUMNS}, batch.names)
+
+
 class Selection:
     """Makes views, batch by batch. A view's batch announces what is top-level in the view."""
 
     def __init__(self, selected: Selected) -> None:
         self._selected = selected
-        takes = [[selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in SOURCES]
+        takes = [[selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in EventSource]
         self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
@@ -95,7 +135,7 @@ class Selection:
 
     def go_on_after(self, batch: Batch) -> None:
         """Up to this batch the capture was the only one and got whole batches; from the next one on it gets views."""
-        self._ancestry.was_alone()
+        self._ancestry.was_alone = self._ancestry.has_seen_all = True
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
@@ -110,12 +150,16 @@ class Selection:
         seen = self._seen(batch)
         parent, root = self._ancestry.around(batch, seen)
         opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
-        self._note_open_calls(batch)
         rows = seen.copy()
         if not (last or copies):
             rows[batch.closed :] = False
         self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
-        taken = batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **self._without_unwanted(batch, rows))
+        unwanted = {
+            column.name: empty_column(column.dtype, int(rows.sum()), column.empty)
+            for column in COLUMNS
+            if self._is_unwanted(column)
+        }
+        taken = batch.take(rows, parent=parent[rows], root=root[rows], opened=opened, **unwanted)
         return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
 
     def _seen(self, batch: Batch) -> Mask:
@@ -129,40 +173,159 @@ class Selection:
         if wanted.profiler is not None:
             seen &= own_run
         if wanted.leaves_out_short_calls:
-            seen &= ~self._is_short_call(batch)
+            calls = batch.source == EventSource.PYTHON_CALL
+            short = calls & (batch.end_ns - batch.start_ns < wanted.calls.min_duration_ns)
+            short[batch.closed :] = False
+            seen &= ~short | is_in(batch.event_id, self._open_calls)
+            self._open_calls = batch.event_id[batch.closed :][calls[batch.closed :]]
         if len(self._earlier):
             seen &= ~is_in(batch.event_id, self._earlier)
         return np.asarray(seen, np.bool_)
 
-    def _note_open_calls(self, batch: Batch) -> None:
-        if self._selected.leaves_out_short_calls:
-            copies = slice(batch.closed, None)
-            self._open_calls = batch.event_id[copies][batch.source[copies] == EventSource.PYTHON_CALL]
-
-    def _is_short_call(self, batch: Batch) -> Mask:
-        short = (batch.source == EventSource.PYTHON_CALL) & (
-            batch.end_ns - batch.start_ns < self._selected.calls.min_duration_ns
-        )
-        short[batch.closed :] = False
-        return np.asarray(short & ~is_in(batch.event_id, self._open_calls), np.bool_)
-
-    def _announce(self, batch: Batch, top_level: Mask) -> Sequence[Opened]:
-        closed = batch.event_id[: batch.closed]
+    def _announce(self, batch: Batch, top_level: Mask) -> OpenedColumns:
         rows = np.flatnonzero(top_level & ~is_in(batch.event_id, self._announced))
         still_open = np.append(self._announced, batch.event_id[rows[rows >= batch.closed]])
-        self._announced = still_open[~is_in(still_open, closed)]
+        self._announced = still_open[~is_in(still_open, batch.event_id[: batch.closed])]
         return announced(batch, rows)
 
-    def _without_unwanted(self, batch: Batch, rows: Mask) -> dict[str, Any]:
-        """The columns that say nothing in the view, empty."""
-        unwanted = {
-            Extra.SHAPES: ("shapes", "dtypes", "concrete_inputs"),
-            Extra.FLOPS: ("flops", "words"),
-            Extra.STACK: ("stack",),
-        }
-        names = [name for extra, columns in unwanted.items() if not self._selected.extras & extra for name in columns]
-        if EventSource.PYTHON_CALL not in self._selected.sources:
-            names += ["caller", "call_site"]
-        elif not self._selected.calls.call_sites:
-            names.append("call_site")
-        return {name: np.zeros(int(rows.sum()), getattr(batch, name).dtype) for name in names}
+    def _is_unwanted(self, column: Column[Any, Any]) -> bool:
+        if column.name in ("caller", "call_site") and EventSource.PYTHON_CALL not in self._selected.sources:
+            return True
+        if column.name == "call_site" and not self._selected.calls.call_sites:
+            return True
+        return bool(column.extra and not self._selected.extras & column.extra)
+
+
+class KnownRanges:
+    """The ranges that ended last, as a capture sees them: columns by event id, of the newest ids, in chunks as they came.
+
+    Args:
+        most: so many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._chunks: deque[Columns] = deque()
+        """Of ids, nearest ranges that are seen, and roots. Small ones are put together, so that there are few to search."""
+        self.forgot_hidden = False
+        """Among those that were forgotten was one that the capture doesn't see."""
+
+    def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
+        """Ranges that ended.
+
+        Args:
+            ids: of the ranges.
+            nearest: the range itself where it is seen, else its nearest ancestor that is, or 0.
+            root: of ``nearest``.
+        """
+        chunks = self._chunks
+        chunks.append(by_id(ids, nearest, root))
+        while len(chunks) > 1 and len(chunks[-2][0]) <= min(SMALL_CHUNK, 2 * len(chunks[-1][0])):
+            last = chunks.pop()
+            chunks[-1] = by_id(*[np.concatenate(pair) for pair in zip(chunks[-1], last, strict=True)])
+        while len(chunks) > 1 and sum(len(chunk[0]) for chunk in chunks) > self._most:
+            forgotten = chunks.popleft()
+            self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
+
+    def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
+        """Which are known, and ``nearest`` and ``root`` of those; ``pinned`` are known too."""
+        found, nearest, root = np.zeros(len(wanted), np.bool_), np.zeros_like(wanted), np.zeros_like(wanted)
+        for ids, nearest_of, root_of in (pinned, *reversed(self._chunks)):
+            if not len(ids) or found.all():
+                continue
+            place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+            here = ~found & (ids[place] == wanted)
+            nearest[here], root[here] = nearest_of[place[here]], root_of[place[here]]
+            found |= here
+        return found, nearest, root
+
+
+def by_id(*columns: Ids) -> Columns:
+    """The columns sorted by the first one."""
+    order = np.argsort(columns[0])
+    return tuple(column[order] for column in columns)
+
+
+class Around(NamedTuple):
+    """For each row."""
+
+    parent: Ids
+    """The nearest ancestor that is seen; 0 where there is none."""
+    root: Ids
+    """The outermost ancestor that is seen; the row itself where there is none."""
+
+
+class Ancestry:
+    """Which ranges a capture sees around each row, batch by batch.
+
+    Args:
+        most_known: how many ranges that ended are remembered.
+    """
+
+    def __init__(self, most_known: int = MAX_KNOWN) -> None:
+        self._known = KnownRanges(most_known)
+        nothing: Ids = np.zeros(0, np.uint64)
+        self._pinned: Columns = (nothing, nothing, nothing)
+        self.was_alone = False
+        """The capture had seen every range until others joined it."""
+        self.has_seen_all = False
+        """And since then, too."""
+
+    def around(self, batch: Batch, seen: Mask) -> Around:
+        """What the capture sees around the rows of a batch that was drained with the open ranges.
+
+        Args:
+            batch: the batch.
+            seen: the rows that the capture sees.
+        """
+        is_range = batch.kind == EventKind.RANGE
+        self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
+        if self.has_seen_all:
+            return Around(batch.parent, batch.root)
+        around = self._look(batch, seen)
+        ended = np.flatnonzero(is_range[: batch.closed])
+        if len(ended):
+            nearest = np.where(seen, batch.event_id, around.parent)
+            self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
+        return around
+
+    def _look(self, batch: Batch, seen: Mask) -> Around:
+        hidden = np.flatnonzero(~seen)
+        order = hidden[np.argsort(batch.event_id[hidden])]
+        parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
+        outside = (parent != 0) & ~is_in(parent, batch.event_id)
+        root = batch.event_id.copy()
+        self._look_outside(batch, np.flatnonzero(outside), parent, root)
+        return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
+
+    def _look_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
+        """Replace the parents of these rows, and give them the roots of those."""
+        wanted = parent[rows]
+        found, nearest, above = self._known.find(wanted, self._pinned)
+        if self.was_alone and not self._known.forgot_hidden:
+            nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
+        is_open = rows >= batch.closed
+        self._pinned = by_id(wanted[is_open], nearest[is_open], above[is_open])
+        parent[rows] = nearest
+        root[rows] = np.where(nearest != 0, above, batch.event_id[rows])
+
+
+def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
+    """Each row's root: that of its outermost ancestor among the rows."""
+    inner = np.flatnonzero(nested)
+    order = inner[np.argsort(event_id[inner])]
+    outermost = followed(event_id.copy(), event_id[order], parent[order])
+    in_order = np.argsort(event_id)
+    found: Ids = root[in_order[np.searchsorted(event_id[in_order], outermost)]]
+    return found
+
+
+def followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
+    """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
+    rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
+    while len(rows):
+        place = np.minimum(np.searchsorted(known, ids[rows]), len(known) - 1)
+        found = known[place] == ids[rows]
+        rows, place = rows[found], place[found]
+        ids[rows] = leads_to[place]
+    return ids

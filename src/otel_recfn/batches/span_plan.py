@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-from otel_recfn.model.batch import COLUMN_TYPES, Batch, SpanContextRef, empty_in_all
+from otel_recfn.model.batch import Batch, SpanContextRef
+from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.support.span_ids import span_ids
 
@@ -75,9 +76,8 @@ class SpanPlan(NamedTuple):
         """About what it takes in memory, with these texts, and columns beside its own."""
         nbytes, columns = sum(map(len, texts)), [*beside]
         if len(self.batch):
-            empty = empty_in_all([self.batch])
             columns += [getattr(self, name) for name in self._fields[1:-1]]
-            columns += [getattr(self.batch, name) for name in COLUMN_TYPES if name not in empty]
+            columns += [getattr(self.batch, column.name) for column in COLUMNS if not self.batch.is_empty(column)]
         else:
             nbytes += OBJECTS_BYTES
         return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])

@@ -12,15 +12,11 @@ into the nearest kept one around them.
 
 Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
 where a unit is finished in parts, what lies in a range that comes with a later part.
-
-Rows that wait are found by the numbers that they are given as they come. So a batch is held as it is, and what folding let go
-of it is dropped now and then, for many rows at once. Rows of several batches are gathered natively, as one batch: with numpy
-each step would let go of the GIL, and wait for it behind all threads that compute in Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,106 +24,12 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
-from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.links import thread_ids
-from otel_recfn.batches.merging import Distinct, merged
-from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan, fate_of, span_context
-from otel_recfn.model.batch import TEXT_COLUMNS, Batch, SpanContextRef, empty_column
-from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TRACK_COLUMNS
+from otel_recfn.batches.merging import WaitingRows
+from otel_recfn.batches.span_plan import SAMPLED, SpanPlan, fate_of, span_context
+from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
 from otel_recfn.support.span_ids import current_key
-
-ROWS_TO_SPARE = 1 << 15
-"""So many rows may be held in vain, some 5 MB, before they are looked through."""
-MOST_BATCHES = 32
-"""More are put together: each is searched when a unit is decided."""
-
-_TABLES = (
-    dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
-)
-_SHARED: dict[str, Any] = {one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom}
-_GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for one in COLUMNS])
-"""Each column's name, what batches share that have nothing there, and the table that it indexes."""
-
-
-class _Held(NamedTuple):
-    """Of one batch, or of several that were put together."""
-
-    first: int
-    """The number of the first one."""
-    number: Places | None
-    """In ascending order; None: one after the other from the first one on."""
-    row: Places
-    """Its place in the batch."""
-    batch: Batch
-
-
-class WaitingRows:
-    """Rows of several batches.
-
-    Args:
-        kept: the numbers of the rows that are needed at the moment, in ascending order.
-    """
-
-    def __init__(self, kept: Callable[[], Places]) -> None:
-        self._kept = kept
-        self._held: list[_Held] = []
-        self._numbers = self.rows = 0
-        self._most = ROWS_TO_SPARE
-        self._nothing = merged([])
-
-    def add(self, batch: Batch, row: Places) -> None:
-        """These rows of a batch. They have the numbers that follow those of the rows before, the first one 0."""
-        first, self._numbers = self._numbers, self._numbers + len(row)
-        if len(row):
-            self._held.append(_Held(first, None, row, batch))
-            self.rows += len(batch)
-
-    def take(self, numbers: Places) -> Batch:
-        """The rows with these numbers, which are needed, in this order, and no more texts than they have."""
-        return gathered(self._held, numbers) if len(numbers) else self._nothing
-
-    def make_room(self) -> None:
-        """Drop what isn't needed, if it is much. Before the next rows come: by then many units of the last ones are decided."""
-        if self.rows <= self._most and len(self._held) < MOST_BATCHES:
-            return
-        kept = self._kept()
-        ends = np.searchsorted(kept, [*[held.first for held in self._held], self._numbers]).tolist()
-        self._held = [held for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True) if first < end]
-        rows = sum(len(held.batch) for held in self._held)
-        if rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
-            kept = kept[: ends[-1]]
-            rows = len(kept)
-            together = merged([gathered(self._held, kept)])  # without what their tables have for rows that were let go
-            self._held = [_Held(int(kept[0]), kept, np.arange(rows), together)]
-        self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
-
-
-def gathered(held: Sequence[_Held], numbers: Places) -> Batch:
-    """A batch of the rows with these numbers, at least one, with nothing announced; its names are those that they have.
-
-    Raises:
-        IndexError: one of them isn't held.
-    """
-    found, names, used = _native.gather_rows(_GATHERED, tuple(held), numbers)
-    batches = [held[at].batch for at in used]
-    columns: dict[str, Any] = {
-        one.name: np.frombuffer(found[one.name], one.dtype)
-        if one.name in found
-        else empty_column(one.dtype, len(numbers), one.empty)
-        for one in COLUMNS
-    }
-    tracks, contexts = _joined([batch.tracks for batch in batches]), _joined([batch.contexts for batch in batches])
-    drained_ns = max([batch.drained_ns for batch in batches])
-    return Batch(**columns, names=names, tracks=tracks, contexts=contexts, drained_ns=drained_ns)
-
-
-def _joined(tables: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """As what indexes them expects it: one after the other, but for where all are the same."""
-    if all(table is tables[0] for table in tables):
-        return tables[0]
-    return [entry for table in tables for entry in table]
-
 
 Table = NDArray[Any]
 """Rows with named fields."""
@@ -235,6 +137,29 @@ class Decided(NamedTuple):
     """Those that the tables have, by number."""
 
 
+class _Names:
+    """Numbers of names. Batches that follow each other mostly have the same list, which only grows."""
+
+    def __init__(self) -> None:
+        self.values = [OTHER_NAME]
+        self._number_of = {OTHER_NAME: 0}
+        self._seen: Sequence[str] = ()
+        self._numbers = np.zeros(0, np.uint32)
+
+    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
+        """A number for each, the same for the same name."""
+        known = self._numbers if names is self._seen else self._numbers[:0]
+        new = [self._number(name) for name in names[len(known) :]]
+        self._seen, self._numbers = names, np.append(known, np.array(new, np.uint32)) if new else known
+        return self._numbers
+
+    def _number(self, name: str) -> int:
+        number = self._number_of.setdefault(name, len(self.values))
+        if number == len(self.values):
+            self.values.append(name)
+        return number
+
+
 class Stage:
     """Open units, for one thread at a time.
 
@@ -247,7 +172,7 @@ class Stage:
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
         self._stage = _native.Stage(budget, most_waiting)
-        self._names: Distinct[str] = Distinct([OTHER_NAME])
+        self._names = _Names()
         self._waiting = WaitingRows(self._kept)
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
@@ -309,17 +234,17 @@ class Stage:
 
     def forget_names(self) -> None:
         """Nothing that was added has a name that is needed."""
-        self._names = Distinct([OTHER_NAME])
+        self._names = _Names()
 
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
 
     def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
-        announced = tuple([announced_column(batch, name) for name in ("source", "event_id", "context")])
+        announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
         told = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
         contexts = np.array(told, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
-        names, in_order = self._names.all_of(batch.names), batch.closed < len(batch)
+        names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
         threads = thread_ids(batch.tracks)
         return batch, announced, contexts, of_roots, threads, names, in_order
 

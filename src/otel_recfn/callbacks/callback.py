@@ -25,9 +25,7 @@ from otel_recfn.model.events import RecordScope, scopes_mask
 StartCallback: TypeAlias = "Callable[[Any], Any]"
 """Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
-"""Is called with the RecordFunction and the observer context, None where there is no start or it returned none.
-
-It is not called where the start raised: the callback is removed then."""
+"""Is called with the RecordFunction and the observer context, unless the start raised: the callback is removed then."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
 Given = TypeVar("Given")
@@ -67,13 +65,9 @@ class RecordFunctionCallback:
     Args:
         start: called with the RecordFunction when a range begins; may return an observer context. None: nothing to do then.
         end: called with the RecordFunction and that context when the range ends.
-
-    Raises:
-        TypeError: one of them can't be called.
     """
 
     __slots__ = (
-        "__weakref__",
         "_end",
         "_needs_ids",
         "_needs_inputs",
@@ -116,34 +110,20 @@ class RecordFunctionCallback:
 
     @_two_forms
     def sampling_prob(self, probability: float) -> float:
-        """The probability, 0 to 1, with which a range is observed. 1 at first.
-
-        Raises:
-            SamplingProbabilityError: it is no number, or outside 0 to 1.
-        """
+        """The probability, 0 to 1, with which a range is observed. 1 at first."""
         if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0:
             raise SamplingProbabilityError(f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0")
         return float(probability)
 
     @_two_forms
     def scopes(self, selected: Iterable[RecordScope]) -> frozenset[RecordScope]:
-        """The scopes whose ranges are observed; the empty set means all.
-
-        Raises:
-            SettingError: an element is not a RecordScope.
-        """
+        """The scopes whose ranges are observed; the empty set means all."""
         mask = scopes_mask(selected)
         return frozenset([scope for scope in RecordScope if mask >> scope & 1])
 
     @_two_forms
     def should_run(self, predicate: ShouldRun) -> ShouldRun | None:
-        """A predicate, called with the scope, that decides for each range of a selected scope whether to observe it.
-
-        It replaces sampling.
-
-        Raises:
-            TypeError: it can't be called.
-        """
+        """A predicate, called with the scope, that decides for each range of a selected scope; it replaces sampling."""
         return _callable_or_none("should_run", predicate)
 
     def check_scope(self, scope: RecordScope) -> bool:

@@ -124,11 +124,7 @@ class PythonRecordFunction:
 
 
 def record_function_enter(name: str, args: str | None = None) -> int:
-    """Begin a user range; ``args`` is its only input, where inputs are needed.
-
-    Returns:
-        the handle by which to end it; the range ends with it.
-    """
+    """Begin a user range; ``args`` is its only input. Returns the handle by which to end it; the range ends with it."""
     global _last_number
     with _lock:
         _last_number += 1
@@ -146,12 +142,7 @@ def record_function_enter_new(name: str, args: str | None = None) -> PythonRecor
 
 
 def record_function_exit(record: int | PythonRecordFunction) -> None:
-    """End what an enter began. Nothing happens where that has ended before, by hand or because nobody held it.
-
-    Raises:
-        TypeError: it is neither a handle nor a record.
-        UnknownHandleError: a number that no enter has returned.
-    """
+    """End what an enter began. Nothing happens where that has ended before, by hand or because nobody held it."""
     range_ = _find(record)
     if range_ is not None:
         range_.end()
@@ -185,14 +176,7 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
     Args:
         record: what ``record_function_enter`` or ``record_function_enter_new`` returned.
         future: a ``concurrent.futures.Future``, an asyncio future or task (call from its loop's thread), or a
-            ``torch.futures.Future``.
-
-    Returns:
-        a future of the same library that completes after the end callbacks ran, with the same value, error or cancellation.
-
-    Raises:
-        TypeError: ``record`` or ``future`` is none of these.
-        UnknownHandleError: a number that no enter has returned.
+            ``torch.futures.Future``. What is returned is one, too, with the same value, error or cancellation.
     """
     end = _ending(record)
     profiled: Any

@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from otel_recfn.callbacks import torch_callbacks
@@ -28,48 +28,48 @@ def not_told(_is_async: bool) -> None:
     """Stands for the end of a range that PyTorch's observers see by themselves, or that was not told to them."""
 
 
-class RangesInTorch:
-    """Begins ranges for those that observe the calling thread."""
-
-    def __init__(self) -> None:
-        from otel_recfn.pytorch.observer import loaded_library  # which programs with callbacks alone need not import
-
-        self._loaded_library = loaded_library
-        self._left_out: object = None
-        self._warned = False
-
-    def begin(self, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
-        """Begin a RecordFunction of ours there; None where nobody observes the calling thread. Never raises."""
-        try:
-            library = self._loaded_library()
-            if library is None:
-                return _begin_by_torch(range_, inputs)
-            callbacks = torch_callbacks.loaded()
-            if callbacks is not self._left_out and callbacks is not None:  # callbacks with its starts are ours, too
-                starts = callbacks.starts()
-                library.recfn_observer_leave_out((ctypes.c_uint64 * len(starts))(*starts), len(starts))
-                self._left_out = callbacks
-            return _begin_natively(library, range_, inputs)
-        except Exception as error:  # the program goes on
-            if not self._warned:
-                self._warned = True
-                log.warning("PyTorch's own profilers don't see some of the program's ranges: %s", error)
-            return None
-
-
 class Others:
     """Read ``told`` at the begin of a range; ``registry.tell_others`` writes it."""
 
-    told: RangesInTorch | None = None
-    """Who tells PyTorch's observers; None while there are none in the process."""
+    told = False
+    """Whether there are observers of PyTorch's in the process."""
+
+
+_left_out: object = None
+"""The library of callbacks whose starts are known as ours."""
+
+
+def begin_for_others(range_: Any, inputs: Sequence[Any]) -> EndElsewhere:
+    """Begin a RecordFunction of ours for those that observe the calling thread, if some do. Never raises."""
+    from otel_recfn.pytorch.observer import loaded_library  # which programs with callbacks alone need not import
+
+    global _left_out
+    try:
+        library = loaded_library()
+        if library is None:
+            return _begin_by_torch(range_, inputs)
+        callbacks = torch_callbacks.loaded()
+        if callbacks is not _left_out and callbacks is not None:
+            starts = callbacks.starts()
+            library.recfn_observer_leave_out((ctypes.c_uint64 * len(starts))(*starts), len(starts))
+            _left_out = callbacks
+        return _begin_natively(library, range_, inputs)
+    except Exception as error:  # the program goes on
+        _warn_once(str(error))
+        return not_told
+
+
+@cache
+def _warn_once(error: str) -> None:
+    log.warning("PyTorch's own profilers don't see some of the program's ranges: %s", error)
 
 
 # --- by PyTorch's record_function
 
 
-def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
+def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> EndElsewhere:
     if _is_looked_at(sys.modules["torch"]):
-        return None
+        return not_told
     first = inputs[0] if inputs else None
     with RunningCallback():
         of_torch = sys.modules["torch.autograd.profiler"].record_function(
@@ -124,14 +124,13 @@ class Range(ctypes.Structure):
     )
 
 
-def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> EndElsewhere | None:
-    """Begin it; None where nobody but us observes the calling thread."""
+def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> EndElsewhere:
     name = range_.name().encode("utf-8", "replace")
     given = (Input * len(inputs))(*_inputs_of(inputs)) if inputs else None
     numbers = (range_.seq_nr(), range_.forward_thread_id(), range_.debug_handle(), range_.is_async())
     what = Range(name, len(name), range_.scope(), *numbers, given, len(inputs))
     address = library.recfn_observer_begin_for_others(ctypes.byref(what))
-    return partial(library.recfn_observer_end_for_others, address) if address else None
+    return partial(library.recfn_observer_end_for_others, address) if address else not_told
 
 
 def _inputs_of(values: Sequence[Any]) -> list[Input]:

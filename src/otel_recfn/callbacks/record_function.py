@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts, input_words
-from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, not_told
+from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, begin_for_others, not_told
 from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_number
@@ -99,11 +99,7 @@ class RecordFunction:
     # --- the range
 
     def before(
-        self,
-        fn: Any,
-        inputs: Sequence[Any] = (),
-        kwinputs: Mapping[str, Any] | None = None,
-        sequence_nr: int = -1,
+        self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
     ) -> None:
         """Begin: run the start callbacks, where the range is active and has not ended.
 
@@ -114,10 +110,6 @@ class RecordFunction:
             inputs: readable for callbacks while they start.
             kwinputs: the same, by name.
             sequence_nr: of the forward operator, which its backward node has too.
-
-        Raises:
-            TypeError: ``fn`` or ``inputs`` is something else, whether the range is active or not.
-            SettingError: ``sequence_nr`` is no 64-bit number.
         """
         _check(fn, inputs, sequence_nr)
         if self._over or not self.is_active():
@@ -129,9 +121,8 @@ class RecordFunction:
         try:
             if not begun:
                 self._begin_row(inputs)
-                others = Others.told
-                if others is not None and self._elsewhere is None:
-                    self._elsewhere = others.begin(self, inputs) or not_told
+                if Others.told and self._elsewhere is None:
+                    self._elsewhere = begin_for_others(self, inputs)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -171,12 +162,12 @@ class RecordFunction:
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told is not None
+        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told
 
     def needs_inputs(self) -> bool:
         """Whether somebody reads the inputs; else don't collect them."""
         wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or Others.told is not None
+        return self._step.needs_inputs or wants_shapes or Others.told
 
     def needs_outputs(self) -> bool:
         """Whether somebody reads the outputs."""
@@ -210,7 +201,7 @@ class RecordFunction:
         return self._handle
 
     def set_handle(self, handle: int) -> None:
-        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins; else SettingError."""
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins."""
         self._handle = whole_number(handle, "handle", UINT64)
 
     def debug_handle(self) -> int:
@@ -218,18 +209,18 @@ class RecordFunction:
         return self._debug_handle
 
     def set_debug_handle(self, debug_handle: int) -> None:
-        """Set it, a 64-bit number (else SettingError), before the range begins."""
+        """Set it, a 64-bit number, before the range begins."""
         self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
 
     # --- what goes in and out
 
     def inputs(self) -> Sequence[Any]:
-        """What ``before`` was given; InputsError but in a start callback of this range."""
-        return self._readable(self._inputs, "inputs")
+        """What ``before`` was given, in a start callback of this range."""
+        return _readable(self._inputs, "inputs")
 
     def kwinputs(self) -> Mapping[str, Any]:
         """The same by name."""
-        return self._readable(self._kwinputs, "kwinputs")
+        return _readable(self._kwinputs, "kwinputs")
 
     def num_inputs(self) -> int:
         """How many inputs; of a schema, how many arguments it declares."""
@@ -260,7 +251,7 @@ class RecordFunction:
         return self._forward_thread_id
 
     def set_forward_thread_id(self, thread_id: int) -> None:
-        """Set it, a logical thread id, which has 32 bits (else SettingError), before the range begins."""
+        """Set it, a logical thread id, which has 32 bits, before the range begins."""
         self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
 
     @staticmethod
@@ -275,7 +266,7 @@ class RecordFunction:
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
-        """Set it, a 64-bit number (else SettingError)."""
+        """Set it, a 64-bit number."""
         recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- kinds of ranges
@@ -307,13 +298,6 @@ class RecordFunction:
         self._inputs = self._kwinputs = None
         self._outputs, self._contexts = (), []
         self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
-
-    def _readable(self, values: T | None, what: str) -> T:
-        if values is None:
-            raise InputsError(
-                f"{what}() was called outside the start callback; keep what you need in the observer context instead"
-            )
-        return values
 
     def _keep_from_others(self) -> None:
         """Observers that are not ours see what it stands for by themselves."""
@@ -370,6 +354,12 @@ def next_handle() -> int:
     return next(_handles)
 
 
+def _readable(values: T | None, what: str) -> T:
+    if values is None:
+        raise InputsError(f"{what}() was called outside the start callback; keep what you need in the observer context instead")
+    return values
+
+
 def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
     if not isinstance(fn, str) and not hasattr(fn, "name"):
         raise TypeError(f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass a str")
@@ -385,7 +375,7 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
     """Begin a range that a callback may want. ``args`` is its only input (``Recorder.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
-    if not step.callbacks and Others.told is None:
+    if not step.callbacks and not Others.told:
         leave_next_unobserved()
         if not registry.global_entries():
             registry.watch_ranges()  # the thread whose callback wanted ranges may have ended

@@ -17,7 +17,6 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from otel_recfn.callbacks import thread_locals
@@ -29,7 +28,7 @@ from otel_recfn.callbacks.callback import (
     StartEndPair,
     StepCallbacks,
 )
-from otel_recfn.callbacks.range_in_torch import Others, RangesInTorch
+from otel_recfn.callbacks.range_in_torch import Others
 from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
@@ -58,26 +57,18 @@ _observer: RangeObserver | None = None
 
 
 def add_global_callback(callback: RecordFunctionCallback) -> int:
-    """Run ``callback`` on the ranges of all threads. Returns the handle by which to remove it.
-
-    Raises:
-        TypeError: it is no RecordFunctionCallback.
-    """
-    entry = _new_entry(callback)
+    """Run ``callback`` on the ranges of all threads. Returns the handle by which to remove it."""
     with _lock:
-        _set_global(_in_order((*_global_entries, entry)))
+        entry = _new_entry(callback)
+        _set_global((*_global_entries, entry))
     _torch_callbacks.finish_adding()
     return entry.handle
 
 
 def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
-    """Run ``callback`` on the ranges of this thread. Returns the handle by which this thread may remove it.
-
-    Raises:
-        TypeError: it is no RecordFunctionCallback.
-    """
+    """Run ``callback`` on the ranges of this thread. Returns the handle by which this thread may remove it."""
     entry = _new_entry(callback)
-    install(_in_order((*thread_entries(), entry)))
+    install((*thread_entries(), entry))
     _torch_callbacks.finish_adding()
     return entry.handle
 
@@ -86,10 +77,6 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
     if not isinstance(callback, RecordFunctionCallback):
         raise TypeError(f"{callback!r} is no RecordFunctionCallback; pass RecordFunctionCallback(start, end)")
     return CallbackEntry(copy.copy(callback), next(_handles))
-
-
-def _in_order(entries: Entries) -> Entries:
-    return tuple(sorted(entries, key=attrgetter("handle")))
 
 
 def remove_callback(handle: int) -> None:
@@ -216,7 +203,7 @@ def seed(value: int) -> None:
 
 
 def _draw_anew(state: ThreadState) -> None:
-    state.version, state.samplers = STALE, {}
+    state.version = STALE
     recorder.take_back_unobserved()
 
 
@@ -281,8 +268,7 @@ def _asked(entry: CallbackEntry, scope: RecordScope) -> bool:
 def run_starts(pairs: Sequence[StartEndPair], range_: Any, contexts: list[Any]) -> None:
     """Call the starts with ``range_``, and add what each returns to ``contexts``.
 
-    Raises:
-        BaseException: a callback was interrupted. It has not started, nor have those after it: they get no end.
+    A callback that is interrupted has not started, nor have those after it: they get no end.
     """
     with RunningCallback():
         for pair in pairs:  # one by one: those before an interrupted one have started
@@ -304,15 +290,8 @@ def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *
     except (Exception, SystemExit) as error:  # a callback can't end the program
         if raised_by_signal_handler(error):
             raise
-        failed(pair.handle, error, _name_of(range_))
+        failed(pair.handle, error, range_.name())
         return None
-
-
-def _name_of(range_: Any) -> str:
-    try:
-        return str(range_.name())
-    except Exception:  # a schema may be of any kind
-        return ""
 
 
 # --- callbacks that failed
@@ -330,11 +309,6 @@ def failed(handle: int, error: BaseException, name: str = "") -> None:
     where = f" (on the range {name!r})" if name else ""
     message = "RecordFunction callback %d raised and was removed%s; the program goes on without it"
     _logger.warning(message, handle, where, exc_info=error)
-
-
-def has_failed(handle: int) -> bool:
-    """Whether this callback raised and must not be called again."""
-    return handle in _failed
 
 
 def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
@@ -362,16 +336,15 @@ def watch_ranges() -> None:
     """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
-        observed = wanted or Others.told is not None
-        recorder.set_range_observer(_observer if observed else None, _version)
+        recorder.set_range_observer(_observer if wanted or Others.told else None, _version)
         if wanted:
             watch(__name__)
         else:
             unwatch(__name__)
 
 
-def tell_others(told: RangesInTorch | None) -> None:
-    """From now on ranges are told to PyTorch's observers too; None: no more."""
+def tell_others(told: bool) -> None:
+    """Whether ranges are told to PyTorch's observers too, from now on."""
     with _lock:
         Others.told = told
         _set_global(_global_entries)  # a new version, so that no thread leaves ranges unobserved that it begins now

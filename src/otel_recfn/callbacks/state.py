@@ -153,9 +153,6 @@ def propagate(work: T) -> T:
     """``work``, a function or a coroutine, to be run with the calling thread's state as it is now.
 
     A function may be called any number of times, from many threads at once.
-
-    Raises:
-        TypeError: it is neither.
     """
     state = ThreadLocalState()
     if inspect.iscoroutine(work):
@@ -200,11 +197,7 @@ def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generat
 
 
 class PropagatingExecutor(Executor):
-    """An executor whose work has the state of the thread that submitted it.
-
-    Args:
-        executor: runs the work, in threads of this process.
-    """
+    """An executor of threads whose work, which another one runs, has the state of the thread that submitted it."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

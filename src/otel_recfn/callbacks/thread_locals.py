@@ -260,22 +260,14 @@ def debug_info_push(kind: DebugInfoKind, info: Any) -> None:
 
 
 def debug_info_pop(kind: DebugInfoKind) -> Any:
-    """Take the innermost entry away, which must be of this slot, and return its info.
-
-    Raises:
-        DebugInfoError: it is of another slot, or there is none.
-    """
+    """Take the innermost entry away, which must be of this slot, and return its info."""
     innermost = _innermost(kind)
     set_current_debug_info(innermost.outer)
     return innermost.info
 
 
 def debug_info_peek(kind: DebugInfoKind) -> Any:
-    """The info of the innermost entry, which must be of this slot.
-
-    Raises:
-        DebugInfoError: it is of another slot, or there is none.
-    """
+    """The info of the innermost entry, which must be of this slot."""
     return _innermost(kind).info
 
 

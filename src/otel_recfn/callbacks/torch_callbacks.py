@@ -14,13 +14,14 @@ import atexit
 import importlib.machinery
 import importlib.util
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.callbacks.callback import CallbackEntry, Entries, RecordFunctionCallback
+from otel_recfn.callbacks.callback import CallbackEntry, Entries
 from otel_recfn.model.errors import InputsError, RangeOver, RecfnError
 from otel_recfn.model.events import RecordScope, scopes_mask
 from otel_recfn.pytorch import details
@@ -93,6 +94,17 @@ def _schema(text: str) -> Any:
     return parse(text) if parse is not None else text
 
 
+class _ThreadList:
+    """A thread's own callbacks. It is gone when the thread has ended, or has other ones."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+
+
+class _OfThread(threading.local):
+    own = _ThreadList(())
+
+
 class TorchCallbacks:
     """Makes PyTorch's lists of callbacks the same as ours, after each change of ours. It never raises.
 
@@ -109,10 +121,11 @@ class TorchCallbacks:
         self._warned = False
         self._global: dict[int, bool] = {}
         """Which of PyTorch's callbacks are global, and whether they are enabled."""
-        self._of_threads: weakref.WeakValueDictionary[int, RecordFunctionCallback] = weakref.WeakValueDictionary()
-        """Those that a thread has, or a state that a thread may be given."""
+        self._of_thread = _OfThread()
+        self._lists: weakref.WeakSet[_ThreadList] = weakref.WeakSet()
+        """Of all threads. Snapshots of a thread that are kept have no part in it: their callbacks keep no places."""
         self._placed: set[int] = set()
-        """Which of these are PyTorch's callbacks."""
+        """Which callbacks of threads are PyTorch's."""
 
     def repeat_global(self) -> None:
         """The global callbacks have changed."""
@@ -132,10 +145,14 @@ class TorchCallbacks:
 
     def repeat_thread(self, entries: Entries) -> None:
         """The calling thread's own callbacks are these now."""
-        for entry in entries:
-            self._of_threads[entry.handle] = entry.callback
+        self._of_thread.own = _ThreadList(entries)
+        self._lists.add(self._of_thread.own)
+        self._repeat_own()
+
+    def _repeat_own(self) -> None:
         if _library is None:
             return
+        entries = self._of_thread.own.entries
         handles = tuple([entry.handle for entry in entries if entry.enabled])
         _library.set_thread(handles)  # no longer those whose places are given away
         without_place = [entry for entry in entries if entry.handle not in self._placed]
@@ -156,7 +173,8 @@ class TorchCallbacks:
             _library.seed(seed)
 
     def _add(self, library: Library, entry: CallbackEntry, *, is_global: bool) -> bool:
-        for handle in [handle for handle in self._placed if handle not in self._of_threads]:
+        used = {own.handle for each in self._lists for own in each.entries}
+        for handle in self._placed - used:
             self._placed.remove(handle)
             library.remove(handle)
         callback = entry.callback
@@ -193,10 +211,11 @@ class TorchCallbacks:
 
                 when_torch_is_imported(self._load)
         with self._lock:
-            self.repeat_thread(thread_locals.look().callbacks)
+            self._repeat_own()
 
     def _in_use(self) -> bool:
-        return bool(self._global_entries()) or len(self._of_threads) > 0
+        with self._lock:
+            return bool(self._global_entries()) or any(each.entries for each in self._lists)
 
     def _load(self) -> None:
         with self._loading:
@@ -213,4 +232,4 @@ class TorchCallbacks:
                 return
         with self._lock:
             self.repeat_global()
-            self.repeat_thread(thread_locals.look().callbacks)
+            self._repeat_own()

@@ -69,11 +69,10 @@ def _wrap(name: str, change: int) -> None:
 
 def _change(change: int) -> None:
     """One has started, or ended; one that ends may have started before we looked."""
-    from otel_recfn.callbacks.range_in_torch import RangesInTorch
     from otel_recfn.callbacks.registry import tell_others
 
     global _running
     with _lock:
         was, _running = _running, max(0, _running + change)
         if bool(was) != bool(_running):
-            tell_others(RangesInTorch() if _running else None)
+            tell_others(_running > 0)

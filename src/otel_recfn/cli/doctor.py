@@ -74,8 +74,7 @@ def careful(examination: Callable[[], Finding]) -> Finding:
     try:
         return examination()
     except Exception as error:
-        from otel_recfn.sinks.otlp.exporters import secrets_from_environment
-        from otel_recfn.support.safe_text import safe_error
+        from otel_recfn.support.texts import safe_error, secrets_from_environment
 
         return False, f"could not be examined: {safe_error(error, secrets_from_environment())}"
 

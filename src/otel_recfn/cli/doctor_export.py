@@ -12,8 +12,7 @@ from importlib import import_module
 from urllib.parse import urlsplit
 
 from otel_recfn.model.errors import RecorderUnavailable
-from otel_recfn.sinks.otlp.exporters import secrets_from_environment
-from otel_recfn.support.safe_text import safe_endpoint, safe_request_error, safe_text, secrets_of
+from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_from_environment, secrets_of
 
 Finding = tuple[bool | None, str]
 """Whether it is good; None for information, neither good nor bad. Then the fact; where it is bad, then the way out."""
@@ -162,9 +161,11 @@ class _Heard(logging.Handler):
 
 def native_otlp() -> Finding:
     """Whether ``span_exporter`` could take the place of the provider's exporter."""
-    from otel_recfn.sinks.otlp.exporters import UnreadableExporterError, is_official, protocol_of, transport_of
-    from otel_recfn.sinks.spans.provider import ProviderResolver
-
+    try:
+        from otel_recfn.sinks.otlp.exporters import UnreadableExporterError, is_official, protocol_of, transport_of
+        from otel_recfn.sinks.spans.provider import ProviderResolver
+    except RecorderUnavailable:
+        return None, "there is no recorder, so nothing encodes spans"
     target = ProviderResolver().resolve()
     exporter = target.sole_exporter() if target is not None else None
     protocol = protocol_of(exporter) if is_official(exporter) else None

@@ -109,16 +109,9 @@ class ProfilerConfig:
     @property
     def extras(self) -> Extra:
         """What the recorder is to record for it."""
-        wanted = {
-            Extra.SHAPES: self.report_input_shapes or self.with_flops,  # FLOPs are counted from shapes, which events say
-            Extra.MEMORY: self.profile_memory,
-            Extra.STACK: self.with_stack,
-            Extra.FLOPS: self.with_flops,
-        }
-        extras = Extra.NONE
-        for extra, asked in wanted.items():
-            extras |= extra if asked else Extra.NONE
-        return extras
+        shapes = self.report_input_shapes or self.with_flops  # FLOPs are counted from shapes, which events say
+        of_operators = Extra.SHAPES * shapes | Extra.STACK * self.with_stack | Extra.FLOPS * self.with_flops
+        return Extra(of_operators | Extra.MEMORY * self.profile_memory)
 
 
 @dataclass(frozen=True)

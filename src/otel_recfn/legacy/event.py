@@ -253,11 +253,8 @@ def _decoded(values: Any) -> dict[str, Any]:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise ProfilerError(f"Expected each profiler shape element to be a list, got {value!r}")
-    for size in value:
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise ProfilerError(f"Expected sizes to be int, got {size!r}")
+    if not isinstance(value, list) or any(type(size) is not int for size in value):
+        raise ProfilerError(f"Expected each profiler shape element to be a list of int, got {value!r}")
     return tuple(value)
 
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.averages import KeyAverages
 from otel_recfn.batches.input_lists import flat_shapes
 from otel_recfn.callbacks.record_function import next_handle
 from otel_recfn.legacy.config import EventKind, ProfilerConfig
@@ -32,7 +33,6 @@ from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, RecordScope
-from otel_recfn.store.averages import KeyAverages
 
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""

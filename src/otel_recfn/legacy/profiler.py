@@ -21,7 +21,8 @@ from functools import partial
 from itertools import count
 from types import TracebackType
 
-from otel_recfn.batches.merging import merged
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.merging import EventStore, merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.callbacks.thread_locals import (
@@ -54,8 +55,6 @@ from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.in_memory import EventStoreSink
-from otel_recfn.store.averages import key_averages
-from otel_recfn.store.event_store import EventStore
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")

@@ -12,31 +12,30 @@ decide on a trace before its children arrive.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.column_fields import ColumnArrays, ColumnValues
 from otel_recfn.model.columns import (
     ANNOUNCED_COLUMNS,
     COLUMN_TYPES,
     COLUMNS,
     NO_CONTEXT,
-    TEXT_COLUMNS,
     Column,
+    ColumnArrays,
+    ColumnValues,
     SpanContextRef,
     Track,
 )
 
-__all__ = ["COLUMN_TYPES", "NO_CONTEXT", "TEXT_COLUMNS", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
+__all__ = ["COLUMN_TYPES", "NO_CONTEXT", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
 
 SHARED_ROWS = 1 << 18
 """Of longer batches each has its own empty columns."""
-_SELDOM = [column for column in COLUMNS if column.seldom]
 
 
 def empty_column(dtype: Any, count: int, empty: int = 0) -> NDArray[Any]:
@@ -56,17 +55,6 @@ def shared_column(dtype: Any, empty: int = 0) -> NDArray[Any]:
     values = _filled(SHARED_ROWS, dtype, empty)
     values.flags.writeable = False
     return values
-
-
-def empty_in_all(batches: Sequence[ColumnArrays]) -> dict[str, Column]:
-    """The columns that all of these batches share, since none has anything there: who copies rows need not read them."""
-    found = {}
-    for column in _SELDOM:
-        dtype: Any = column.dtype
-        shared = shared_column(dtype, column.empty)
-        if batches and all(getattr(batch, column.name).base is shared for batch in batches):
-            found[column.name] = column
-    return found
 
 
 def _filled(count: int, dtype: type[np.generic], value: int) -> NDArray[Any]:
@@ -89,7 +77,7 @@ class Opened(NamedTuple):
     """EventFlag bits, as far as they are known at the begin."""
 
 
-class OpenedColumns(Sequence[Opened]):
+class OpenedColumns:
     """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain.
 
     Args:
@@ -100,31 +88,28 @@ class OpenedColumns(Sequence[Opened]):
     def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
         self.columns, self._names = columns, names
 
-    def part(self, places: NDArray[Any]) -> OpenedColumns:
-        """Those at these places."""
-        return OpenedColumns({name: column[places] for name, column in self.columns.items()}, self._names)
+    def in_contexts(self, contexts: Collection[int]) -> OpenedColumns:
+        """Those in these contexts, by index. A program below a span of its own may announce every operator of it."""
+        column = self.columns["context"]
+        wanted = np.zeros(max([*contexts, int(column.max(initial=0))], default=0) + 1, np.bool_)
+        wanted[list(contexts)] = True
+        return OpenedColumns({name: each[wanted[column]] for name, each in self.columns.items()}, self._names)
 
     def __len__(self) -> int:
         return len(self.columns["event_id"])
-
-    @overload
-    def __getitem__(self, index: int) -> Opened: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Opened]: ...
-    def __getitem__(self, index: int | slice) -> Opened | Sequence[Opened]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        event_id, name, *rest = (column[index].item() for column in self.columns.values())
-        return Opened(event_id, self._names[name], *rest)
 
     def __iter__(self) -> Iterator[Opened]:
         for event_id, name, *rest in zip(*(column.tolist() for column in self.columns.values()), strict=True):
             yield Opened(event_id, self._names[name], *rest)
 
 
-@dataclass(frozen=True, slots=True)
+NOTHING_OPENED = OpenedColumns({name: np.zeros(0, COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}, ())
+
+
 class Event(ColumnValues):
     """One row, with the columns as attributes and every index resolved."""
+
+    __slots__ = ()
 
     @property
     def thread_id(self) -> int:
@@ -153,10 +138,7 @@ class Batch(ColumnArrays):
     names: Sequence[str]
     tracks: Sequence[Track]
     contexts: Sequence[SpanContextRef] = (NO_CONTEXT,)
-    opened: Sequence[Opened] = field(default=())
-    long_open: Batch | None = None
-    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row when it ends.
-    There every quarter of that time, and once without any when there are no more; else None."""
+    opened: OpenedColumns = NOTHING_OPENED
     closed: int = -1
     """How many rows are not copies of open ranges; the default, -1, means all rows and is replaced by their number."""
     clock_jump_ns: int = 0
@@ -164,6 +146,9 @@ class Batch(ColumnArrays):
     drained_ns: int = 0
     """When the drain began, in Unix nanoseconds of the wall clock as it was then: what had ended by then is in this batch or an
     earlier one. 0 where it isn't known."""
+    long_open: Batch | None = None
+    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row when it ends.
+    There every quarter of that time, and once without any when there are no more; else None."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:
@@ -171,6 +156,11 @@ class Batch(ColumnArrays):
 
     def __len__(self) -> int:
         return len(self.event_id)
+
+    def is_empty(self, column: Column[Any, Any]) -> bool:
+        """Whether nothing is in a column, which batches share then: who copies rows need not read it."""
+        dtype: Any = column.dtype
+        return column.seldom and getattr(self, column.name).base is shared_column(dtype, column.empty)
 
     def take(self, rows: NDArray[Any] | slice, **columns: Any) -> Batch:
         """A batch of these rows with the same tables and nothing announced; all of them count as closed.
@@ -180,21 +170,18 @@ class Batch(ColumnArrays):
             columns: what to have in place of columns or tables, already of the new length.
         """
         taken = {name: getattr(self, name)[rows] for name in COLUMN_TYPES if name not in columns}
-        return replace(self, **{"opened": (), "long_open": None, **taken, **columns}, closed=-1)
+        return replace(self, **{"opened": NOTHING_OPENED, "long_open": None, **taken, **columns}, closed=-1)
 
     def events(self) -> Iterator[Event]:
         """The rows, one by one, every index resolved. For reading and for tests; sinks read the columns."""
-        return itertools.starmap(Event, self._values())
+        return itertools.starmap(Event, zip(*[self._resolved(column) for column in COLUMNS], strict=True))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The columns of an Event, row by row."""
-        for values in self._values():
+        for values in zip(*[self._resolved(column) for column in COLUMNS], strict=True):
             yield dict(zip(COLUMN_TYPES, values, strict=True))
 
-    def _values(self) -> Iterator[tuple[Any, ...]]:
-        return zip(*[self._resolved(column) for column in COLUMNS], strict=True)
-
-    def _resolved(self, column: Column) -> list[Any]:
+    def _resolved(self, column: Column[Any, Any]) -> list[Any]:
         values: list[Any] = getattr(self, column.name).tolist()
         if column.value is int:
             return values
@@ -212,16 +199,19 @@ def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: 
         opened: what is announced.
         names: what its names index.
     """
-    count = memoryview(rows["kind"]).nbytes
-    found: dict[str, Any] = {
-        column.name: np.frombuffer(rows[column.name], dtype=column.dtype)
-        if column.name in rows
+    columns = columns_of(rows, memoryview(rows["kind"]).nbytes)
+    announced = {name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
+    return columns | {"opened": OpenedColumns(announced, names)}
+
+
+def columns_of(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """An array per column of a Batch of so many rows; those whose bytes aren't given are empty."""
+    return {
+        column.name: np.frombuffer(filled[column.name], column.dtype)
+        if column.name in filled
         else empty_column(column.dtype, count, column.empty)
         for column in COLUMNS
     }
-    announced = {name: np.frombuffer(opened[name], dtype=COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
-    return found | {"opened": OpenedColumns(announced, names)}
 
 
-assert tuple(COLUMN_TYPES) == ColumnValues.__match_args__
 assert Opened._fields == ANNOUNCED_COLUMNS

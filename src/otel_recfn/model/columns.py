@@ -1,18 +1,22 @@
-"""The one table of columns: what every row of a batch says, each column declared once.
+"""What every row of a batch says: each column is declared once, in ``Columns``.
 
-From it, and from ``events.py``, ``sources.py`` and ``scope.py``, ``scripts/generate_model.py`` writes what can't be derived
-when the program runs: the attributes of Batch and Event for type checkers (``column_fields.py``), and their C++ form
-(``native/model/``).
+All else follows from the declaration: the arrays of a batch and the values of an event, the rows that a drain writes and what
+Python is given of them, what a capture's view leaves out, attributes of spans, and arguments in Chrome traces. What C++ needs
+of it stands in ``native/model/columns.hpp``, which ``scripts/generate_model.py`` writes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope
+from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, RecordScope
+
+D = TypeVar("D", bound=np.generic)
+V = TypeVar("V")
 
 
 class Track(NamedTuple):
@@ -44,101 +48,195 @@ class SpanContextRef(NamedTuple):
 NO_CONTEXT = SpanContextRef(0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a batch."""
+@dataclass(eq=False)
+class Column(Generic[D, V]):
+    """One column."""
 
-    name: str
-    dtype: type[np.generic]
+    dtype: type[D]
     """Of what a batch holds."""
+    value: type[V]
+    """What an event has. A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track
+    as one into its tracks, a SpanContextRef as one into its contexts."""
     meaning: str
-    value: type = int
-    """What an Event has. A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track
-    as one into its threads, a SpanContextRef as one into its contexts."""
     empty: int = 0
     """What says that there is nothing."""
     announced: bool = False
     """Also told of a top-level range that began: ``Opened`` has it."""
     seldom: bool = False
     """Few drains have any: the recorder doesn't write it in those where it is empty in every row."""
+    is_rare: bool = False
+    """A number that few begins have: recorders write it before those, and nothing before others."""
+    is_json: bool = False
+    """The text is JSON, a list."""
+    extra: Extra = Extra.NONE
+    """Captures that didn't ask for this see nothing in it."""
+    attribute: str = ""
+    """Of spans of rows that have something in it; none where empty."""
+    argument: str = ""
+    """Of such rows' events in Chrome traces; none where empty."""
+    name: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, holder: ColumnArrays, owner: type) -> NDArray[D]: ...
+        @overload
+        def __get__(self, holder: ColumnValues, owner: type) -> V: ...
+        def __get__(self, holder: Any, owner: type) -> Any: ...
 
 
-COLUMNS = (
-    Column(
-        "event_id",
+def _text(meaning: str, **told: Any) -> Column[np.uint32, str]:
+    return Column(np.uint32, str, meaning, **told)
+
+
+class Columns:
+    """The columns, in their order."""
+
+    event_id = Column(
         np.uint64,
+        int,
         "Unique in the process; the same in spans, Chrome traces and the legacy profiler.",
         announced=True,
-    ),
-    Column("kind", np.uint8, "What the row is.", EventKind),
-    Column("name", np.uint32, "As PyTorch or the program reports it.", str, announced=True),
-    Column("scope", np.uint8, "What kind of range PyTorch announces.", RecordScope),
-    Column("source", np.uint8, "Who said begin and end.", EventSource, announced=True),
-    Column("start_ns", np.int64, "Unix nanoseconds.", announced=True),
-    Column("end_ns", np.int64, "Unix nanoseconds; a mark and a change of memory end when they start."),
-    Column("thread", np.uint32, "The track that began it: a thread, mostly.", Track, announced=True),
-    Column("end_thread", np.uint32, "The track that ended it.", Track),
-    Column("sequence_nr", np.int64, "The same for a forward operator and its backward node; -1 where there is none.", empty=-1),
-    Column("forward_thread_id", np.uint64, "RecordFunction's id of the forward operator's thread; 0 where there is none."),
-    Column("handle", np.uint64, "RecordFunction's handle of the range."),
-    Column("parent", np.uint64, "Event id of the enclosing range; 0 at top level."),
-    Column("root", np.uint64, "Event id of the outermost enclosing range, the row's own at top level."),
-    Column(
-        "context", np.uint32, "The span that was current when the row's outermost range began.", SpanContextRef, announced=True
-    ),
-    Column("debug_handle", np.int64, "PyTorch's debug handle; -1 where there is none.", empty=-1, seldom=True),
-    Column("flags", np.uint32, "EventFlag bits.", EventFlag, announced=True),
-    Column(
-        "shapes",
-        np.uint32,
-        "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of shapes.",
-        str,
-        seldom=True,
-    ),
-    Column("dtypes", np.uint32, "JSON, a list of strings.", str, seldom=True),
-    Column("module", np.uint32, "The path of the nn.Module that the range is a call of.", str),
-    Column("error", np.uint32, "``<exception type>: <message>`` of what the range was left by.", str, seldom=True),
-    Column("node_id", np.int64, "The process's node in a distributed run; -1 where there is none.", empty=-1, seldom=True),
-    Column("profiler", np.uint32, "The profiler run that the thread worked for; 0 where there was none.", seldom=True),
-    Column("flops", np.int64, "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.", seldom=True),
-    Column("stack", np.uint32, "One ``file(line): function`` a line, innermost first.", str, seldom=True),
-    Column("nbytes", np.int64, "Of a row of EventKind.MEMORY: what was allocated; negative: freed.", seldom=True),
-    Column("device", np.uint32, "Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``.", str, seldom=True),
-    Column(
-        "caller",
+        attribute="recfn.event_id",
+    )
+    kind = Column(np.uint8, EventKind, "What the row is.")
+    name = _text("As PyTorch or the program reports it.", announced=True)
+    scope = Column(np.uint8, RecordScope, "What kind of range PyTorch announces.")
+    source = Column(np.uint8, EventSource, "Who said begin and end.", announced=True)
+    start_ns = Column(np.int64, int, "Unix nanoseconds.", announced=True)
+    end_ns = Column(np.int64, int, "Unix nanoseconds; a mark and a change of memory end when they start.")
+    thread = Column(np.uint32, Track, "The thread that began it.", announced=True)
+    end_thread = Column(np.uint32, Track, "The thread that ended it.")
+    sequence_nr = Column(
+        np.int64,
+        int,
+        "The same for a forward operator and its backward node; -1 where there is none.",
+        empty=-1,
+        attribute="recfn.sequence_nr",
+        argument="Sequence number",
+    )
+    forward_thread_id = Column(
         np.uint64,
+        int,
+        "RecordFunction's id of the forward operator's thread; 0 where there is none.",
+        attribute="recfn.forward_thread_id",
+        argument="Fwd thread id",
+    )
+    handle = Column(np.uint64, int, "RecordFunction's handle of the range.", attribute="recfn.handle")
+    parent = Column(np.uint64, int, "Event id of the enclosing range; 0 at top level.")
+    root = Column(np.uint64, int, "Event id of the outermost enclosing range, the row's own at top level.")
+    context = Column(
+        np.uint32, SpanContextRef, "The span that was current when the row's outermost range began.", announced=True
+    )
+    debug_handle = Column(
+        np.int64,
+        int,
+        "PyTorch's debug handle; -1 where there is none.",
+        empty=-1,
+        seldom=True,
+        attribute="recfn.debug_handle",
+        argument="Debug handle",
+    )
+    flags = Column(np.uint32, EventFlag, "EventFlag bits.", announced=True)
+    shapes = _text(
+        "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of shapes.",
+        seldom=True,
+        is_json=True,
+        extra=Extra.SHAPES,
+        attribute="recfn.input_shapes",
+        argument="Input Dims",
+    )
+    dtypes = _text(
+        "JSON, a list of strings.",
+        seldom=True,
+        is_json=True,
+        extra=Extra.SHAPES,
+        attribute="recfn.input_dtypes",
+        argument="Input type",
+    )
+    module = _text("The path of the nn.Module that the range is a call of.", attribute="recfn.module", argument="Module")
+    error = _text("``<exception type>: <message>`` of what the range was left by.", seldom=True, argument="Error")
+    node_id = Column(
+        np.int64,
+        int,
+        "The process's node in a distributed run; -1 where there is none.",
+        empty=-1,
+        seldom=True,
+        attribute="recfn.node_id",
+        argument="Node id",
+    )
+    profiler = Column(np.uint32, int, "The profiler run that the thread worked for; 0 where there was none.", seldom=True)
+    flops = Column(
+        np.int64,
+        int,
+        "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.",
+        seldom=True,
+        is_rare=True,
+        extra=Extra.FLOPS,
+        argument="Flops",
+    )
+    stack = _text(
+        "One ``file(line): function`` a line, innermost first.", seldom=True, extra=Extra.STACK, argument="Call stack"
+    )
+    nbytes = Column(np.int64, int, "Of a row of EventKind.MEMORY: what was allocated; negative: freed.", seldom=True)
+    device = _text("Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``.", seldom=True, argument="Device")
+    caller = Column(
+        np.uint64,
+        int,
         "Event id of the innermost traced Python call that was open in the thread when it began; 0 where there was none.",
         seldom=True,
-    ),
-    Column("step_number", np.int64, "Of a step: its number; -1 where the range is none.", empty=-1, seldom=True),
-    Column("stacktrace", np.uint32, "Where the exception was raised that the range was left by.", str, seldom=True),
-    Column("code", np.uint32, "What it is a call of, where that is known: ``file(line): function``.", str, seldom=True),
-    Column(
-        "call_site",
-        np.uint32,
-        "Of a Python call, where asked for: the line that called, ``file(line): function``.",
-        str,
+    )
+    step_number = Column(
+        np.int64,
+        int,
+        "Of a step: its number; -1 where the range is none.",
+        empty=-1,
         seldom=True,
-    ),
-    Column(
-        "concrete_inputs",
-        np.uint32,
+        is_rare=True,
+        attribute="recfn.step.number",
+    )
+    stacktrace = _text("Where the exception was raised that the range was left by.", seldom=True)
+    code = _text("What it is a call of, where that is known: ``file(line): function``.", seldom=True)
+    call_site = _text(
+        "Of a Python call, where asked for: the line that called, ``file(line): function``.", seldom=True, argument="Call site"
+    )
+    concrete_inputs = _text(
         'JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``.',
-        str,
         seldom=True,
-    ),
-    Column(
-        "words",
-        np.uint32,
+        is_json=True,
+        extra=Extra.SHAPES,
+        argument="Concrete Inputs",
+    )
+    words = _text(
         'JSON, by place: the words among the inputs of an operator that FLOPs are counted of by them: ``{"4":"same"}``.',
-        str,
         seldom=True,
-    ),
-)
+        extra=Extra.FLOPS,
+    )
 
+
+COLUMNS: tuple[Column[Any, Any], ...] = tuple([each for each in vars(Columns).values() if isinstance(each, Column)])
+BY_SIZE = tuple(sorted(COLUMNS, key=lambda column: -np.dtype(column.dtype).itemsize))
+"""As C++ has them, and as spans and Chrome traces tell them."""
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}
 ROW_BYTES = sum([np.dtype(dtype).itemsize for dtype in COLUMN_TYPES.values()])
 TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
 TRACK_COLUMNS = tuple(column.name for column in COLUMNS if column.value is Track)
 CONTEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is SpanContextRef)
 ANNOUNCED_COLUMNS = tuple(column.name for column in COLUMNS if column.announced)
+
+if TYPE_CHECKING:
+
+    class ColumnArrays(Columns):
+        """A batch's columns."""
+
+    class ColumnValues(Columns):
+        """What a row says in each of them, with every index resolved."""
+
+        def __init__(self, *values: Any) -> None: ...
+
+else:
+    ColumnArrays = make_dataclass("ColumnArrays", list(COLUMN_TYPES), frozen=True, eq=False)
+    ColumnValues = make_dataclass("ColumnValues", list(COLUMN_TYPES), frozen=True, slots=True)

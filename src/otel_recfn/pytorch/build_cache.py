@@ -38,11 +38,7 @@ LOCK_LOOK_SECONDS = 0.05
 
 
 def find(cache: Path, build: str) -> Path | None:
-    """The library of this name and key, checked, ready to load.
-
-    Raises:
-        CacheUnsafe: somebody else could have written it.
-    """
+    """The library of this name and key, checked, ready to load; CacheUnsafe where somebody else could have written it."""
     for path in _of(cache, build):
         check_file(path)
         if not _is_whole(path):
@@ -147,11 +143,7 @@ def _at_home(path: str) -> Path:
 
 
 def open_directory() -> Path:
-    """The cache directory, made where it was missing (0700), and checked.
-
-    Raises:
-        CacheUnsafe: it can't be made, or somebody else could write in it.
-    """
+    """The cache directory, made where it was missing; CacheUnsafe where it can't be, or somebody else could write in it."""
     directory = chosen_directory()
     try:
         _make(directory)

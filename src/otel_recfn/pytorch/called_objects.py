@@ -1,7 +1,7 @@
 """The modules and optimizers that calls are of: their names, their paths, and what parameters they had at first sight.
 
 No object is kept alive. One is told from another one at the same address by a weak reference, which is dead where it is gone
-(``support/weak_identity.py``).
+(``support/foreign.py``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.pytorch import details
 from otel_recfn.sources.calls import NameOfFrame
+from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.weak_identity import WeakIdentityMap
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix
 
@@ -30,13 +30,13 @@ class InstanceNames:
     """Numbers the instances of each class name in the order of their first call.
 
     The number of an instance that is gone is given to the next one: a program that makes ``nn.Softmax()`` anew in every
-    forward has one name for it, and not one per step. While two instances live, their names differ.
+    forward has one name for it, and not one per step.
     """
 
     def __init__(self, prefix: str | None = PREFIX) -> None:
         self._prefix = prefix
-        self._gone: deque[tuple[str, int]] = deque()
-        self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(on_death=self._note_gone)
+        self._gone: deque[tuple[str, int, str]] = deque()
+        self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(on_death=self._gone.append)
         self._next: dict[str, count[int]] = {}
         self._free: dict[str, list[int]] = {}
         self._lock = ForkSafeLock()
@@ -44,9 +44,8 @@ class InstanceNames:
     def name(self, module: object) -> str:
         """The name of this instance, the same as long as it lives."""
         known = self._names.get(module)
-        return known[2] if known is not None else self._assign(module)
-
-    def _assign(self, module: object) -> str:
+        if known is not None:
+            return known[2]
         with self._lock:
             known = self._names.get(module)
             if known is None:
@@ -58,13 +57,10 @@ class InstanceNames:
 
     def _number(self, kind: str) -> int:
         while self._gone:
-            gone, number = self._gone.popleft()
+            gone, number, _ = self._gone.popleft()
             heapq.heappush(self._free.setdefault(gone, []), number)
         free = self._free.get(kind)
         return heapq.heappop(free) if free else next(self._next.setdefault(kind, count()))
-
-    def _note_gone(self, known: tuple[str, int, str]) -> None:
-        self._gone.append(known[:2])
 
 
 class ModulePaths:
@@ -285,7 +281,7 @@ class ModuleCalls:
         self._optimizers = InstanceNames("Optimizer: ")
 
     def __call__(self, code: CodeType, usual: str) -> NameOfFrame | None:
-        """See FrameNamer."""
+        """How calls that run this code are named by their frames."""
         if code is _code_of("module_call"):
             return self._module
         return partial(self._step, usual) if code is _code_of("step_code") else None

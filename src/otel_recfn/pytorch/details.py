@@ -7,12 +7,10 @@ without: RecordFunction's name, scope, sequence number, handle and thread, its c
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 log = logging.getLogger("otel_recfn")
@@ -22,258 +20,242 @@ class Detail(NamedTuple):
     """One detail of PyTorch's."""
 
     what: str
-    """By PyTorch's names. In Python: ``module:attribute``, with the parameter in parentheses that a function must have."""
+    """By PyTorch's names. In Python: ``module:attribute``."""
     purpose: str
     lost: str
     """What is so where this PyTorch lacks it."""
-    since: str = "2.4"
-    """Which PyTorch has had it, as far as it matters here: 2.4 is the oldest that is supported."""
 
     @property
     def place(self) -> tuple[str, str]:
         """Of a detail in Python: the module, and the path of the attribute in it."""
         module, _, path = self.what.partition(":")
-        return module, path.partition("(")[0]
+        return module, path
 
 
 RPC_LOST = "what a remote call runs is in traces of its own"
 NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
 
-OPERATORS: Mapping[str, Detail] = MappingProxyType(
-    {
-        "forward_thread_id": Detail(
-            "RecordFunction::forwardThreadId", "links a backward node to its forward's thread", "forward thread ids are 0"
-        ),
-        "debug_handle": Detail("RecordFunction::debugHandle", "debug handles of mobile models", "debug handles are left out"),
-        "async": Detail(
-            "RecordFunction::isAsync",
-            "marks ranges that may end in another thread",
-            "asynchronous ranges are not marked",
-        ),
-        "nccl_meta": Detail("RecordFunction::isNcclMeta", "marks ranges that collect NCCL metadata", "they are not marked"),
-        "static_runtime": Detail(
-            "RecordFunction::isStaticRuntimeOutVariant", "marks Static Runtime's out variants", "out variants are not marked"
-        ),
-        "node_id": Detail(
-            "RecordFunction::getDefaultNodeId",
-            "the rank that torch.distributed sets",
-            "node ids are the program's own",
-        ),
-        "set_node_id": Detail(
-            "RecordFunction::setDefaultNodeId",
-            "tells PyTorch the rank that the program sets",
-            "PyTorch's own profilers don't know the node id that the program sets",
-        ),
-        "shapes": Detail(
-            "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides",
-            "record_shapes",
-            "shapes and dtypes of inputs are not recorded",
-        ),
-        "flops": Detail("RecordFunction::inputs, IValue", "with_flops", "floating point operations are not counted"),
-        "torchscript_stack": Detail(
-            "torch::jit::currentCallstack, StackEntry::filename",
-            "with_stack in TorchScript",
-            "stacks of TorchScript's operators are those of the Python code that called them",
-        ),
-        "memory": Detail(
-            "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage",
-            "profile_memory",
-            "what operators allocate and free is not recorded",
-        ),
-        "local_callbacks": Detail(
-            "get_record_function_tls_, set_record_function_tls_",
-            "carries what belongs to a thread to what works for it",
-            "legacy profiler runs see no operators that PyTorch runs in threads of its own",
-        ),
-        "callback_list": Detail(
-            "hasGlobalCallbacks",
-            "lets a fork wait for who changes PyTorch's list of callbacks",
-            "a process that forks while observers are switched may hang in the child",
-        ),
-        "other_observers": Detail(
-            "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
-            "shows ranges of the program's to PyTorch's own observers",
-            "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
-        ),
-        "gpu_times": Detail(
-            "profiler/stubs/base.h, cudaStubs()",
-            "times on a GPU for the legacy profiler, also of changes of memory",
-            "changes of memory have the newest time on the GPU of their thread",
-        ),
-        "launches": Detail(
-            "ThreadLocalPythonObjects, SafePyObject",
-            "carries what is current to the threads that PyTorch starts",
-            "what PyTorch runs in threads of its own is in traces of their own",
-        ),
-        "concrete_inputs": Detail(
-            "IValue::toComplexDouble, toListRef",
-            "the numbers among inputs, with record_shapes",
-            "the numbers among operators' inputs are not told",
-        ),
-        "words": Detail(
-            "IValue::isString, toStringRef",
-            "a convolution's padding that is a word, in extra_args",
-            "a convolution's padding that is a word is missing in extra_args",
-        ),
-    }
-)
+OPERATORS: Mapping[str, Detail] = {
+    "forward_thread_id": Detail(
+        "RecordFunction::forwardThreadId", "links a backward node to its forward's thread", "forward thread ids are 0"
+    ),
+    "debug_handle": Detail("RecordFunction::debugHandle", "debug handles of mobile models", "debug handles are left out"),
+    "async": Detail(
+        "RecordFunction::isAsync", "marks ranges that may end in another thread", "asynchronous ranges are not marked"
+    ),
+    "nccl_meta": Detail("RecordFunction::isNcclMeta", "marks ranges that collect NCCL metadata", "they are not marked"),
+    "static_runtime": Detail(
+        "RecordFunction::isStaticRuntimeOutVariant", "marks Static Runtime's out variants", "out variants are not marked"
+    ),
+    "node_id": Detail(
+        "RecordFunction::getDefaultNodeId", "the rank that torch.distributed sets", "node ids are the program's own"
+    ),
+    "set_node_id": Detail(
+        "RecordFunction::setDefaultNodeId",
+        "tells PyTorch the rank that the program sets",
+        "PyTorch's own profilers don't know the node id that the program sets",
+    ),
+    "shapes": Detail(
+        "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides",
+        "record_shapes",
+        "shapes and dtypes of inputs are not recorded",
+    ),
+    "flops": Detail("RecordFunction::inputs, IValue", "with_flops", "floating point operations are not counted"),
+    "torchscript_stack": Detail(
+        "torch::jit::currentCallstack, StackEntry::filename",
+        "with_stack in TorchScript",
+        "stacks of TorchScript's operators are those of the Python code that called them",
+    ),
+    "memory": Detail(
+        "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage",
+        "profile_memory",
+        "what operators allocate and free is not recorded",
+    ),
+    "local_callbacks": Detail(
+        "get_record_function_tls_, set_record_function_tls_",
+        "carries what belongs to a thread to what works for it",
+        "legacy profiler runs see no operators that PyTorch runs in threads of its own",
+    ),
+    "callback_list": Detail(
+        "hasGlobalCallbacks",
+        "lets a fork wait for who changes PyTorch's list of callbacks",
+        "a process that forks while observers are switched may hang in the child",
+    ),
+    "other_observers": Detail(
+        "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
+        "shows ranges of the program's to PyTorch's own observers",
+        "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
+    ),
+    "gpu_times": Detail(
+        "profiler/stubs/base.h, cudaStubs()",
+        "times on a GPU for the legacy profiler, also of changes of memory",
+        "changes of memory have the newest time on the GPU of their thread",
+    ),
+    "launches": Detail(
+        "ThreadLocalPythonObjects, SafePyObject",
+        "carries what is current to the threads that PyTorch starts",
+        "what PyTorch runs in threads of its own is in traces of their own",
+    ),
+    "concrete_inputs": Detail(
+        "IValue::toComplexDouble, toListRef",
+        "the numbers among inputs, with record_shapes",
+        "the numbers among operators' inputs are not told",
+    ),
+    "words": Detail(
+        "IValue::isString, toStringRef",
+        "a convolution's padding that is a word, in extra_args",
+        "a convolution's padding that is a word is missing in extra_args",
+    ),
+}
 """Of the observer, in C++."""
 
-CALLBACKS: Mapping[str, Detail] = MappingProxyType(
-    {
-        **{
-            name: OPERATORS[name]
-            for name in ("forward_thread_id", "debug_handle", "async", "nccl_meta", "static_runtime", "callback_list")
-        },
-        "inputs": Detail("RecordFunction::inputs", "inputs()", "inputs() is always empty"),
-        "kwinputs": Detail("RecordFunction::kwinputs", "kwinputs()", "kwinputs() is always empty"),
-        "outputs": Detail("RecordFunction::outputs", "outputs()", "outputs() is always empty"),
-        "counts": Detail("RecordFunction::num_inputs, num_outputs", "num_inputs(), num_outputs()", "they are 0"),
-        "needs": Detail("RecordFunction::needsInputs, needsOutputs", "needs_inputs(), needs_outputs()", "they are False"),
-        "active": Detail("RecordFunction::isActive", "is_active()", "it is always True"),
-        "operator_names": Detail("OperatorName::name, overload_name", "operator_name()", "operator_name() is always None"),
-        "schemas": Detail("RecordFunction::operator_schema", "operator_schema()", "operator_schema() is always None"),
-        "tensors": Detail("THPVariable_Wrap, Tensor::variable_data", "tensors in callbacks", "tensors show as their kind"),
-        "own_tensors": Detail(
-            "PyObjectSlot::load_pyobj (2.13), _unchecked_untagged_pyobj (before)",
-            "shows the program's own tensor objects",
-            "callbacks get other objects that share the tensors' data",
-        ),
-        "lists": Detail("IValue::toListRef, toTupleRef", "tensors in lists", "lists are made by PyTorch, with its own tensors"),
-        "values": Detail("torch::jit::toPyObject", "other values in callbacks", "other values than tensors show as their kind"),
-        "thread_callbacks": Detail(
-            "set_record_function_tls_, sorted_tls_callbacks_",
-            "callbacks that belong to a thread",
-            "a thread's own callbacks see only Python ranges, none of PyTorch's operators",
-        ),
-        "seed": Detail(
-            "set_record_function_seed_for_testing",
-            "sampling that can be repeated",
-            "a seed has no effect on operators",
-        ),
-    }
-)
+CALLBACKS: Mapping[str, Detail] = {
+    **{
+        name: OPERATORS[name]
+        for name in ("forward_thread_id", "debug_handle", "async", "nccl_meta", "static_runtime", "callback_list")
+    },
+    "inputs": Detail("RecordFunction::inputs", "inputs()", "inputs() is always empty"),
+    "kwinputs": Detail("RecordFunction::kwinputs", "kwinputs()", "kwinputs() is always empty"),
+    "outputs": Detail("RecordFunction::outputs", "outputs()", "outputs() is always empty"),
+    "counts": Detail("RecordFunction::num_inputs, num_outputs", "num_inputs(), num_outputs()", "they are 0"),
+    "needs": Detail("RecordFunction::needsInputs, needsOutputs", "needs_inputs(), needs_outputs()", "they are False"),
+    "active": Detail("RecordFunction::isActive", "is_active()", "it is always True"),
+    "operator_names": Detail("OperatorName::name, overload_name", "operator_name()", "operator_name() is always None"),
+    "schemas": Detail("RecordFunction::operator_schema", "operator_schema()", "operator_schema() is always None"),
+    "tensors": Detail("THPVariable_Wrap, Tensor::variable_data", "tensors in callbacks", "tensors show as their kind"),
+    "own_tensors": Detail(
+        "PyObjectSlot::load_pyobj (2.13), _unchecked_untagged_pyobj (before)",
+        "shows the program's own tensor objects",
+        "callbacks get other objects that share the tensors' data",
+    ),
+    "lists": Detail("IValue::toListRef, toTupleRef", "tensors in lists", "lists are made by PyTorch, with its own tensors"),
+    "values": Detail("torch::jit::toPyObject", "other values in callbacks", "other values than tensors show as their kind"),
+    "thread_callbacks": Detail(
+        "set_record_function_tls_, sorted_tls_callbacks_",
+        "callbacks that belong to a thread",
+        "a thread's own callbacks see only Python ranges, none of PyTorch's operators",
+    ),
+    "seed": Detail(
+        "set_record_function_seed_for_testing", "sampling that can be repeated", "a seed has no effect on operators"
+    ),
+}
 """Of callbacks in Python, in C++."""
 
-PYTHON: Mapping[str, Detail] = MappingProxyType(
-    {
-        "module_call": Detail(
-            "torch.nn.modules.module:Module._wrapped_call_impl",
-            "tells of module calls, and names traced ones",
-            "module calls are not recorded, and traced ones are called as their code is",
-        ),
-        "module_call_impl": Detail(
-            "torch.nn.modules.module:Module._call_impl",
-            "with CPython 3.11, tells of calls that a class's own __call__ hands on",
-            "such calls are not recorded",
-        ),
-        "frame_observer": Detail(
-            "torch._C._dynamo:eval_frame.set_eval_frame",
-            "hides what is done at module calls from torch.compile",
-            "it compiles that, too",
-        ),
-        "step_code": Detail(
-            "torch.optim.optimizer:Optimizer._optimizer_step_code",
-            "shows the parameters of optimizers whose steps are traced",
-            "they are not shown",
-        ),
-        "step_pre_hook": Detail(
-            "torch.optim.optimizer:register_optimizer_step_pre_hook",
-            "begins ranges of optimizer steps",
-            "optimizer steps are recorded only where PyTorch's operators are",
-        ),
-        "step_hook": Detail(
-            "torch.optim.optimizer:register_optimizer_step_post_hook",
-            "ends ranges of optimizer steps",
-            "optimizer steps are recorded only where PyTorch's operators are",
-        ),
-        "is_compiling": Detail(
-            "torch.compiler:is_compiling",
-            "keeps module hooks out of what torch.compile traces",
-            "module calls and optimizer steps are not recorded",
-        ),
-        "is_tracing": Detail(
-            "torch.jit:is_tracing", "leaves module calls out that torch.jit.trace makes", "such module calls are recorded"
-        ),
-        "stopped_recomputation": Detail(
-            "torch.utils.checkpoint:_StopRecomputationError",
-            "knows a recomputation that is stopped early",
-            "ranges that a checkpoint stops early are recorded as errors",
-        ),
-        "profiler_start": Detail(
-            "torch.autograd.profiler:_run_on_profiler_start",
-            "makes room for torch.profiler",
-            "memory is recorded within PyTorch's operators only",
-        ),
-        "legacy_profiler_start": Detail(
-            "torch.autograd:_enable_profiler_legacy",
-            "makes room for PyTorch's legacy profiler",
-            "memory is recorded within PyTorch's operators only",
-        ),
-        "profiler_enable": Detail(
-            "torch.autograd.profiler:_enable_profiler", "tells when torch.profiler runs", NOT_SHOWN.format("torch.profiler")
-        ),
-        "profiler_disable": Detail(
-            "torch.autograd.profiler:_disable_profiler",
-            "tells when torch.profiler has ended",
-            NOT_SHOWN.format("torch.profiler"),
-        ),
-        "legacy_profiler_stop": Detail(
-            "torch.autograd:_disable_profiler_legacy",
-            "tells when PyTorch's legacy profiler has ended",
-            NOT_SHOWN.format("PyTorch's legacy profiler"),
-        ),
-        "execution_trace_enable": Detail(
-            "torch.profiler.profiler:_enable_execution_trace_observer",
-            "tells when an ExecutionTraceObserver runs",
-            NOT_SHOWN.format("ExecutionTraceObserver"),
-        ),
-        "execution_trace_disable": Detail(
-            "torch.profiler.profiler:_disable_execution_trace_observer",
-            "tells when an ExecutionTraceObserver has ended",
-            NOT_SHOWN.format("ExecutionTraceObserver"),
-        ),
-        "backward": Detail(
-            "torch.autograd.variable:Variable._execution_engine",
-            "reads what is current where a backward pass begins",
-            "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
-        ),
-        "future": Detail(
-            "torch._C:Future",
-            "carries the current context along with what a future calls back",
-            "what a collective's future calls back in gloo's thread is in traces of its own",
-        ),
-        "rpc_pickler": Detail(
-            "torch.distributed.rpc.internal:_internal_rpc_pickler",
-            "carries the current context along with calls of Python functions by torch.distributed.rpc",
-            RPC_LOST,
-        ),
-        "rpc_call": Detail("torch.distributed.rpc.internal:PythonUDF", "tells such calls from their results", RPC_LOST),
-        "thread_switch": Detail(
-            "torch.autograd:_enable_record_function",
-            "makes enable_record_function PyTorch's own switch",
-            "PyTorch's operators are announced also where RecordFunction is switched off",
-        ),
-        "carries": Detail(
-            "torch._C:_stash_obj_in_tls",
-            "has PyTorch hand callbacks and debug info on with its own state",
-            "in PyTorch's own threads, callbacks of a thread see no Python ranges",
-        ),
-        "parse_schema": Detail(
-            "torch._C:parse_schema", "operator schemas as objects in callbacks", "operator_schema() gives the schema's text"
-        ),
-        "sequence_nr": Detail(
-            "torch._C._autograd:_get_sequence_nr",
-            "sequence numbers of generated wrappers",
-            "ranges of generated wrappers have no sequence numbers",
-        ),
-        "compile_tables": Detail(
-            "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
-            "tells torch.compile what ranges are (pytorch/compiling.py tries what else it takes)",
-            "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
-        ),
-    }
-)
+PYTHON: Mapping[str, Detail] = {
+    "module_call": Detail(
+        "torch.nn.modules.module:Module._wrapped_call_impl",
+        "tells of module calls, and names traced ones",
+        "module calls are not recorded, and traced ones are called as their code is",
+    ),
+    "module_call_impl": Detail(
+        "torch.nn.modules.module:Module._call_impl",
+        "with CPython 3.11, tells of calls that a class's own __call__ hands on",
+        "such calls are not recorded",
+    ),
+    "frame_observer": Detail(
+        "torch._C._dynamo:eval_frame.set_eval_frame",
+        "hides what is done at module calls from torch.compile",
+        "it compiles that, too",
+    ),
+    "step_code": Detail(
+        "torch.optim.optimizer:Optimizer._optimizer_step_code",
+        "shows the parameters of optimizers whose steps are traced",
+        "they are not shown",
+    ),
+    "step_pre_hook": Detail(
+        "torch.optim.optimizer:register_optimizer_step_pre_hook",
+        "begins ranges of optimizer steps",
+        "optimizer steps are recorded only where PyTorch's operators are",
+    ),
+    "step_hook": Detail(
+        "torch.optim.optimizer:register_optimizer_step_post_hook",
+        "ends ranges of optimizer steps",
+        "optimizer steps are recorded only where PyTorch's operators are",
+    ),
+    "is_compiling": Detail(
+        "torch.compiler:is_compiling",
+        "keeps module hooks out of what torch.compile traces",
+        "module calls and optimizer steps are not recorded",
+    ),
+    "is_tracing": Detail(
+        "torch.jit:is_tracing", "leaves module calls out that torch.jit.trace makes", "such module calls are recorded"
+    ),
+    "stopped_recomputation": Detail(
+        "torch.utils.checkpoint:_StopRecomputationError",
+        "knows a recomputation that is stopped early",
+        "ranges that a checkpoint stops early are recorded as errors",
+    ),
+    "profiler_start": Detail(
+        "torch.autograd.profiler:_run_on_profiler_start",
+        "makes room for torch.profiler",
+        "memory is recorded within PyTorch's operators only",
+    ),
+    "legacy_profiler_start": Detail(
+        "torch.autograd:_enable_profiler_legacy",
+        "makes room for PyTorch's legacy profiler",
+        "memory is recorded within PyTorch's operators only",
+    ),
+    "profiler_enable": Detail(
+        "torch.autograd.profiler:_enable_profiler", "tells when torch.profiler runs", NOT_SHOWN.format("torch.profiler")
+    ),
+    "profiler_disable": Detail(
+        "torch.autograd.profiler:_disable_profiler", "tells when torch.profiler has ended", NOT_SHOWN.format("torch.profiler")
+    ),
+    "legacy_profiler_stop": Detail(
+        "torch.autograd:_disable_profiler_legacy",
+        "tells when PyTorch's legacy profiler has ended",
+        NOT_SHOWN.format("PyTorch's legacy profiler"),
+    ),
+    "execution_trace_enable": Detail(
+        "torch.profiler.profiler:_enable_execution_trace_observer",
+        "tells when an ExecutionTraceObserver runs",
+        NOT_SHOWN.format("ExecutionTraceObserver"),
+    ),
+    "execution_trace_disable": Detail(
+        "torch.profiler.profiler:_disable_execution_trace_observer",
+        "tells when an ExecutionTraceObserver has ended",
+        NOT_SHOWN.format("ExecutionTraceObserver"),
+    ),
+    "backward": Detail(
+        "torch.autograd.variable:Variable._execution_engine",
+        "reads what is current where a backward pass begins",
+        "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
+    ),
+    "future": Detail(
+        "torch._C:Future",
+        "carries the current context along with what a future calls back",
+        "what a collective's future calls back in gloo's thread is in traces of its own",
+    ),
+    "rpc_pickler": Detail(
+        "torch.distributed.rpc.internal:_internal_rpc_pickler",
+        "carries the current context along with calls of Python functions by torch.distributed.rpc",
+        RPC_LOST,
+    ),
+    "rpc_call": Detail("torch.distributed.rpc.internal:PythonUDF", "tells such calls from their results", RPC_LOST),
+    "thread_switch": Detail(
+        "torch.autograd:_enable_record_function",
+        "makes enable_record_function PyTorch's own switch",
+        "PyTorch's operators are announced also where RecordFunction is switched off",
+    ),
+    "carries": Detail(
+        "torch._C:_stash_obj_in_tls",
+        "has PyTorch hand callbacks and debug info on with its own state",
+        "in PyTorch's own threads, callbacks of a thread see no Python ranges",
+    ),
+    "parse_schema": Detail(
+        "torch._C:parse_schema", "operator schemas as objects in callbacks", "operator_schema() gives the schema's text"
+    ),
+    "sequence_nr": Detail(
+        "torch._C._autograd:_get_sequence_nr",
+        "sequence numbers of generated wrappers",
+        "ranges of generated wrappers have no sequence numbers",
+    ),
+    "compile_tables": Detail(
+        "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
+        "tells torch.compile what ranges are (pytorch/compiling.py tries what else it takes)",
+        "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
+    ),
+}
 """Of our Python code, which asks ``find`` for them."""
 
 
@@ -281,7 +263,7 @@ def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
     found = _look_up(PYTHON[name])
     if found is None:
-        _tell_once(name)
+        _tell_once(losses([name], PYTHON))
     return found
 
 
@@ -298,23 +280,19 @@ def found_and_missing(told: str) -> tuple[list[str], list[str]]:
 
 def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:
     """What is lost without these, for people."""
-    return "; ".join(_loss(details[name]) for name in missing)
+    return "; ".join([f"{details[name].lost} (it has no {details[name].what})" for name in missing])
 
 
 def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
     """Log what a library that was just loaded didn't find, in one line; nothing where it found all."""
     _, missing = found_and_missing(told)
     if missing:
-        log.warning("this PyTorch differs from those that otel-recfn knows: %s", losses(missing, details))
-
-
-def _loss(detail: Detail) -> str:
-    return f"{detail.lost} (it has no {detail.what}, there since {detail.since})"
+        _tell_once(losses(missing, details))
 
 
 @cache
-def _tell_once(name: str) -> None:
-    log.warning("this PyTorch differs from those that otel-recfn knows: %s", losses([name], PYTHON))
+def _tell_once(lost: str) -> None:
+    log.warning("this PyTorch differs from those that otel-recfn knows: %s", lost)
 
 
 def _look_up(detail: Detail) -> Any:
@@ -322,12 +300,4 @@ def _look_up(detail: Detail) -> Any:
     found: Any = sys.modules.get(module)
     for attribute in path.split("."):
         found = getattr(found, attribute, None)
-    parameter = detail.what.partition("(")[2].rstrip(")")
-    return found if not parameter or _takes(found, parameter) else None
-
-
-def _takes(function: Any, parameter: str) -> bool:
-    try:
-        return parameter in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # no function, or one that doesn't say
-        return False
+    return found

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 
-from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.forks import ForkSafeLock, OwnThread
 
 log = logging.getLogger("otel_recfn")
 
@@ -64,12 +63,12 @@ def is_imported(module: str) -> bool:
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
-    """``when_imported`` for torch itself."""
+    """Run ``callback`` once torch is imported. Returns a function that calls it off."""
     return when_imported("torch", callback, "operators and modules are not observed")
 
 
 def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None], lost: str) -> Callable[[], None]:
-    """Run ``callback`` once, with the first of the modules that is imported: see ``when_imported``."""
+    """Run ``callback`` once, with the first of the modules that is imported. Returns a function that calls it off."""
     left, waiting = [callback], list[Callable[[], None]]()
 
     def first() -> None:

@@ -23,7 +23,7 @@ from opentelemetry import context, propagate
 from otel_recfn.pytorch import details
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.wrapped_function import WrappedFunction
+from otel_recfn.support.foreign import WrappedFunction
 
 log = logging.getLogger("otel_recfn")
 

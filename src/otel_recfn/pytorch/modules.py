@@ -30,10 +30,10 @@ from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import code_text, failure
-from otel_recfn.support.weak_identity import WeakIdentityMap
 
 log = logging.getLogger("otel_recfn")
 

@@ -127,12 +127,7 @@ class TorchObserver(Source):
             _call("disable", lost="PyTorch's observer could not be switched off")
 
     def ensure_loaded(self) -> None:
-        """Build the library if needed, load it and tie it to the recorder; at once where that's done already.
-
-        Raises:
-            ObserverUnavailable: that can't be here.
-            CacheUnsafe: the cache of built libraries can't be trusted.
-        """
+        """Build the library if needed, load it and tie it to the recorder; a RecfnError where that can't be."""
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(self._recorder.core_api_address())

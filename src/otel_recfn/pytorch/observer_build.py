@@ -81,12 +81,7 @@ _failed: dict[tuple[str, ...], str] = {}
 
 
 def find_built(library: Library) -> Path | None:
-    """The library for the installed torch if the cache has it already; checked, ready to load.
-
-    Raises:
-        ObserverUnavailable: there is no torch.
-        CacheUnsafe: the cache can't be trusted.
-    """
+    """The library for the installed torch if the cache has it already; checked, ready to load."""
     return build_cache.find(build_cache.open_directory(), _build_name(find_torch(), library))
 
 
@@ -117,10 +112,6 @@ def build(library: Library, *, again: bool = False) -> Path:
     """The library for the installed torch; compiled if the cache doesn't have it yet (``again``: even if it does).
 
     What a compiler has failed at is not tried again in this process.
-
-    Raises:
-        ObserverUnavailable: it can't be compiled here.
-        CacheUnsafe: the cache can't be trusted.
     """
     torch = find_torch()
     if (message := _failed.get(_asked(torch, library))) is not None:
@@ -174,11 +165,7 @@ def _asked(torch: TorchInstallation, library: Library) -> tuple[str, ...]:
 
 
 def find_compiler() -> list[str]:
-    """The C++ compiler as the start of a command: ``$CXX``, else the first of c++, g++, clang++.
-
-    Raises:
-        ObserverUnavailable: there is none.
-    """
+    """The C++ compiler as the start of a command: ``$CXX``, else the first of c++, g++, clang++."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         if shutil.which(chosen[0]) is None:
@@ -263,11 +250,7 @@ class TorchInstallation:
 
 
 def find_torch() -> TorchInstallation:
-    """The torch that ``import torch`` gives, without importing it.
-
-    Raises:
-        ObserverUnavailable: there is none, or it came without headers.
-    """
+    """The torch that ``import torch`` gives, without importing it; ObserverUnavailable where there is none with headers."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:  # something in sys.modules poses as torch

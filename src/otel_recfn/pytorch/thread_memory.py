@@ -44,8 +44,13 @@ class ProfilerStarts:
         if any(details.find(name) is None for name in WATCHED):
             return False
         kineto, legacy = (details.PYTHON[name].place for name in WATCHED)
-        for place in (kineto, legacy, (IMPORTS_LEGACY, legacy[1])):
-            self._wrap(*place)
+        for module_name, name in (kineto, legacy, (IMPORTS_LEGACY, legacy[1])):
+            module = sys.modules.get(module_name)
+            function = getattr(module, name, None)
+            if module is not None and callable(function):
+                wrapper = wrapt.FunctionWrapper(function, self._tell_and_call)
+                setattr(module, name, wrapper)
+                self._wrapped.append((module, name, function, wrapper))
         return True
 
     def unwatch(self) -> None:
@@ -54,15 +59,6 @@ class ProfilerStarts:
             if getattr(module, name, None) is wrapper:
                 setattr(module, name, function)
         self._wrapped = []
-
-    def _wrap(self, module_name: str, name: str) -> None:
-        module = sys.modules.get(module_name)
-        function = getattr(module, name, None)
-        if module is None or not callable(function):
-            return
-        wrapper = wrapt.FunctionWrapper(function, self._tell_and_call)
-        setattr(module, name, wrapper)
-        self._wrapped.append((module, name, function, wrapper))
 
     def _tell_and_call(self, function: Callable[..., Any], _instance: object, args: Any, keywords: Any) -> Any:
         self._before()

@@ -64,12 +64,6 @@ class Recorder:
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
     ``stacktrace`` says where that was raised; it isn't kept where the range began on another thread.
     """
-    begin_call = staticmethod(_native.begin_call)
-    """Open a range of EventSource.PYTHON_CALL: a call on this thread's stack. Returns as ``begin`` does.
-
-    It ends by ``end``, in this thread. What begins in the thread lies in it, whatever the task, unless something that the
-    calling task is in (a range, or the span that is current) began later. The program doesn't see it as its current span.
-    """
     enter = staticmethod(_native.enter)
     """From here on the calling task is in that open range; ``leave`` takes what is returned.
 
@@ -78,8 +72,6 @@ class Recorder:
     """
     leave = staticmethod(_native.leave)
     """The task is not in that range any more. From any task, also where it is over already."""
-    is_in = staticmethod(_native.is_in)
-    """Whether the calling task is in what it, or the task that launched it, entered."""
     mark = staticmethod(_native.mark)
     """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
@@ -92,8 +84,6 @@ class Recorder:
 
     set_profiler = staticmethod(_native.set_profiler)
     """From here on this thread's rows belong to that profiler run (32 bits); 0 for none."""
-    profiler = staticmethod(_native.profiler)
-    """The profiler run that this thread's next row belongs to."""
     set_thread_enabled = staticmethod(_native.set_thread_enabled)
     """Set whether what begins in this thread is recorded, from any source; returns the setting before. Ends always are."""
     thread_enabled = staticmethod(_native.thread_enabled)

@@ -25,13 +25,10 @@ from otel_recfn.model.counters import balanced
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
-from otel_recfn.support.safe_text import safe_exception, safe_text
 from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
+from otel_recfn.support.texts import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
-
-MOST_QUEUED = 1024
-"""What comes while so many batches wait is counted as missed: only sinks that make more batches than they take get there."""
 
 
 class GuardedSink:
@@ -47,7 +44,7 @@ class GuardedSink:
         self._rows = 0
         """Of the batches that its ``write`` took without an error."""
         self._last_counters: dict[str, int] = {}
-        self._told_of_memory = self._told_of_counters = False
+        self._told: set[str] = set()
 
     def write(self, batch: Batch) -> None:
         """Write a batch."""
@@ -62,16 +59,10 @@ class GuardedSink:
         return False
 
     def counters(self, delivered: int) -> dict[str, int]:
-        """What it tells as ``<sink>.<counter>``; ``dropped.error`` are also those of the ``delivered`` rows that it missed.
-
-        From any thread, which may be a metric reader's: one that raises stays, as it may be written to at the moment.
-        """
+        """What it tells as ``<sink>.<counter>``; ``dropped.error`` are also those of the ``delivered`` rows that it missed."""
         if not self.is_removed:
-            try:
-                with self._around():
-                    self._last_counters = dict(self.sink.counters())
-            except (Exception, SystemExit) as error:
-                self._tell_of_counters(error)
+            with self.guarded("the counters of the sink %r raised; those that it gave last stand for them"):
+                self._last_counters = dict(self.sink.counters())
         counts = dict(self._last_counters)
         if missed := max(0, delivered - self._rows):
             counts["dropped.error"] = counts.get("dropped.error", 0) + missed
@@ -87,36 +78,34 @@ class GuardedSink:
         return GuardedSink(fresh) if fresh is not None else None
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Around a call of the sink: where it raises, that stays here, and the sink is removed."""
+    def guarded(self, goes_on: str = "") -> Iterator[None]:
+        """Around a call of the sink: where it raises, that stays here, and the sink is removed.
+
+        Args:
+            goes_on: what is logged, once, where it isn't removed: the call may come from another thread than writes to it.
+        """
         try:
             with self._around():
                 yield
         except NO_MEMORY:
-            if not self._told_of_memory:
-                self._told_of_memory = True
-                log.error("the sink %r found no memory; it goes on, and what it misses is counted", self.sink.name)
+            self._tell_once("the sink %r found no memory; it goes on, and what it misses is counted")
         except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
             if raised_by_signal_handler(error):  # the program's timeout, say, and nothing of the sink's
                 raise
-            unexpected = safe_exception(error) if not isinstance(error, OSError) else None  # a full disk needs no traceback
-            text = "the sink %r failed and was removed; the others go on: %s"
-            log.error(text, self.sink.name, safe_text(repr(error)), exc_info=unexpected)
-            self._remove()
+            self._tell_once(goes_on or "the sink %r failed and was removed; the others go on", error)
+            if not (goes_on or self.is_removed):
+                self.is_removed = True
+                with suppress(Exception, SystemExit), self._around():  # it failed once already, which was logged
+                    self.sink.close(0.0)
+                    self._last_counters = dict(self.sink.counters())
 
-    def _remove(self) -> None:
-        if self.is_removed:
+    def _tell_once(self, text: str, error: BaseException | None = None) -> None:
+        if text in self._told:
             return
-        self.is_removed = True
-        with suppress(Exception, SystemExit), self._around():  # it failed once already, which was logged
-            self.sink.close(0.0)
-            self._last_counters = dict(self.sink.counters())
-
-    def _tell_of_counters(self, error: BaseException) -> None:
-        if not self._told_of_counters:
-            self._told_of_counters = True
-            text = "the counters of the sink %r raised; those that it gave last stand for them: %s"
-            log.error(text, self.sink.name, safe_text(repr(error)), exc_info=safe_exception(error))
+        self._told.add(text)
+        unexpected = safe_exception(error) if error is not None and not isinstance(error, OSError) else None
+        told = "" if error is None else f": {safe_text(repr(error))}"
+        log.error(text + "%s", self.sink.name, told, exc_info=unexpected)  # a full disk needs no traceback
 
 
 class Capture:
@@ -163,8 +152,6 @@ class Capture:
         """Those that every sink has taken or missed."""
         self.has_provider = False
         """The program was seen to have a tracer provider for its spans."""
-        self.was_delivered = True
-        """Its sinks have got all that was recorded for it."""
         self.has_ended = False
         self.recorder_at_begin: RecorderCounters | None = None
         """What the recorder had counted when it began; None where it didn't."""
@@ -189,9 +176,6 @@ class Capture:
             view: makes what the capture sees of it; None where that is all of it.
             look: tell the sinks that ask which of its open ranges are open for long.
         """
-        if len(self._queue) >= MOST_QUEUED:
-            self.rows += batch.closed
-            return
         try:
             seen = view(batch) if view is not None else batch
             if not (len(seen) or seen.opened or look) and (self._queue or self.is_delivering):

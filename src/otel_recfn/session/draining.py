@@ -28,7 +28,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.sources import Sources
 from otel_recfn.sources.protocol import Wanted
-from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.forks import OwnThread, at_work
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
@@ -54,8 +54,6 @@ class Captures:
         self.need_views = False
         """Whether each sees its own part of what is drained, for which that has copies of open ranges: there was more than one
         capture, or the only one wants less than is recorded for it."""
-        self.alone = True
-        """Whether there has never been another one beside the one that began first, of those that run or ran last."""
         self.ending: set[Capture] = set()
         """Those that are being stopped, running or not."""
         self._looked_s = time.monotonic()
@@ -77,15 +75,11 @@ class Captures:
         shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
         return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
 
-    def looked(self) -> None:
-        """A look is done."""
-        self._looked_s = time.monotonic()
-
     def begin(self, capture: Capture) -> bool:
         """Add the first capture; False where others are there."""
         if self._running:
             return False
-        self.need_views, self.alone = not capture.selected.is_all_that_is_recorded, True
+        self.need_views = not capture.selected.is_all_that_is_recorded
         self._running.append(capture)
         return True
 
@@ -102,7 +96,7 @@ class Captures:
                 if not self.need_views:
                     other.selection.go_on_after(batch)
             capture.selection.begin_after(batch, since_serial)
-        self.need_views, self.alone = True, False
+        self.need_views = True
         self._running.append(capture)
 
     def leave(self, capture: Capture) -> None:
@@ -118,16 +112,13 @@ class Captures:
             leaving: a capture that ends: it also gets the open ranges, as partial ones.
             look: captures are told which ranges are open for long.
         """
+        if look:
+            self._looked_s = time.monotonic()
         for capture in self:
             view = partial(capture.selection.view, last=capture is leaving, copies=look) if self.need_views else None
             capture.put(batch, view, look)
         for capture in self:  # after all have it in their queues: a sink that is written to may drain, or end a capture
             capture.deliver()
-
-    def after_fork_in_child(self) -> None:
-        """In a child: the captures go on with sinks of the child's own."""
-        for capture in self:
-            capture.after_fork_in_child()
 
     @property
     def all_end(self) -> bool:
@@ -182,11 +173,9 @@ class Draining:
     @contextmanager
     def held(self, timeout_s: float = -1) -> Iterator[bool]:
         """Keep other threads from draining meanwhile. Yields False if the lock couldn't be taken in time."""
-        try:
-            with self._hold(timeout_s) as held:
-                yield held
-        finally:
-            self.close_ended()
+        with self._hold(timeout_s) as held:
+            yield held
+        self.close_ended()
 
     @property
     def is_held_here(self) -> bool:
@@ -196,16 +185,16 @@ class Draining:
     @contextmanager
     def _hold(self, timeout_s: float) -> Iterator[bool]:
         lock = self.lock  # a sink may fork, and the child has another one
-        if not lock.acquire(timeout=timeout_s):
-            yield False
-            return
+        held = lock.acquire(timeout=timeout_s)
         outer = self._holder  # None, or this thread
-        self._holder = threading.get_ident()
+        if held:
+            self._holder = threading.get_ident()
         try:
-            yield True
+            yield held
         finally:
-            self._holder = outer
-            lock.release()
+            if held:
+                self._holder = outer
+                lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
         """Drain once, and deliver. None where no capture runs, or the drain failed.
@@ -223,8 +212,6 @@ class Draining:
                 look = self._captures.is_look_due()
                 wanted = look or open_ranges or self._captures.need_views
                 batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
-                if look:
-                    self._captures.looked()
                 if batch.clock_jump_ns:
                     self._tell_clock_jump(batch.clock_jump_ns / 1e9)
                 self._captures.deliver(batch, leaving, look)

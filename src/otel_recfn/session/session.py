@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -24,12 +24,10 @@ from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.draining import Captures, Draining
-from otel_recfn.session.exits import ExitHandler
-from otel_recfn.session.losses import UnusedRanges, tell_losses
+from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.own_thread import OwnThread
 from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.signal_handlers import calling, tell
 
@@ -65,8 +63,6 @@ class Session:
         self._switching = threading.RLock()
         self._held: dict[int, list[threading.RLock]] = {}
         """The locks that forking threads hold."""
-        self._starting: dict[Capture, int] = {}
-        """Captures that are being started, and the thread that starts each."""
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         around_forks(
             Order.SESSION, before=self.before_fork, in_parent=self.after_fork_in_parent, in_child=self.after_fork_in_child
@@ -82,21 +78,15 @@ class Session:
         """
         try:
             with calling("start"):
-                self._start_or_end(capture)
+                try:
+                    self._start(capture)
+                except BaseException:
+                    self._stop(capture, EXIT_SECONDS)
+                    raise
         except CallRefused:
             capture.has_ended = True
             capture.close(0.0)
             raise
-
-    def _start_or_end(self, capture: Capture) -> None:
-        self._starting[capture] = threading.get_ident()
-        try:
-            self._start(capture)
-        except BaseException:
-            self._stop(capture, EXIT_SECONDS)
-            raise
-        finally:
-            self._starting.pop(capture, None)
 
     def _start(self, capture: Capture) -> None:
         # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
@@ -129,26 +119,19 @@ class Session:
                 return True
             capture.recorder_at_begin = self._recorder.counters()
             if self._captures.begin(capture):
-                self._begin()
+                self._sources.follow()
+                self._record(begins=True)
+                self._draining.start_thread()
+                self._exit.follow_provider()
+                self._exit.finish_in_multiprocessing_child()
             elif held:
-                self._join(capture)
+                since_serial = self._recorder.serial()
+                self._captures.join(capture, self._draining.drain(open_ranges=True), since_serial)
+                self._record()
+                self._sources.follow()
             else:
                 return False
         return True
-
-    def _begin(self) -> None:
-        self._sources.follow()
-        self._record(begins=True)
-        self._draining.start_thread()
-        self._exit.follow_provider()
-        self._exit.finish_in_multiprocessing_child()
-
-    def _join(self, capture: Capture) -> None:
-        since_serial = self._recorder.serial()
-        batch = self._draining.drain(open_ranges=True)
-        self._captures.join(capture, batch, since_serial)
-        self._record()
-        self._sources.follow()
 
     def _record(self, *, begins: bool = False) -> None:
         """Have the recorder record what the captures want now that don't end.
@@ -157,7 +140,10 @@ class Session:
             begins: the only capture begins: nothing that was recorded before is for it.
         """
         if not (begins or self._captures.all_end or self._recorder.recording):
-            self._drain_earlier()
+            # Captures that are ending get what is left of the earlier recording, whose open ranges would be given up otherwise.
+            with self._draining.held(0.0) as held:
+                if held:
+                    self._draining.drain(close_open=True)
         wanted = None if self._captures.all_end else self._captures.wanted()
         if wanted is None:
             self._recorder.stop()
@@ -165,15 +151,6 @@ class Session:
         seen_spans.keep_alive(wanted.spans_told)
         self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, wanted.sampled_alone)
         self._sampled_alone = wanted.sampled_alone
-
-    def _drain_earlier(self) -> None:
-        """A recording begins: captures that are ending, or that it was stopped under, get what is left of the earlier one.
-
-        Its open ranges would be given up otherwise, whose children they may have already.
-        """
-        with self._draining.held(0.0) as held:
-            if held:
-                self._draining.drain(close_open=True)
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""
@@ -189,8 +166,7 @@ class Session:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
                 self._record()
         for capture in self._captures:
-            if not capture.has_provider:
-                self._unused.look(capture, alone=self._captures.alone)
+            self._unused.look(capture, alone=len(self._captures) == 1)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -210,50 +186,38 @@ class Session:
             self._captures.ending.add(capture)
         try:
             self._end(capture, deadline)
-        except BaseException:
-            self._give_up(capture)
+        except BaseException:  # without what was recorded last
+            capture.has_ended = True
+            self._captures.ending.discard(capture)
+            with self._changing(0.0):
+                self._leave(capture)
+            self._draining.close_later(capture, 0.0)
             raise
         finally:
             self._captures.ending.discard(capture)
 
     def _end(self, capture: Capture, deadline: float) -> None:
+        thread = None
         with self._changing(_seconds_to(deadline)):
-            thread = self._begin_to_end(capture)
+            self._call_off_imports(capture)
+            if capture in self._captures:
+                if capture.shown is not None:  # what begins from here on may not become a span
+                    self._sources.follow()
+                self._record()
+                thread = self._draining.stop_thread() if self._captures.all_end else None
         if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
             thread.wait_for_end(_seconds_to(deadline))
+        was_delivered = True
         with self._changing(max(LEAST_SECONDS, _seconds_to(deadline))) as may_drain:
-            self._finish(capture, may_drain)
-        self._close(capture, deadline)
-
-    def _begin_to_end(self, capture: Capture) -> OwnThread | None:
-        """Returns the thread that drained, if it ends, too."""
-        self._call_off_imports(capture)
-        if capture not in self._captures:  # it never began
-            return None
-        if capture.shown is not None:  # what begins from here on may not become a span
-            self._sources.follow()
-        self._record()
-        return self._draining.stop_thread() if self._captures.all_end else None
-
-    def _call_off_imports(self, capture: Capture) -> None:
-        for call_off in self._waiting_for_imports.pop(capture, ()):
-            call_off()
-
-    def _finish(self, capture: Capture, may_drain: bool) -> None:
-        if capture in self._captures:
-            if may_drain and self._captures.all_end:
-                self._draining.drain(close_open=True)
-            elif may_drain:
-                self._draining.drain(leaving=capture)
-            capture.was_delivered = may_drain
-        self._leave(capture)
-
-    def _close(self, capture: Capture, deadline: float) -> None:
-        if not capture.has_provider:
-            self._unused.look(capture, alone=self._captures.alone, ends=True)
-        if not capture.was_delivered:
+            if capture in self._captures:
+                was_delivered, is_last = may_drain, self._captures.all_end
+                if may_drain:
+                    self._draining.drain(close_open=is_last, leaving=None if is_last else capture)
+            self._leave(capture)
+        self._unused.look(capture, alone=not self._captures, ends=True)
+        if not was_delivered:
             log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
-        if capture.was_delivered and not capture.is_delivering:
+        if was_delivered and not capture.is_delivering:
             capture.close(_seconds_to(deadline))
         else:
             self._draining.close_later(capture, deadline)
@@ -261,13 +225,9 @@ class Session:
         tell_losses(self.lost(capture))
         capture.has_ended = True
 
-    def _give_up(self, capture: Capture) -> None:
-        """End it without what was recorded last."""
-        capture.has_ended = True
-        self._captures.ending.discard(capture)
-        with self._changing(0.0):
-            self._leave(capture)
-        self._draining.close_later(capture, 0.0)
+    def _call_off_imports(self, capture: Capture) -> None:
+        for call_off in self._waiting_for_imports.pop(capture, ()):
+            call_off()
 
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture: for those that are there, also for those that a sink has started now."""
@@ -344,10 +304,12 @@ class Session:
         """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
         ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
         self._held, self.process_ends = {}, False
-        for part in (self._draining, self._unused, self._captures):
-            part.after_fork_in_child()
-        self._leave_to_parent(ending)
-        self._drop_half_started()
+        self._draining.after_fork_in_child()
+        self._unused.after_fork_in_child()
+        for capture in self._captures:
+            capture.after_fork_in_child()
+        for capture in ending:  # those that don't run here have the parent's sinks, which only the parent may close
+            capture.has_ended = capture.has_ended or capture not in self._captures
         if self._captures:
             self._record()  # the child's sinks may want other ranges than the parent's
             self._recorder.call_when_recorded(self._drain_from_now_on)
@@ -358,20 +320,6 @@ class Session:
         with self._changing(0.0):
             if not self._captures.all_end:
                 self._draining.start_thread()
-
-    def _drop_half_started(self) -> None:
-        """In a child: captures that other threads of the parent were starting, so that nobody here knows that they run."""
-        own, starting = threading.get_ident(), self._starting
-        self._starting = {capture: thread for capture, thread in starting.items() if thread == own}
-        dropped = starting.keys() - self._starting.keys()
-        self._leave_to_parent(dropped)
-        for capture in dropped:
-            self.stop(capture, 0.0)
-
-    def _leave_to_parent(self, captures: Iterable[Capture]) -> None:
-        """In a child: those that don't run here have the parent's sinks, which only the parent may close."""
-        for capture in captures:
-            capture.has_ended = capture.has_ended or capture not in self._captures
 
 
 def _seconds_to(deadline: float) -> float:

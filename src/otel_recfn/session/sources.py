@@ -20,7 +20,7 @@ from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
-from otel_recfn.sources.protocol import Source, Wanted, Watcher
+from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
@@ -40,8 +40,6 @@ class _Switch:
     """A source and its state."""
 
     source: Source
-    watcher: Watcher | None
-    """The source, where it watches something."""
     prepared: bool = False
     told: Wanted | None = None
     """The selection that it was enabled with; None while it is disabled."""
@@ -59,7 +57,7 @@ class Sources:
     """
 
     def __init__(self, sources: Sequence[Source], wanted: Callable[[], Wanted | None]) -> None:
-        self._switches = [_Switch(source, source if isinstance(source, Watcher) else None) for source in sources]
+        self._switches = [_Switch(source) for source in sources]
         self._wanted_now = wanted
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
@@ -90,10 +88,10 @@ class Sources:
             self._guarded(switch, partial(switch.source.enable, wanted), None)
 
     def look(self, *, last: bool) -> None:
-        """Let the enabled sources that watch something look at it."""
+        """Let the enabled sources look whether all is as they left it."""
         for switch in list(self._switches):
-            if switch.watcher is not None and switch.told is not None:
-                self._guarded(switch, partial(switch.watcher.look, last=last), None)
+            if switch.told is not None:
+                self._guarded(switch, partial(switch.source.look, last=last), None)
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from otel_recfn.recording.recorder import recorder
 
 RECORDED = ("RECORD", "RECORD_AND_SAVE")
 
 
-class Recordings(Protocol):
-    """Whose steps they are: passed to each call, so that it is freed without a collection of cycles."""
-
-    def _begin(self) -> None:
-        """A recording begins."""
-
-    def _finish(self) -> None:
-        """It ends."""
-
-    def _tell_ready(self) -> None:
-        """It has ended, as the schedule wanted."""
-
-
 class StepSchedule:
     """Begins and ends recordings between steps. Used by one thread at a time.
+
+    Each call is given the profile whose steps they are: kept here, it would be freed by a collection of cycles alone.
 
     Args:
         schedule: gives the action for the step of a number, as ``torch.profiler.schedule(...)`` does; None: all are recorded.
@@ -37,30 +26,32 @@ class StepSchedule:
         self._action = "NONE"
         self._open: AbstractContextManager[Any] | None = None
 
-    def start(self, recordings: Recordings) -> None:
+    def start(self, recordings: Any) -> None:
         """The first step begins."""
         self.number = 0
         self._enter(recordings, self._action_of(0))
 
-    def step(self, recordings: Recordings) -> None:
+    def step(self, recordings: Any) -> None:
         """The next step begins."""
         self._close_range()
         before, now = self._action, self._action_of(self.number + 1)
         self.number += 1
         if before == "RECORD_AND_SAVE":
-            self._end_ready(recordings)
+            recordings._finish()
+            recordings._tell_ready()
         elif before == "RECORD" and now not in RECORDED:
             recordings._finish()
         self._enter(recordings, now, goes_on=before == "RECORD")
 
-    def stop(self, recordings: Recordings) -> None:
+    def stop(self, recordings: Any) -> None:
         """The last step ends, and what is recorded is ready, whatever the schedule wanted of later steps."""
         self._close_range()
         before, self._action = self._action, "NONE"
         if before in RECORDED:
-            self._end_ready(recordings)
+            recordings._finish()
+            recordings._tell_ready()
 
-    def _enter(self, recordings: Recordings, action: str, *, goes_on: bool = False) -> None:
+    def _enter(self, recordings: Any, action: str, *, goes_on: bool = False) -> None:
         self._action = "NONE"  # where it can't begin
         if action in RECORDED and not goes_on:
             recordings._begin()
@@ -68,10 +59,6 @@ class StepSchedule:
         if action in RECORDED and self._schedule is not None:
             self._open = recorder.record_function(f"ProfilerStep#{self.number}")
             self._open.__enter__()
-
-    def _end_ready(self, recordings: Recordings) -> None:
-        recordings._finish()
-        recordings._tell_ready()
 
     def _close_range(self) -> None:
         opened, self._open = self._open, None

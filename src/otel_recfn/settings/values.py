@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.support.safe_text import safe_text
+from otel_recfn.support.texts import safe_text
 
 if TYPE_CHECKING:
     from otel_recfn.sinks.protocol import Sink
 
 T = TypeVar("T")
-MIN_BUFFER_BYTES = 4096
-MAX_BUFFER_BYTES = 1 << 30
 SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MOST_SPANS = 1_000_000_000
 LONGEST_SECONDS = 1e9
 """Some 30 years, which stand for whatever is longer: systems refuse to wait for so long."""
-MIN_REQUEST_BYTES = 1024
-MAX_REQUEST_BYTES = 1 << 26
-"""What the specification allows a client to send."""
+MOST = sys.float_info.max
 DETAILS: Mapping[str, Mapping[str, Any]] = {
     "low": {"span_budget": 200, "ordinary_span_budget": 10, "trace_span_budget": 1000, "spans_per_second": 200.0},
     "normal": {},
@@ -122,31 +119,20 @@ def _trace_path(value: Any) -> str | None:
     return path
 
 
-def _rate(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise ValueError
-    return float(value)
+def _numbers(says: str, least: float, most: float, *, whole: bool = False, none: str = "") -> Kind[Any]:
+    """Numbers from ``least`` to ``most``; ``none`` is what None means, where it is allowed."""
 
+    def check(value: Any) -> float | None:
+        if value is None and none:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not least <= value <= most:
+            raise ValueError
+        return int(value) if whole else float(value)
 
-def _parse_rate(text: str) -> float | None:
-    return None if text.lower() in ("none", "all") else float(text)
+    def parse(text: str) -> float | None:
+        return None if none and text.lower() in ("none", none) else (int if whole else float)(text)
 
-
-def _seconds(value: Any) -> float | None:
-    return _rate(value) or None
-
-
-def _duration(value: Any) -> float:
-    seconds = _rate(value)
-    if seconds is None:
-        raise ValueError
-    return min(seconds, LONGEST_SECONDS)
-
-
-def _parse_seconds(text: str) -> float | None:
-    return None if text.lower() in ("none", "never") else float(text)
+    return Kind(f"None ({none}) or {says}" if none else says, check, f"none ({none}) or {says}" if none else says, parse)
 
 
 def _activities(value: Any) -> Any:
@@ -161,49 +147,25 @@ def _callable(value: Any) -> Any:
     return value
 
 
-def _span_exporter(value: Any) -> Any:
-    if value is None:
-        return value
-    if isinstance(value, str):
-        return _parse_span_exporter(value)
-    if not callable(getattr(value, "export", None)):
+def _instance_of(types: tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, types):
         raise TypeError
     return value
 
 
-def _parse_span_exporter(text: str) -> str:
-    if text not in SPAN_EXPORTERS:
+def _one_of(allowed: Collection[str], value: Any) -> str:
+    if value not in allowed:
         raise ValueError
-    return text
+    return str(value)
 
 
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
+def _span_exporter(value: Any) -> Any:
+    return _one_of(SPAN_EXPORTERS, value) if isinstance(value, str) else _object_with("export", value)
 
 
 def _parse_bool(text: str) -> bool:
     meanings = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     return meanings[text.lower()]
-
-
-def _whole_number(least: int, most: int | None, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
-        raise ValueError
-    return int(value)
-
-
-def _detail(value: Any) -> str:
-    if value not in DETAILS:
-        raise ValueError
-    return str(value)
-
-
-def _calls(value: Any) -> bool | PythonCalls:
-    if not isinstance(value, (bool, PythonCalls)):
-        raise TypeError
-    return value
 
 
 _PARTS_OF_CALLS: dict[str, Callable[[str], Any]] = {
@@ -221,14 +183,6 @@ def _parse_calls(text: str) -> bool | PythonCalls:
         return _parse_bool(text)
     parts = [part.partition("=") for part in text.split(";") if part.strip()]
     return PythonCalls(**{name.strip(): _PARTS_OF_CALLS[name.strip()](value.strip()) for name, _, value in parts})
-
-
-def _budget(value: Any) -> int | None:
-    return None if value is None else _whole_number(1, MOST_SPANS, value)
-
-
-def _parse_budget(text: str) -> int | None:
-    return None if text.lower() in ("none", "all") else int(text)
 
 
 _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
@@ -251,45 +205,25 @@ SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     _parse_scopes,
 )
 TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
-RATE: Kind[float | None] = Kind(
-    "None (all) or how many a second: a number, zero or more",
-    _rate,
-    "none (all) or how many a second: a number, zero or more",
-    _parse_rate,
-)
-SECONDS: Kind[float | None] = Kind(
-    "None (never) or a number of seconds, zero (never) or more",
-    _seconds,
-    "none (never) or a number of seconds, zero (never) or more",
-    _parse_seconds,
-)
-DURATION: Kind[float] = Kind("a number of seconds, zero or more", _duration, "a number of seconds, zero or more", float)
-
-
-def _bytes_kind(least: int, most: int) -> Kind[int]:
-    allowed = f"from {least} to {most}"
-    return Kind(f"a whole number of bytes {allowed}", partial(_whole_number, least, most), f"a whole number {allowed}", int)
-
-
-BOOL: Kind[bool] = Kind("True or False", _bool, "true or false", _parse_bool)
+RATE: Kind[float | None] = _numbers("how many a second: a number, zero or more", 0, MOST, none="all")
+_DURATION = _numbers("a number of seconds, zero or more", 0, MOST)
+DURATION: Kind[float] = replace(_DURATION, check=lambda value: min(_DURATION.check(value), LONGEST_SECONDS))
+_SECONDS = _numbers("a number of seconds, zero (never) or more", 0, MOST, none="never")
+SECONDS: Kind[float | None] = replace(_SECONDS, check=lambda value: _SECONDS.check(value) or None)
+BUDGET: Kind[int | None] = _numbers(f"a whole number of spans from 1 to {MOST_SPANS}", 1, MOST_SPANS, whole=True, none="all")
+EVENTS: Kind[int] = _numbers("a whole number from 1", 1, MOST, whole=True)
+BUFFER_BYTES: Kind[int] = _numbers(f"a whole number of bytes from {1 << 12} to {1 << 30}", 1 << 12, 1 << 30, whole=True)
+REQUEST_BYTES: Kind[int] = _numbers(f"a whole number of bytes from {1 << 10} to {1 << 26}", 1 << 10, 1 << 26, whole=True)
+BOOL: Kind[bool] = Kind("True or False", partial(_instance_of, (bool,)), "true or false", _parse_bool)
 CALLS: Kind[bool | PythonCalls] = Kind(
     "True, False or PythonCalls(...)",
-    _calls,
+    partial(_instance_of, (bool, PythonCalls)),
     f"true, false, or some of {', '.join(_PARTS_OF_CALLS)} as name=value with semicolons between them: "
     "include=my_app,my_lib;max_depth=20",
     _parse_calls,
 )
-BUFFER_BYTES = _bytes_kind(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES)
-REQUEST_BYTES = _bytes_kind(MIN_REQUEST_BYTES, MAX_REQUEST_BYTES)
 _SPAN_EXPORTERS = ", ".join(SPAN_EXPORTERS)
 SPAN_EXPORTER: Kind[Any] = Kind(
-    f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, _parse_span_exporter
+    f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, partial(_one_of, SPAN_EXPORTERS)
 )
-DETAIL: Kind[str] = Kind(", ".join(DETAILS), _detail, ", ".join(DETAILS), str.lower)
-BUDGET: Kind[int | None] = Kind(
-    f"None (no limit) or a whole number of spans from 1 to {MOST_SPANS}",
-    _budget,
-    f"none (no limit) or a whole number from 1 to {MOST_SPANS}",
-    _parse_budget,
-)
-EVENTS: Kind[int] = Kind("a whole number from 1", partial(_whole_number, 1, None))
+DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), ", ".join(DETAILS), str.lower)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from otel_recfn.batches.merging import EventStore
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.sinks.protocol import Sink
-from otel_recfn.store.event_store import EventStore
 
 MAX_EVENTS = 100_000
 
@@ -60,7 +60,7 @@ class InMemorySink(EventStoreSink):
 
     def clear(self) -> None:
         """Forget all events, as between two tests."""
-        self.store.clear()
+        self.store.take()
 
     def after_fork_in_child(self) -> Sink | None:
         """An empty one: the parent's events are the parent's."""

@@ -3,7 +3,7 @@
 By ``sys.monitoring`` where CPython has it (from 3.12 on) and a place for one more tool is free, else by the profile function of
 each thread. For each thread there is the stack of calls that were seen to begin:
 
-    call    name of the code object ─► Recorder.begin_call ─► push
+    call    name of the code object ─► `begin_call` ─► push
     return                             Recorder.end        ◄─ pop
 
 An exit ends the innermost call, also where a greenlet has switched stacks meanwhile. So calls always nest. One of a frame whose
@@ -25,9 +25,8 @@ from typing import Any, TypeAlias
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
-from otel_recfn.sources.protocol import Wanted, Watcher
-from otel_recfn.support.forks import Order, around_forks
-from otel_recfn.support.own_thread import OwnThread, is_own_thread
+from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.forks import Order, OwnThread, around_forks, is_own_thread
 from otel_recfn.support.texts import python_call_name
 
 log = logging.getLogger("otel_recfn")
@@ -36,7 +35,7 @@ log = logging.getLogger("otel_recfn")
 # --- what calls are called
 
 OWN = str(Path(__file__).parents[1]) + os.sep
-OWN_THAT_CALLS = OWN + "ranges" + os.sep, OWN + "callbacks" + os.sep
+OWN_THAT_CALLS = OWN + os.path.join("recording", "ranges.py"), OWN + "callbacks" + os.sep
 """What of ours calls functions of the program, which are to be seen."""
 
 NameOfFrame: TypeAlias = "Callable[[FrameType], str | None]"
@@ -156,7 +155,7 @@ class Monitoring:
 # --- the source
 
 
-class CallSource(Watcher):
+class CallSource(Source):
     """Ranges of Python calls while it is enabled. One thread at a time uses it.
 
     In a forked child calls are recorded from when all else of ours is as it should be in a child: before, recording one might

@@ -9,7 +9,7 @@ those before goes on with the unwrapped ones.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -22,12 +22,9 @@ from otel_recfn.recording.types import ContextReading
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.steps import begins_now, is_suppressed, seen_in_step, shown_steps
+from otel_recfn.support.foreign import After, WrappedFunction
 from otel_recfn.support.processes import span_around_thread
 from otel_recfn.support.seen_spans import remember_current, seen_spans
-from otel_recfn.support.wrapped_function import After, WrappedFunction
-
-if TYPE_CHECKING:
-    from otel_recfn._native import TaskEntry
 
 log = logging.getLogger("otel_recfn")
 
@@ -84,7 +81,9 @@ class ContextWatcher(Source):
         try:
             return self._read()
         except Exception:
-            self._tell_once("the current OpenTelemetry context cannot be read; ranges here have no parent span")
+            if not self._told:
+                self._told = True
+                log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")
             return None
 
     def _read(self) -> ContextReading | None:
@@ -95,7 +94,8 @@ class ContextWatcher(Source):
             flags |= ContextFlag.STEP
         range_ = range_of(span)
         if range_ is not None and range_.is_current:
-            return _reading_of_range(range_, span, flags)
+            high, low, span_id, own_flags = range_.context_words
+            return ContextReading(high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span)
         return self._reading_of_span(span, flags)
 
     def _reading_of_span(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
@@ -174,13 +174,3 @@ class ContextWatcher(Source):
     def _after_get_current(self, context: Any) -> Any:
         seen, ranges = self._seen_without_ranges(context), self._ranges  # another thread may end what is shown
         return ranges.seen_from(seen) if ranges is not None else seen
-
-    def _tell_once(self, message: str) -> None:
-        if not self._told:
-            self._told = True
-            log.exception(message)
-
-
-def _reading_of_range(range_: TaskEntry, span: object, flags: ContextFlag) -> ContextReading:
-    high, low, span_id, own_flags = range_.context_words
-    return ContextReading(high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span)

@@ -15,7 +15,6 @@ makes anew itself: ``support/forks.py`` tells how.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, Extra
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
@@ -47,7 +46,7 @@ class Wanted:
     spans_told: bool = True
 
 
-class Source(Protocol):
+class Source:
     """One that raises is disabled, used no more and logged once; the program and the other sources go on."""
 
     name: str
@@ -71,13 +70,8 @@ class Source(Protocol):
     def disable(self) -> None:
         """Announce nothing more, and leave the program as it was. What is open was sealed. Also if it wasn't enabled."""
 
-
-@runtime_checkable
-class Watcher(Source, Protocol):
-    """A source that others may disturb without its being told."""
-
     def look(self, *, last: bool) -> None:
-        """See whether all is as it left it. Before each drain, from one thread at a time; must not wait.
+        """See whether all is as it left it, where others may disturb it. Before each drain, from one thread at a time.
 
-        ``last``: the last capture ends with that drain.
+        It must not wait. ``last``: the last capture ends with that drain.
         """

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from otel_recfn.support.wrapped_function import WrappedFunction
+from otel_recfn.support.foreign import WrappedFunction
 
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Variables of torchrun and other launchers; the first that is a number counts."""

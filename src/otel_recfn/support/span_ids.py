@@ -22,10 +22,8 @@ from otel_recfn.support.forks import Order, around_forks
 _MASK = (1 << 64) - 1
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd, so that multiplying by them modulo 2**64 can be undone; from the finalizer of splitmix64."""
-_UNDOING = tuple([pow(factor, -1, 1 << 64) for factor in reversed(_FACTORS)])
 _HALF = 32
 _FACTORS_OF_COLUMNS = tuple([np.array(factor, np.uint64) for factor in _FACTORS])
-_UNDOING_OF_COLUMNS = tuple([np.array(factor, np.uint64) for factor in _UNDOING])
 _HALF_OF_COLUMNS = np.array(_HALF, np.uint64)
 """As arrays, which numpy takes at once: making a number one costs as much as a column of some hundred."""
 
@@ -64,16 +62,6 @@ def span_ids(event_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         mixed ^= mixed >> _HALF_OF_COLUMNS
         mixed *= factor
     mixed ^= mixed >> _HALF_OF_COLUMNS
-    return mixed
-
-
-def event_ids(of_spans: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The events that a column of span ids was made of, in this process."""
-    mixed: NDArray[np.uint64] = of_spans ^ (of_spans >> _HALF_OF_COLUMNS)  # an xor with the own upper half undoes itself
-    for factor in _UNDOING_OF_COLUMNS:
-        mixed *= factor
-        mixed ^= mixed >> _HALF_OF_COLUMNS
-    mixed ^= np.uint64(_key)
     return mixed
 
 

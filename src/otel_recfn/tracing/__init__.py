@@ -6,7 +6,6 @@ print(graph)
 """
 
 from otel_recfn.model.errors import TraceError
-from otel_recfn.tracing.graph import Graph, Node, Source, Value
-from otel_recfn.tracing.trace import trace
+from otel_recfn.tracing.graph import Graph, Node, Source, Value, trace
 
 __all__ = ["Graph", "Node", "Source", "TraceError", "Value", "trace"]

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches import ancestry
-from otel_recfn.batches.ancestry import Ancestry
-from otel_recfn.batches.selection import Selected, Selection
+from otel_recfn.batches import selection
+from otel_recfn.batches.selection import Ancestry, Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 
@@ -162,7 +161,7 @@ def test_a_view_has_the_nearest_seen_ancestor_of_each_range(mask: int, taken: li
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ranges that ended are remembered."""
-    monkeypatch.setattr(ancestry, "SMALL_CHUNK", 1)
+    monkeypatch.setattr(selection, "SMALL_CHUNK", 1)
     monkeypatch.setattr(Ancestry.__init__, "__defaults__", (3,))
 
 
@@ -188,7 +187,7 @@ def test_an_open_range_keeps_its_parent_however_long_that_has_ended() -> None:
 @given(masks, steps)
 def test_a_view_is_a_forest_also_where_ranges_were_forgotten(mask: int, taken: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ancestry, "SMALL_CHUNK", 1)
+        patch.setattr(selection, "SMALL_CHUNK", 1)
         patch.setattr(Ancestry.__init__, "__defaults__", (3,))
         recording = record(mask, taken)
     for view in recording.views:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_recfn
-from otel_recfn.batches.number_sets import distinct, groups, is_in
+from otel_recfn.batches.number_sets import begins_of, distinct, groups, is_in, places_in
+from thoroughness import examples
 
 COLUMNS = {"uint32": (1 << 32) - 1, "uint64": (1 << 64) - 1}
 few = st.lists(st.integers(0, 5), max_size=30)
@@ -55,4 +56,17 @@ def test_what_runs_in_threads_of_ours_does_not_call_what_imports(layer: str) -> 
     calls = re.compile(r"np\.(unique|isin|in1d|intersect1d|setdiff1d|union1d|ma)\b")
     sources = list(Path(otel_recfn.__file__).parent.joinpath(layer).rglob("*.py"))
     assert sources
+    of_the_program = {"averages.py", "call_tree.py"}  # in its threads, when it asks
+    sources = [path for path in sources if path.name not in of_the_program]
     assert not [path.name for path in sources if calls.search(path.read_text(encoding="utf-8"))]
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 4), max_size=9), st.data())
+def test_those_that_are_asked_for_in_that_order(lengths: list[int], data: st.DataObject) -> None:
+    ends = np.cumsum(np.array(lengths, np.int64))
+    which = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6)) if lengths else []
+    asked = np.array(which, np.int64)
+    begins = begins_of(ends, asked)
+    expected = [place for one in which for place in range(sum(lengths[:one]), sum(lengths[: one + 1]))]
+    assert places_in(begins, ends[asked] - begins).tolist() == expected

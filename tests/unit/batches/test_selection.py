@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
-from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection
+from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection, announced
 from otel_recfn.model.batch import Batch, Event
+from otel_recfn.model.columns import NO_CONTEXT
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope, make_event_id
 
 pytestmark = pytest.mark.one_python
@@ -79,7 +81,7 @@ def test_a_range_below_an_unseen_open_one_is_announced_as_top_level_before_it_en
     thread.end()
     first = view.view(thread.drain())
     assert [each.event_id for each in first.opened] == [outer]
-    assert first.contexts[first.opened[0].context] == context(5, 6)
+    assert first.contexts[next(iter(first.opened)).context] == context(5, 6)
     assert [(event.event_id, event.parent, event.root) for event in first.events()] == [(inner, outer, outer)]
     thread.end()
     second = view.view(thread.drain())
@@ -196,3 +198,20 @@ def test_views_are_the_tree_without_what_is_unseen(steps: list[str], scopes: set
     for batch in views:
         told.update(each.event_id for each in batch.opened)
         assert {event.root for event in batch.events()} <= told
+
+
+@given(contexts=st.lists(st.integers(0, 3), max_size=20), wanted=st.frozensets(st.integers(0, 4)))
+def test_what_is_announced_in_some_contexts(contexts: list[int], wanted: frozenset[int]) -> None:
+    rows = [
+        {
+            "event_id": number + 1,
+            "start_ns": number,
+            "name": f"range {number % 3}",
+            "context": context(1, of) if of else NO_CONTEXT,
+        }
+        for number, of in enumerate(contexts)
+    ]
+    batch = make_batch(rows) if rows else make_batch([{}]).take(slice(0))
+    opened = announced(batch, np.arange(len(batch)))
+    expected = [one for one in opened if one.context in wanted]
+    assert [*opened.in_contexts(wanted)] == expected

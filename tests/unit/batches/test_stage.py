@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import SpanContext
 
-from batches import make_batch
+from batches import context, make_batch
 from models.folding import LINKABLE, MAX_AWAITED
 from models.staging import Model
 from otel_recfn import _native
 from otel_recfn.batches import stage as stage_module
-from otel_recfn.batches.announced import announced
+from otel_recfn.batches.selection import announced
 from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
@@ -360,3 +360,13 @@ def test_few_more_than_the_budget_are_held() -> None:
     stage = Stage(20)
     stage.add(batch_of([Row(make_event_id(1, number), 0, 1, number, number) for number in range(1, 9000)]), {})
     assert len(stage._kept()) <= 20 + MOST_WAITING
+
+
+def test_a_part_has_the_same_rows_of_every_column() -> None:
+    plan, _ = Stage(0).plan(make_batch([{"context": context(5, 7 + number % 2)} for number in range(10)]), {})
+    part: dict[str, Any] = plan.part(slice(3, 7))._asdict()
+    for name, whole in plan._asdict().items():
+        if name in ("batch", "spans_above"):
+            assert part[name] is whole
+        else:
+            assert np.array_equal(part[name], whole[3:7]), name

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import context, make_batch
-from otel_recfn.batches import stage
-from otel_recfn.batches.stage import WaitingRows
+from otel_recfn.batches import merging
+from otel_recfn.batches.merging import WaitingRows
 
 pytestmark = pytest.mark.one_python
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
@@ -51,8 +51,8 @@ def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spa
     kept: list[int] = []
     rows, added = WaitingRows(lambda: numbers(*kept)), 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "ROWS_TO_SPARE", spare)
-        patch.setattr(stage, "MOST_BATCHES", most)
+        patch.setattr(merging, "ROWS_TO_SPARE", spare)
+        patch.setattr(merging, "MOST_BATCHES", most)
         for size in sizes:
             ids = list(range(added, added + size))
             kept += [one for one in ids if one % steps == 0]
@@ -63,8 +63,8 @@ def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spa
 
 @pytest.mark.parametrize(("spare", "most_batches"), [(3, 1000), (1000, 2)])
 def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int, most_batches: int) -> None:
-    monkeypatch.setattr(stage, "ROWS_TO_SPARE", spare)
-    monkeypatch.setattr(stage, "MOST_BATCHES", most_batches)
+    monkeypatch.setattr(merging, "ROWS_TO_SPARE", spare)
+    monkeypatch.setattr(merging, "MOST_BATCHES", most_batches)
     newest = [0]
     rows = WaitingRows(lambda: numbers(newest[0]))
     for newest[0] in range(49):
@@ -75,7 +75,7 @@ def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int,
 
 def test_of_tables_only_what_kept_rows_use_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """One unit stays open and has a row in each batch, beside a row of a unit that is decided at once."""
-    monkeypatch.setattr(stage, "MOST_BATCHES", 2)
+    monkeypatch.setattr(merging, "MOST_BATCHES", 2)
     kept: list[int] = []
     rows = WaitingRows(lambda: numbers(*kept))
     for number in range(20):

@@ -15,7 +15,7 @@ import pytest
 from batches import make_batch
 from otel_recfn.model import columns
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.columns import COLUMNS, Column
+from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column
 from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
@@ -39,11 +39,11 @@ def test_the_written_files_are_what_the_declarations_give(generator: Any) -> Non
 
 
 def test_a_column_that_is_declared_alone_is_found(generator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    added = (*COLUMNS, Column("colour", np.uint32, "Of the range.", str, seldom=True))
-    monkeypatch.setattr(generator, "COLUMNS", added)
+    colour = Column(np.uint32, str, "Of the range.", seldom=True, attribute="recfn.colour", name="colour")
+    monkeypatch.setattr(generator, "BY_SIZE", (*BY_SIZE, colour))
     stale = [path.name for path, text in generator.files().items() if path.read_text(encoding="utf-8") != text]
-    assert stale == ["column_fields.py", "columns.hpp"]
-    assert "  X(uint32_t, colour, 0)" in generator.columns_header()
+    assert stale == ["columns.hpp"]
+    assert '  SELDOM_TEXT(uint32_t, colour, 0, "recfn.colour", "", false)' in generator.columns_header()
 
 
 def test_it_runs_as_a_script_and_changes_nothing() -> None:
@@ -52,7 +52,7 @@ def test_it_runs_as_a_script_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("column", [pytest.param(column, id=column.name) for column in COLUMNS])
-def test_a_batch_and_an_event_have_the_column(column: Column) -> None:
+def test_a_batch_and_an_event_have_the_column(column: Column[Any, Any]) -> None:
     batch = make_batch([{}])
     assert getattr(batch, column.name).dtype == np.dtype(column.dtype)
     assert isinstance(getattr(next(batch.events()), column.name), column.value)

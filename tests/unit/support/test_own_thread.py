@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.support import forks
-from otel_recfn.support.own_thread import OwnThread, at_work, resting
+from otel_recfn.support.forks import OwnThread, at_work, resting
 from patience import PATIENCE_S
 from small_process import Run
 from thoroughness import SOAK
@@ -127,7 +127,7 @@ def test_a_thread_that_never_started_is_not_waited_for() -> None:
 def test_a_thread_of_ours_may_log_a_traceback_without_importing(tmp_path: Path) -> None:
     program = """
 import logging, sys, threading
-from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.forks import OwnThread
 
 imported = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_recfn.support.safe_text import MAX_CHARACTERS, safe_endpoint, safe_text
+from otel_recfn.support.texts import MOST_SHOWN, safe_endpoint, safe_text
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_endpoints(endpoint: str, said: str) -> None:
         ("two\r\nlines\x1b[0m", "two lines [0m"),
         ("a \ud800 surrogate", "a surrogate"),
         ("(really?) 1 < 2 > 0", "(really?) 1 < 2 > 0"),
-        ("x" * 1000, "x" * (MAX_CHARACTERS - 3) + "..."),
+        ("x" * 1000, "x" * (MOST_SHOWN - 3) + "..."),
         (None, "None"),
         ("'https://u:p@h/x?k=v' (and http://h/?k)", "'https://h/x (and http://h/"),
     ],
@@ -41,4 +41,4 @@ def test_texts_of_others(text: object, said: str) -> None:
 
 def test_a_long_text_is_read_in_time_of_its_length() -> None:
     for long in ("@" * 1_000_000, "http://" * 200_000, "?" * 1_000_000, " a@" * 300_000):
-        assert len(safe_text(long)) <= MAX_CHARACTERS
+        assert len(safe_text(long)) <= MOST_SHOWN

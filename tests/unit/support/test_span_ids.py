@@ -16,10 +16,10 @@ EVENT_IDS = st.integers(min_value=1, max_value=(1 << 63) - 1)
 MASK = (1 << 64) - 1
 
 
-@given(st.lists(EVENT_IDS, max_size=50))
-def test_mixing_can_be_undone(event_ids: list[int]) -> None:
+@given(st.lists(EVENT_IDS, max_size=50, unique=True))
+def test_different_events_have_different_ids(event_ids: list[int]) -> None:
     column = span_ids.span_ids(np.array(event_ids, dtype=np.uint64))
-    assert span_ids.event_ids(column).tolist() == event_ids
+    assert len({*column.tolist()}) == len(event_ids)
 
 
 @given(st.lists(EVENT_IDS, max_size=50))

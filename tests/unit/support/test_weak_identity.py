@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.weak_identity import WeakIdentityMap
 from patience import PATIENCE_S
 
 

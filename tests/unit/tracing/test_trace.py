@@ -19,7 +19,7 @@ from otel_recfn.callbacks import thread_locals
 from otel_recfn.model.errors import OperatorMissingError
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import Graph, TraceError, trace
-from otel_recfn.tracing.trace import TracerWarning
+from otel_recfn.tracing.graph import TracerWarning
 from otel_recfn.tracing.wrappers import Library, Recorded
 
 A = np.arange(4.0)

@@ -42,7 +42,10 @@ class ChromeEvents {
   }
 
  private:
-  static constexpr size_t kFixedBytes = 1024;  // of one row without its labels: the keys, and 20 digits for every number
+// Of one row without its labels: the keys, and 20 digits for every number.
+#define RECFN_BYTES(type, name, empty, attribute, argument, ...) +(sizeof argument + 24)
+  static constexpr size_t kFixedBytes = 768 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+#undef RECFN_BYTES
 
   struct Track {
     uint64_t logical_id;  // RecordFunction's
@@ -171,11 +174,13 @@ class ChromeEvents {
   }
 
   [[gnu::always_inline]] inline void encode_numbers(ChromeWriter& out, Py_ssize_t row) const {
-    if (const int64_t number = columns_.sequence_nr[row]; number != -1) out.argument(",\"Sequence number\":", number);
-    if (const uint64_t thread = columns_.forward_thread_id[row]; thread != 0) out.argument(",\"Fwd thread id\":", thread);
-    if (const int64_t node_id = columns_.node_id[row]; node_id != -1) out.argument(",\"Node id\":", node_id);
-    if (const int64_t debug_handle = columns_.debug_handle[row]; debug_handle != -1) out.argument(",\"Debug handle\":", debug_handle);
-    if (const int64_t flops = columns_.flops[row]; flops != 0) out.argument(",\"Flops\":", flops);
+#define RECFN_ENCODE(type, name, empty, attribute, key, ...)                       \
+  if (sizeof key > 1 && columns_.name[row] != static_cast<type>(empty)) {           \
+    using Number = std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>;   \
+    out.argument(",\"" key "\":", static_cast<Number>(columns_.name[row]));         \
+  }
+    RECFN_NUMBER_COLUMNS(RECFN_ENCODE)
+#undef RECFN_ENCODE
     if (columns_.is_memory(row)) out.argument(",\"Bytes\":", columns_.nbytes[row]);
   }
 

@@ -25,22 +25,7 @@
 
 namespace recfn {
 
-// The columns of a batch, as Python holds them.
-struct ChromeColumns {
-#define RECFN_VIEW(type, name, empty) ColumnView<type> name;
-  RECFN_COLUMNS(RECFN_VIEW)
-#undef RECFN_VIEW
-
-  bool take(PyObject* batch) {
-#define RECFN_TAKE(type, name, empty) name.take(batch, #name) &&
-#define RECFN_SIZE(type, name, empty) name.size(),
-    return RECFN_COLUMNS(RECFN_TAKE) equally_long({RECFN_COLUMNS(RECFN_SIZE)});
-#undef RECFN_SIZE
-#undef RECFN_TAKE
-  }
-
-  Py_ssize_t size() const { return event_id.size(); }
-
+struct ChromeColumns : BatchColumns {
   bool is_range(Py_ssize_t row) const { return kind[row] == kRangeEvent; }
   bool is_memory(Py_ssize_t row) const { return kind[row] == kMemoryEvent; }
   // What may end elsewhere or out of turn: as a slice it could overlap others of its thread.
@@ -122,7 +107,10 @@ class EventLabels {
   std::string_view named(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].named}; }
 
  private:
-  using Key = std::array<uint32_t, 13>;
+#define RECFN_COUNT(type, name, empty, attribute, argument, ...) +(sizeof argument > 1)
+  static constexpr size_t kKeyWithoutTexts = 5, kTexts = 0 RECFN_TEXT_COLUMNS(RECFN_COUNT);
+#undef RECFN_COUNT
+  using Key = std::array<uint32_t, kKeyWithoutTexts + kTexts>;
   static constexpr uint32_t kFree = UINT32_MAX;
   static constexpr size_t kFirstSlots = 256;
   struct Label {
@@ -136,9 +124,13 @@ class EventLabels {
     const uint32_t sort = columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
     const auto step = static_cast<uint64_t>(columns_.step_number[row]);
     const auto step_low = static_cast<uint32_t>(step), step_high = static_cast<uint32_t>(step >> 32);
-    return {columns_.name[row],   columns_.thread[row], columns_.shapes[row], columns_.dtypes[row], columns_.concrete_inputs[row],
-            columns_.module[row], columns_.error[row], columns_.stack[row],  columns_.device[row], columns_.call_site[row],
-            sort, step_low, step_high};
+    Key key{columns_.name[row], columns_.thread[row], sort, step_low, step_high};
+    size_t at = kKeyWithoutTexts;
+#define RECFN_PART(type, name, empty, attribute, argument, ...) \
+  if constexpr (sizeof argument > 1) key[at++] = columns_.name[row];
+    RECFN_TEXT_COLUMNS(RECFN_PART)
+#undef RECFN_PART
+    return key;
   }
 
   // Products that don't wait for each other: the sum is there after one multiplication's time.
@@ -201,23 +193,13 @@ class EventLabels {
   }
 
   bool append_texts(Py_ssize_t row) {
-    struct Text {
-      uint32_t name;
-      const char* key;
-      bool is_json;
-    };
-    const Text texts[] = {
-        {columns_.shapes[row], ",\"Input Dims\":", true}, {columns_.dtypes[row], ",\"Input type\":", true},
-        {columns_.concrete_inputs[row], ",\"Concrete Inputs\":", true},
-        {columns_.stack[row], ",\"Call stack\":", false}, {columns_.module[row], ",\"Module\":", false},
-        {columns_.error[row], ",\"Error\":", false},      {columns_.device[row], ",\"Device\":", false},
-        {columns_.call_site[row], ",\"Call site\":", false},
-    };
-    for (const Text& text : texts) {
-      if (text.name == 0) continue;
-      memory_ += text.key;
-      if (!append_text(memory_, text.name, text.is_json)) return false;
-    }
+#define RECFN_APPEND(type, name, empty, attribute, argument, is_json)     \
+  if (sizeof argument > 1 && columns_.name[row] != empty) {               \
+    memory_ += ",\"" argument "\":";                                      \
+    if (!append_text(memory_, columns_.name[row], is_json)) return false; \
+  }
+    RECFN_TEXT_COLUMNS(RECFN_APPEND)
+#undef RECFN_APPEND
     return true;
   }
 

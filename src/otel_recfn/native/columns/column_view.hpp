@@ -2,6 +2,7 @@
 // and released with the GIL held.
 #pragma once
 #include "cpython/python.hpp"
+#include "model/columns.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -90,5 +91,53 @@ inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
   }
   return true;
 }
+
+// A table of Python's through the buffer protocol: rows of one type, one after the other; rows that aren't const are written to.
+// Taken and released with the GIL held.
+template <typename Row>
+class TableView {
+ public:
+  TableView() = default;
+  TableView(const TableView&) = delete;
+  TableView& operator=(const TableView&) = delete;
+  ~TableView() {
+    if (held_) PyBuffer_Release(&view_);
+  }
+
+  bool take(PyObject* table, const char* name) {
+    if (PyObject_GetBuffer(table, &view_, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE) < 0) return false;
+    held_ = true;
+    if (view_.itemsize == static_cast<Py_ssize_t>(sizeof(Row))) return true;
+    PyErr_Format(PyExc_TypeError, "%s has items of %zd bytes; pass items of %zu bytes", name, view_.itemsize, sizeof(Row));
+    return false;
+  }
+
+  // How many rows it has, in all dimensions.
+  size_t size() const { return held_ ? static_cast<size_t>(view_.len) / sizeof(Row) : 0; }
+  Row* begin() const { return static_cast<Row*>(view_.buf); }
+  Row* end() const { return begin() + size(); }
+  Row& operator[](size_t row) const { return begin()[row]; }
+
+ private:
+  Py_buffer view_{};
+  bool held_ = false;
+};
+
+// The columns of a batch, as Python holds them.
+struct BatchColumns {
+#define RECFN_VIEW(type, name, ...) ColumnView<type> name;
+  RECFN_EACH_COLUMN(RECFN_VIEW)
+#undef RECFN_VIEW
+
+  bool take(PyObject* batch) {
+#define RECFN_TAKE(type, name, ...) name.take(batch, #name) &&
+#define RECFN_SIZE(type, name, ...) name.size(),
+    return RECFN_EACH_COLUMN(RECFN_TAKE) equally_long({RECFN_EACH_COLUMN(RECFN_SIZE)});
+#undef RECFN_SIZE
+#undef RECFN_TAKE
+  }
+
+  Py_ssize_t size() const { return event_id.size(); }
+};
 
 }  // namespace recfn

@@ -1,4 +1,4 @@
-#include "columns/gathered_rows.hpp"
+// Rows of several batches, put together.
 
 #include <algorithm>
 #include <cstdint>
@@ -356,6 +356,8 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-int add_gathering(PyObject* module) { return PyModule_AddFunctions(module, functions); }
+int add_gathering(PyObject* module) {
+  return PyModule_AddType(module, &ColumnType) < 0 ? -1 : PyModule_AddFunctions(module, functions);
+}
 
 }  // namespace recfn

@@ -89,7 +89,9 @@ inline void put_number(ThreadBuffer& buffer, uint64_t head, int64_t number) {
 }
 
 [[gnu::noinline]] inline uint32_t rare_words(const RarePrelude& rare) {
-  uint32_t words = (rare.flops != 0 ? 2 : 0) + (rare.step_number != -1 ? 2 : 0);
+#define RECFN_WORDS(type, name, empty) +(rare.name != empty ? 2 : 0)
+  uint32_t words = 0 RECFN_RARE_NUMBERS(RECFN_WORDS);
+#undef RECFN_WORDS
   if (rare.shape_words != 0) words += 1 + rare.shape_words;
   for (const Text text : rare.texts) words += text_words(text);
   return words;
@@ -99,8 +101,10 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   for (uint64_t kind = 0; kind < kBeginTexts; ++kind) put_text(buffer, static_cast<TextKind>(kind), rare.texts[kind]);
   if (rare.shape_words != 0) buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
   for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
-  if (rare.flops != 0) put_number(buffer, header(kNumber, kFlopsNumber, 0, 0, 0), rare.flops);
-  if (rare.step_number != -1) put_number(buffer, header(kNumber, kStepNumber, 0, 0, 0), rare.step_number);
+#define RECFN_PUT(type, name, empty) \
+  if (rare.name != empty) put_number(buffer, header(kNumber, k_##name##_number, 0, 0, 0), static_cast<int64_t>(rare.name));
+  RECFN_RARE_NUMBERS(RECFN_PUT)
+#undef RECFN_PUT
 }
 
 // How many words may stand before a begin, at most.

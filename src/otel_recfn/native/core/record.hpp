@@ -32,6 +32,7 @@
 #pragma once
 #include <cstdint>
 
+#include "model/columns.hpp"
 #include "model/events.hpp"
 
 namespace recfn {
@@ -68,7 +69,9 @@ enum TextKind : uint64_t {
   kStacktrace,
   kCodeOfOpen,
 };
-enum NumberKind : uint64_t { kFlopsNumber = 0, kStepNumber = 1 };
+#define RECFN_KIND(type, name, empty) k_##name##_number,
+enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) };
+#undef RECFN_KIND
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
 constexpr uint32_t kBeginFlagsMask = (1u << (kSlotShift - kFlagsShift)) - 1;
@@ -144,8 +147,9 @@ struct RarePrelude {
   Text texts[kBeginTexts];
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;
-  int64_t flops = 0;
-  int64_t step_number = -1;
+#define RECFN_FIELD(type, name, empty) type name = empty;
+  RECFN_RARE_NUMBERS(RECFN_FIELD)
+#undef RECFN_FIELD
 };
 
 // What the ring has before the begin itself; mostly nothing.

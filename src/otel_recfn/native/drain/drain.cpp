@@ -19,12 +19,11 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
 
 template <typename Visit>
 void each_text(FullRow& row, const Visit& visit) {
-#define RECFN_VISIT(type, name, empty) visit(row.name);
-  RECFN_USUAL_TEXT_COLUMNS(RECFN_VISIT)
-#undef RECFN_VISIT
-  if (!row.seldom) return;
-#define RECFN_VISIT(type, name, empty) visit(row.seldom->name);
-  RECFN_SELDOM_TEXT_COLUMNS(RECFN_VISIT)
+#define RECFN_VISIT(type, name, ...) visit(row.name);
+#define RECFN_VISIT_SELDOM(type, name, ...) \
+  if (row.seldom) visit(row.seldom->name);
+  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_VISIT, RECFN_NO_COLUMN, RECFN_VISIT_SELDOM)
+#undef RECFN_VISIT_SELDOM
 #undef RECFN_VISIT
 }
 

@@ -109,7 +109,10 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
       return at + 1 + payload;
     case kNumber: {
       SeldomRow& row = thread.pending_seldom();
-      (scope_of(head) == kStepNumber ? row.step_number : row.flops) = static_cast<int64_t>(thread.word(at + 1));
+#define RECFN_READ(type, name, empty) \
+  if (scope_of(head) == k_##name##_number) row.name = static_cast<type>(thread.word(at + 1));
+      RECFN_RARE_NUMBERS(RECFN_READ)
+#undef RECFN_READ
       return at + 2;
     }
     case kParent:

@@ -25,11 +25,11 @@ struct GivenColumn {
   size_t bytes;
 };
 
-#define RECFN_COLUMN(type, name, empty) UnfilledVector<type> name;
-#define RECFN_RESIZE(type, name, empty) name.resize(capacity);
-#define RECFN_COPY(type, name, empty) std::copy_n(from.name.begin(), count, name.begin());
-#define RECFN_PUT(type, name, empty) name[at] = row.name;
-#define RECFN_GIVE(type, name, empty) given.push_back({#name, owner, owner->name.data(), count * sizeof(type)});
+#define RECFN_COLUMN(type, name, empty, ...) UnfilledVector<type> name;
+#define RECFN_RESIZE(type, name, empty, ...) name.resize(capacity);
+#define RECFN_COPY(type, name, empty, ...) std::copy_n(from.name.begin(), count, name.begin());
+#define RECFN_PUT(type, name, empty, ...) name[at] = row.name;
+#define RECFN_GIVE(type, name, empty, ...) given.push_back({#name, owner, owner->name.data(), count * sizeof(type)});
 
 // A column for each field of a row.
 #define RECFN_SHARED_COLUMNS(Columns, RowType, TABLE)                                                                          \
@@ -80,7 +80,7 @@ class RowsInColumns {
   size_t size_ = 0, capacity_ = 0;
 };
 
-#define RECFN_FIELD(type, name, empty) type name = empty;
+#define RECFN_FIELD(type, name, empty, ...) type name = empty;
 
 struct Row {
   int64_t offset_ns = 0;  // what makes its times Unix time: they are monotonic until it is emitted

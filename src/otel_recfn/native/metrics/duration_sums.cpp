@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "columns/column_view.hpp"
-#include "columns/table_view.hpp"
 #include "cpython/python.hpp"
 #include "model/events.hpp"
 

@@ -4,7 +4,6 @@
 #include <immintrin.h>
 #endif
 
-#include "columns/gathered_rows.hpp"
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
 
@@ -47,6 +46,7 @@ int add_record_function_type(PyObject* module);
 int add_range_observer(PyObject* module);
 int add_python_stack(PyObject* module);
 int add_watched_calls(PyObject* module);
+int add_gathering(PyObject* module);
 int add_call_tracer(PyObject* module);
 int add_monitoring(PyObject* module);
 int add_stage_type(PyObject* module);

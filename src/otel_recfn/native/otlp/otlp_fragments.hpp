@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpython/python.hpp"
+#include "model/columns.hpp"
 #include "otlp/wire_writer.hpp"
 
 namespace recfn {
@@ -16,16 +17,17 @@ namespace recfn {
 // As sinks/otlp/encoding.py numbers them.
 enum FragmentKind : uint32_t {
   kNameField = 0,
-  kModuleAttribute = 1,
-  kShapesAttribute = 2,
-  kDtypesAttribute = 3,
-  kCodeAttributes = 4,
-  kExceptionEvent = 5,  // without its time and its stack trace
-  kErrorStatus = 6,
-  kScopeAndThread = 7,
-  kErrorTypeAttribute = 8,
-  kExceptionStacktrace = 9,
-  kNumFragmentKinds = 10,
+  kCodeAttributes = 1,
+  kExceptionEvent = 2,  // without its time and its stack trace
+  kErrorStatus = 3,
+  kScopeAndThread = 4,
+  kErrorTypeAttribute = 5,
+  kExceptionStacktrace = 6,
+// The attribute of a column of texts, of which some have one.
+#define RECFN_KIND(type, name, ...) k_##name##_text,
+  RECFN_TEXT_COLUMNS(RECFN_KIND)
+#undef RECFN_KIND
+  kNumFragmentKinds,
 };
 
 class OtlpFragments {

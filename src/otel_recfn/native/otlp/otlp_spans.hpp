@@ -17,13 +17,16 @@
 #include "cpython/python.hpp"
 #include "model/columns.hpp"
 #include "model/events.hpp"
-#include "model/span_id.hpp"
+#include "model/numbers.hpp"
 #include "otlp/otlp_fragments.hpp"
 #include "otlp/wire_writer.hpp"
 
 namespace recfn {
 
-constexpr size_t kFixedBytes = 640;  // of one span without what it shares: keys, ids, times and the digits of every number
+// Of one span without what it shares: keys, ids, times and the digits of every number.
+#define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute + 24)
+constexpr size_t kFixedBytes = 512 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+#undef RECFN_BYTES
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
@@ -90,20 +93,17 @@ inline void begin_event(WireWriter& out, uint64_t time, size_t rest_bytes) {
   time_field<tags::kEventTime>(out, time);
 }
 
-// The columns of a batch that spans tell of.
-#define RECFN_SPAN_COLUMNS(X)                                                                                      \
-  X(uint64_t, event_id) X(uint32_t, name) X(uint8_t, scope) X(uint8_t, source) X(int64_t, start_ns)                 \
-  X(int64_t, end_ns) X(uint32_t, thread) X(int64_t, sequence_nr) X(uint64_t, forward_thread_id) X(uint64_t, handle) \
-  X(int64_t, node_id) X(int64_t, debug_handle) X(uint32_t, flags) X(uint32_t, shapes) X(uint32_t, dtypes)           \
-  X(uint32_t, module) X(uint32_t, error) X(int64_t, step_number) X(uint32_t, stacktrace) X(uint32_t, code)
+#define RECFN_INT_ATTRIBUTE(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row] != static_cast<type>(empty)) int_attribute(out, attribute, static_cast<int64_t>(name[row]));
 
-class OtlpSpans {
+class OtlpSpans : BatchColumns {
  public:
   // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
   // span id; `key` is that of the span ids of ranges.
   bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key) {
     key_ = key;
-    return read_batch(batch) && read_plan(plan_columns) && read_above(above);
+    return take(batch) && length_of(batch, "names", num_names_) && length_of(batch, "tracks", num_tracks_) &&
+           read_plan(plan_columns) && read_above(above);
   }
 
   bool share(PyObject* batch, PyObject* maker, PyObject* told) {
@@ -166,15 +166,6 @@ class OtlpSpans {
     return found >= 0;
   }
 
-  bool read_batch(PyObject* batch) {
-#define RECFN_TAKE(type, name) name.take(batch, #name) &&
-#define RECFN_SIZE(type, name) , name.size()
-    return RECFN_SPAN_COLUMNS(RECFN_TAKE) equally_long({event_id.size() RECFN_SPAN_COLUMNS(RECFN_SIZE)}) &&
-           length_of(batch, "names", num_names_) && length_of(batch, "tracks", num_tracks_);
-#undef RECFN_SIZE
-#undef RECFN_TAKE
-  }
-
   bool read_plan(PyObject* columns) {
     PyObject *rows, *parent, *places, *linked_id, *linked_above;
     return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
@@ -206,7 +197,11 @@ class OtlpSpans {
     const auto count = static_cast<int64_t>(spans_above_.size());
     if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
     if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
-    const size_t last = std::max({name[row], module[row], shapes[row], dtypes[row], error[row], stacktrace[row], code[row]});
+    size_t last = std::max({name[row], error[row], stacktrace[row], code[row]});
+#define RECFN_LAST(type, name, empty, attribute, ...) \
+  if constexpr (sizeof attribute > 1) last = std::max<size_t>(last, name[row]);
+    RECFN_TEXT_COLUMNS(RECFN_LAST)
+#undef RECFN_LAST
     return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
   }
 
@@ -216,9 +211,10 @@ class OtlpSpans {
     visit(kNameField, name[row]);
     visit(kScopeAndThread, scope_and_thread(row));
     if (is_plain(row)) return;
-    if (module[row]) visit(kModuleAttribute, module[row]);
-    if (shapes[row]) visit(kShapesAttribute, shapes[row]);
-    if (dtypes[row]) visit(kDtypesAttribute, dtypes[row]);
+#define RECFN_SHARED_TEXT(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) visit(k_##name##_text, name[row]);
+    RECFN_TEXT_COLUMNS(RECFN_SHARED_TEXT)
+#undef RECFN_SHARED_TEXT
     if (has_code(row)) visit(kCodeAttributes, called(row));
     if (flags[row] & kError) {
       visit(kErrorTypeAttribute, error[row]);
@@ -230,8 +226,12 @@ class OtlpSpans {
 
   // Whether it has nothing in the columns that are seldom filled.
   bool is_plain(Py_ssize_t row) const {
-    return ((module[row] | shapes[row] | dtypes[row] | code[row] | (flags[row] & kToldFlags)) == 0) && node_id[row] == -1 &&
-           debug_handle[row] == -1 && step_number[row] == -1 && source[row] != kPythonCallSource;
+    bool plain = (code[row] | (flags[row] & kToldFlags)) == 0 && source[row] != kPythonCallSource;
+#define RECFN_PLAIN(type, name, empty, attribute, ...) \
+  if constexpr (sizeof attribute > 1) plain = plain && name[row] == static_cast<type>(empty);
+    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_PLAIN, RECFN_PLAIN, RECFN_PLAIN)
+#undef RECFN_PLAIN
+    return plain;
   }
 
   // Whether it is known what it is a call of, and the name of that.
@@ -271,22 +271,18 @@ class OtlpSpans {
   }
 
   void encode_usual(WireWriter& out, Py_ssize_t row) const {
-    int_attribute(out, "recfn.event_id", static_cast<int64_t>(event_id[row]));
-    int_attribute(out, "recfn.handle", static_cast<int64_t>(handle[row]));
-    if (sequence_nr[row] != -1) int_attribute(out, "recfn.sequence_nr", sequence_nr[row]);
-    if (forward_thread_id[row]) int_attribute(out, "recfn.forward_thread_id", static_cast<int64_t>(forward_thread_id[row]));
+    RECFN_COLUMNS(RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN)
   }
 
   void encode_seldom(WireWriter& out, Py_ssize_t row) const {
     if (flags[row] & kAsync) true_attribute(out, "recfn.async");
     if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
     if (flags[row] & kError) out.padded(fragments_.text(kErrorTypeAttribute, error[row]));
-    if (node_id[row] != -1) int_attribute(out, "recfn.node_id", node_id[row]);
-    if (debug_handle[row] != -1) int_attribute(out, "recfn.debug_handle", debug_handle[row]);
-    if (step_number[row] != -1) int_attribute(out, "recfn.step.number", step_number[row]);
-    if (module[row]) out.padded(fragments_.text(kModuleAttribute, module[row]));
-    if (shapes[row]) out.padded(fragments_.text(kShapesAttribute, shapes[row]));
-    if (dtypes[row]) out.padded(fragments_.text(kDtypesAttribute, dtypes[row]));
+    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN)
+#define RECFN_TEXT_ATTRIBUTE(type, name, empty, attribute, ...) \
+  if (sizeof attribute > 1 && name[row]) out.padded(fragments_.text(k_##name##_text, name[row]));
+    RECFN_TEXT_COLUMNS(RECFN_TEXT_ATTRIBUTE)
+#undef RECFN_TEXT_ATTRIBUTE
     if (has_code(row)) out.padded(fragments_.text(kCodeAttributes, called(row)));
   }
 
@@ -329,9 +325,6 @@ class OtlpSpans {
 
   static constexpr uint32_t kScopes = 16;
 
-#define RECFN_VIEW(type, name) ColumnView<type> name;
-  RECFN_SPAN_COLUMNS(RECFN_VIEW)
-#undef RECFN_VIEW
   ColumnView<int64_t> rows_, above_, linked_above_;
   ColumnView<uint64_t> parent_, linked_id_;
   uint64_t key_ = 0;
@@ -340,5 +333,7 @@ class OtlpSpans {
   OtlpFragments fragments_;
   Py_ssize_t bad_row_ = -1;
 };
+
+#undef RECFN_INT_ATTRIBUTE
 
 }  // namespace recfn

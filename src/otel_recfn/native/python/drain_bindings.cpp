@@ -116,7 +116,7 @@ PyMethodDef drain_functions[] = {
 }  // namespace
 
 int add_drain(PyObject* module) {
-  return add_column_type(module) < 0 ? -1 : PyModule_AddFunctions(module, drain_functions);
+  return PyModule_AddFunctions(module, drain_functions);
 }
 
 }  // namespace recfn

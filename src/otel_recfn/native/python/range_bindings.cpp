@@ -89,17 +89,6 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   return as_event_id(event_id);
 }
 
-PyObject* begin_python_call(PyObject*, PyObject* name) {
-  if (!PyUnicode_Check(name)) {
-    return PyErr_Format(PyExc_TypeError, "begin_call takes a name, a str, not %s", Py_TYPE(name)->tp_name);
-  }
-  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
-  ThreadBuffer* buffer = recording ? buffer_or_drop() : nullptr;
-  if (buffer == nullptr) return as_event_id(0);
-  const Utf8 text(name, kMaxNameBytes);
-  return as_event_id(begin_call(globals(), *buffer, text.text()));
-}
-
 constexpr Arguments<4>::Parameters kEndParameters = {"end", 1, 4, {"event_id", "error", "flags", "stacktrace"}};
 
 PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -155,7 +144,6 @@ PyMethodDef range_functions[] = {
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='', words='')\n--\n\nSee Recorder.begin."),
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='')\n--\n\nSee Recorder.end."),
-    {"begin_call", begin_python_call, METH_O, "begin_call(name) -> event id, 0 when not recorded."},
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"say_code", say_code, METH_O, "say_code(code): see Recorder.say_code."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},

@@ -57,13 +57,6 @@ PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* profiler_of_thread(PyObject*, PyObject*) {
-  const auto read = globals().read_profiler.load();
-  const uint32_t carried = read != nullptr ? read() : 0;
-  const ThreadBuffer* buffer = registry().existing();
-  return PyLong_FromUnsignedLong(carried != 0 || buffer == nullptr ? carried : buffer->profiler);
-}
-
 bool is_thread_enabled(const ThreadBuffer* buffer) {
   if (!is_enabled(globals())) return false;
   return buffer == nullptr || (buffer->rests & kMuted) == 0 || buffer->muted_in_torch;
@@ -130,7 +123,6 @@ PyMethodDef recorder_functions[] = {
     {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
     {"recording", recording, METH_NOARGS, "recording() -> bool"},
     {"set_profiler", set_profiler_of_thread, METH_VARARGS, "set_profiler(run): this thread works for that run."},
-    {"profiler", profiler_of_thread, METH_NOARGS, "profiler() -> the run that this thread works for, or 0"},
     {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
     {"thread_enabled", thread_enabled, METH_NOARGS, "thread_enabled() -> what set_thread_enabled, or PyTorch, says"},
     {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "model/wrapping.hpp"
+#include "model/numbers.hpp"
 #include "stage/kept_ranges.hpp"
 
 namespace recfn::stage {

@@ -10,10 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "columns/table_view.hpp"
+#include "columns/column_view.hpp"
 #include "model/events.hpp"
-#include "model/span_id.hpp"
-#include "model/wrapping.hpp"
+#include "model/numbers.hpp"
 #include "stage/links.hpp"
 #include "stage/planned_rows.hpp"
 #include "stage/unit.hpp"

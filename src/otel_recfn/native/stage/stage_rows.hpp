@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "columns/column_view.hpp"
-#include "columns/table_view.hpp"
 #include "cpython/python.hpp"
 #include "model/events.hpp"
 

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "memory/unfilled.hpp"
-#include "model/span_id.hpp"
-#include "model/wrapping.hpp"
+#include "model/numbers.hpp"
 #include "stage/links.hpp"
 #include "stage/unit.hpp"
 

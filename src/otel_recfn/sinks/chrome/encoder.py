@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, is_in
-from otel_recfn.batches.traced_calls import traced_calls
+from otel_recfn.batches.selection import traced_calls
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventKind, RecordScope
 from otel_recfn.sinks.chrome.automatic_steps import StepSlice

@@ -21,7 +21,7 @@ from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.own_thread import OwnThread, at_work
+from otel_recfn.support.forks import OwnThread, at_work
 
 log = logging.getLogger("otel_recfn")
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.announced import announced_column
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, OVERLAPPING, make_event_id
@@ -126,8 +125,8 @@ class _Begins:
 
     def after(self, batch: Batch) -> tuple[_Begins, _Begins]:
         """With what a batch says: all that is known in it, and what is known of ranges that are open after it."""
-        ids = np.concatenate((self._ids, announced_column(batch, "event_id")))
-        times = np.concatenate((self._times, announced_column(batch, "start_ns")))
+        ids = np.concatenate((self._ids, batch.opened.columns["event_id"]))
+        times = np.concatenate((self._times, batch.opened.columns["start_ns"]))
         places = np.flatnonzero(~is_in(ids, batch.event_id))[-MOST_OPEN:]
         known = _Begins(np.concatenate((ids, batch.event_id)), np.concatenate((times, batch.start_ns)))
         return known, _Begins(ids[places], times[places])

@@ -34,9 +34,8 @@ from otel_recfn.sinks.metrics.sdk_streams import (
 )
 from otel_recfn.sinks.metrics.sums import Series
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
-from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
-from otel_recfn.support.own_thread import at_work_unless_forking
-from otel_recfn.support.weak_identity import WeakIdentityMap
+from otel_recfn.support.foreign import WeakIdentityMap
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, at_work_unless_forking
 from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"

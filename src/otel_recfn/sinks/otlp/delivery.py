@@ -33,8 +33,8 @@ from otel_recfn.sinks.otlp.transports import Outcome, Transport, Verdict
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.own_thread import OwnThread, at_work, resting
-from otel_recfn.support.safe_text import safe_request_error
+from otel_recfn.support.forks import OwnThread, at_work, resting
+from otel_recfn.support.texts import safe_request_error
 
 _logger = logging.getLogger(__name__)
 

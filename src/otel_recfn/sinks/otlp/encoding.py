@@ -34,9 +34,9 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn import _native
-from otel_recfn.batches.input_lists import element_texts
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (
     MAX_KEPT_BASES,
     NOTHING_TOLD,
@@ -44,6 +44,7 @@ from otel_recfn.sinks.spans.mapping import (
     code_attributes,
     exception_attributes,
     stacktrace_attributes,
+    text_value,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
 from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
@@ -133,26 +134,25 @@ def _status_field(status: Status) -> bytes:
 class Kind(IntEnum):
     """What spans of one batch share, as ``native/otlp/otlp_fragments.hpp`` numbers it. Names it makes itself."""
 
-    MODULE = 1
-    SHAPES = 2
-    DTYPES = 3
-    CODE = 4
-    EXCEPTION_EVENT = 5
-    ERROR_STATUS = 6
-    SCOPE_AND_THREAD = 7
-    ERROR_TYPE = 8
-    EXCEPTION_STACKTRACE = 9
+    CODE = 1
+    EXCEPTION_EVENT = 2
+    ERROR_STATUS = 3
+    SCOPE_AND_THREAD = 4
+    ERROR_TYPE = 5
+    EXCEPTION_STACKTRACE = 6
+    FIRST_TEXT = 7
+    """Of a column's attribute; those of the other texts follow."""
+
+
+TEXTS = [column for column in BY_SIZE if column.value is str]
 
 
 @lru_cache(MAX_KEPT_TEXTS)
 def _of_text(kind: int, raw: str) -> bytes:
-    if kind == Kind.SHAPES:
-        return _span_fields({"recfn.input_shapes": element_texts(raw)})
-    if kind == Kind.DTYPES:
-        return _span_fields({"recfn.input_dtypes": element_texts(raw)})
+    if kind >= Kind.FIRST_TEXT:
+        column = TEXTS[kind - Kind.FIRST_TEXT]
+        return _span_fields({column.attribute: text_value(column, raw)})
     text = text_of_utf8(raw)
-    if kind == Kind.MODULE:
-        return _span_fields({"recfn.module": text})
     if kind == Kind.CODE:
         return _span_fields(code_attributes(text))
     if kind == Kind.ERROR_TYPE:

@@ -16,7 +16,7 @@ from opentelemetry.trace import TracerProvider
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
-from otel_recfn.support.safe_text import safe_text, secrets_of
+from otel_recfn.support.texts import safe_text, secrets_from_environment
 
 _logger = logging.getLogger(__name__)
 
@@ -84,17 +84,6 @@ def protocol_from_environment() -> str:
             f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc or http/protobuf"
         )
     return protocol
-
-
-def secrets_from_environment() -> tuple[str, ...]:
-    """What of ``OTEL_EXPORTER_OTLP_*`` is to be in no text."""
-
-    def variables(name: str) -> list[str]:
-        return [each for signal in ("TRACES_", "") if (each := os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}"))]
-
-    headers = [text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")]
-    named = [(name.strip(), value) for name, _, value in headers]
-    return tuple([secret for endpoint in (*variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
 
 
 def protocol_of(exporter: object) -> str | None:

@@ -24,12 +24,39 @@ from typing import NamedTuple
 
 from otel_recfn.sinks.spans.surroundings import remember
 
+NS_PER_SECOND = 1_000_000_000
 DURATIONS = 1023
 """So many units of a name are remembered, the last ones: their median is what is usual."""
 UNUSUAL = 16
 """One in so many may be unusual: where all take longer than before, as on a machine that is busy, most of them aren't."""
 MAX_NAMES = 4096
 """Of names that units had last, the usual durations are known."""
+BURST_SECONDS = 10
+"""What wasn't used of so many seconds may be used at once."""
+FIRST_UNITS = 3
+"""So many units of a name come before one can say what is usual."""
+MOST_TIMES = 64
+"""Nothing is held back from units that took so many times as long as usual."""
+ASIDE = 5
+"""A worker process's unit has one in so many of the spans of an ordinary one."""
+MAX_TRACES = 4096
+MAX_UNITS = 4096
+
+
+class Volume(NamedTuple):
+    """How many spans become of how many ranges."""
+
+    of_unit: int | None
+    """None: every range is a span, and the rest of these says nothing."""
+    of_ordinary_unit: int | None = None
+    """None: as of others."""
+    of_trace: int | None = None
+    """None: any number."""
+    per_second: float | None = None
+    """Of all units in a time. None: any number."""
+
+
+EVERY_RANGE = Volume(None)
 
 
 @dataclass(slots=True)
@@ -63,11 +90,6 @@ class UsualDurations:
         if count == DURATIONS:
             del known.sorted[bisect_left(known.sorted, known.in_order.popleft())]
         return known.seen - 1, times if times > 2 else 0.0
-
-
-NS_PER_SECOND = 1_000_000_000
-BURST_SECONDS = 10
-"""What wasn't used of so many seconds may be used at once."""
 
 
 class SpanRate:
@@ -106,32 +128,6 @@ class SpanRate:
             self._unusual = max(0.0, self._unusual - spans)
         else:
             self._ordinary = max(0.0, self._ordinary - spans)
-
-
-FIRST_UNITS = 3
-"""So many units of a name come before one can say what is usual."""
-MOST_TIMES = 64
-"""Nothing is held back from units that took so many times as long as usual."""
-ASIDE = 5
-"""A worker process's unit has one in so many of the spans of an ordinary one."""
-MAX_TRACES = 4096
-MAX_UNITS = 4096
-
-
-class Volume(NamedTuple):
-    """How many spans become of how many ranges."""
-
-    of_unit: int | None
-    """None: every range is a span, and the rest of these says nothing."""
-    of_ordinary_unit: int | None = None
-    """None: as of others."""
-    of_trace: int | None = None
-    """None: any number."""
-    per_second: float | None = None
-    """Of all units in a time. None: any number."""
-
-
-EVERY_RANGE = Volume(None)
 
 
 class UnitEnd(NamedTuple):
@@ -183,15 +179,14 @@ class Budgets:
         self._rate = SpanRate(volume.per_second) if volume.per_second is not None else None
         self._usual = UsualDurations()
         self._used: dict[int, int] = {}
-        self._left_of: dict[tuple[int, int], tuple[_Claim, int]] = {}
-        """What units that were decided claimed and used, for ranges that come later."""
-        self._detailed_unit, self._ordinary_unit = _Claim(most, detailed=True), _Claim(self._ordinary)
+        self._left_of: dict[tuple[int, int], _Claim] = {}
+        """What units that were decided left of what they claimed, for ranges that come later."""
 
     def grant(self, end: UnitEnd) -> Grant:
         """What this unit may have; it counts as used."""
         unit = (end.trace_id, end.span_id)
         before = self._left_of.get(unit)
-        claim = self._claim(end) if before is None or end.failed else _left(*before)
+        claim = self._claim(end) if before is None or end.failed else before
         granted = self._share(end, claim)
         if claim.times:
             ordinary = _Claim(min(claim.spans, self._ordinary))
@@ -205,7 +200,7 @@ class Budgets:
         if of_trace:
             remember(self._used, end.trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
-            remember(self._left_of, unit, (claim, used), MAX_UNITS)
+            remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
         return Grant(granted, not claim.times)
 
     def _claim(self, end: UnitEnd) -> _Claim:
@@ -213,12 +208,10 @@ class Budgets:
             return _Claim(self._most, times=inf)
         if end.aside:
             return _Claim(self._ordinary // ASIDE)
-        if end.duration_ns is None:
-            return self._detailed_unit
-        seen, times = self._usual.compare(end.name, end.duration_ns)
+        seen, times = self._usual.compare(end.name, end.duration_ns) if end.duration_ns is not None else (0, 0.0)
         if seen < FIRST_UNITS:
-            return self._detailed_unit
-        return _Claim(self._most, times) if times else self._ordinary_unit
+            return _Claim(self._most, detailed=True)
+        return _Claim(self._most, times) if times else _Claim(self._ordinary)
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
         """How much of its claim a unit may have; at least one."""
@@ -228,15 +221,7 @@ class Budgets:
             share = min(share, left // 4 if claim.times else (left - self._of_trace // 2) // part)
         if self._rate is not None:
             left = self._rate.left(end.end_ns, unusual=claim.times > 0)
-            share = min(share, left - _held_back(self._rate.half, claim) if claim.times else left // part)
+            if claim.times:  # for those that are more unusual some is held back, the same for each doubling of the time
+                left -= int(self._rate.half * max(0.0, 1 - log2(claim.times) / log2(MOST_TIMES)))
+            share = min(share, left if claim.times else left // part)
         return max(1, share)
-
-
-def _left(claim: _Claim, used: int) -> _Claim:
-    """What is left of it."""
-    return _Claim(max(0, claim.spans - used), claim.times, claim.detailed)
-
-
-def _held_back(half: float, claim: _Claim) -> int:
-    """How much is held back from an unusual unit for those that are more so; the same for each doubling of its time."""
-    return int(half * max(0.0, 1 - log2(claim.times) / log2(MOST_TIMES)))

@@ -23,10 +23,9 @@ from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, shortest_queue
-from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.own_thread import current_own_thread
-from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.forks import ForkSafeLock, current_own_thread
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.texts import safe_exception
 
 _logger = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from otel_recfn.batches.number_sets import begins_of, places_in
 from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan
 from otel_recfn.batches.stage import Decided
 from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.columns import BY_SIZE, Column
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
@@ -116,6 +117,13 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
 
 MAX_KEPT_BASES = 4096
 NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
+_SELDOM_COLUMNS = sorted(
+    [column for column in BY_SIZE if column.attribute and (column.seldom or column.value is str)],
+    key=lambda column: column.value is str,
+)
+"""Columns that are attributes of few spans: numbers, then texts."""
+_USUAL_NUMBERS = [column for column in BY_SIZE if column.attribute and column not in _SELDOM_COLUMNS]
+_USUAL_ATTRIBUTES = [(column.attribute, column.empty) for column in _USUAL_NUMBERS]
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
@@ -252,22 +260,12 @@ class SpanMapper:
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have."""
         found = []
-        for scope, thread, event_id, handle, sequence_nr, forward_thread_id in zip(
-            batch.scope[rows].tolist(),
-            batch.thread[rows].tolist(),
-            batch.event_id[rows].view(np.int64).tolist(),
-            batch.handle[rows].view(np.int64).tolist(),
-            batch.sequence_nr[rows].tolist(),
-            batch.forward_thread_id[rows].view(np.int64).tolist(),
-            strict=True,
-        ):
+        numbers = [getattr(batch, column.name)[rows].astype(np.int64).tolist() for column in _USUAL_NUMBERS]
+        for scope, thread, *values in zip(batch.scope[rows].tolist(), batch.thread[rows].tolist(), *numbers, strict=True):
             attributes = self.base(scope, batch.tracks[thread]).copy()
-            attributes["recfn.event_id"] = event_id
-            attributes["recfn.handle"] = handle
-            if sequence_nr != -1:
-                attributes["recfn.sequence_nr"] = sequence_nr
-            if forward_thread_id:
-                attributes["recfn.forward_thread_id"] = forward_thread_id
+            for (name, empty), value in zip(_USUAL_ATTRIBUTES, values, strict=True):
+                if value != empty:
+                    attributes[name] = value
             found.append(attributes)
         return found
 
@@ -298,19 +296,9 @@ class SpanMapper:
             status = Status(StatusCode.ERROR, error)
         if flags & EventFlag.CLOCK_JUMPED:
             events["wall clock jumped"] = {}
-        if (node_id := int(batch.node_id[row])) != -1:
-            attributes["recfn.node_id"] = node_id
-        if (debug_handle := int(batch.debug_handle[row])) != -1:
-            attributes["recfn.debug_handle"] = debug_handle
-        if (step_number := int(batch.step_number[row])) != -1:
-            attributes["recfn.step.number"] = step_number
-        if module := batch.names[batch.module[row]]:
-            attributes["recfn.module"] = text_of_utf8(module)
-        if shapes := batch.names[batch.shapes[row]]:
-            attributes["recfn.input_shapes"] = element_texts(shapes)
-        if dtypes := batch.names[batch.dtypes[row]]:
-            attributes["recfn.input_dtypes"] = element_texts(dtypes)
-
+        for column in _SELDOM_COLUMNS:
+            if (value := int(getattr(batch, column.name)[row])) != column.empty:
+                attributes[column.attribute] = text_value(column, batch.names[value]) if column.value is str else value
         if batch.source[row] == EventSource.PYTHON_CALL:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
@@ -324,11 +312,17 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows have nothing in the columns that are seldom filled."""
-    texts = batch.module[rows] | batch.shapes[rows] | batch.dtypes[rows] | batch.code[rows]
-    numbers = (batch.node_id[rows] == -1) & (batch.debug_handle[rows] == -1) & (batch.step_number[rows] == -1)
-    numbers &= batch.source[rows] != _PYTHON_CALL
-    plain: NDArray[np.bool_] = numbers & ((texts | batch.flags[rows] & _SEEN_FLAGS) == 0)
+    plain: NDArray[np.bool_] = (batch.code[rows] | batch.flags[rows] & _SEEN_FLAGS) == 0
+    plain &= batch.source[rows] != _PYTHON_CALL
+    for column in _SELDOM_COLUMNS:
+        if not batch.is_empty(column):
+            plain &= getattr(batch, column.name)[rows] == column.empty
     return plain
+
+
+def text_value(column: Column[Any, Any], text: str) -> AttributeValue:
+    """The value of the attribute of a column of texts."""
+    return element_texts(text) if column.is_json else text_of_utf8(text)
 
 
 def code_attributes(name: str) -> dict[str, AttributeValue]:

@@ -36,8 +36,8 @@ from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.own_thread import OwnThread, at_work, resting
-from otel_recfn.support.safe_text import safe_exception
+from otel_recfn.support.forks import OwnThread, at_work, resting
+from otel_recfn.support.texts import safe_exception
 
 log = logging.getLogger("otel_recfn")
 

@@ -109,10 +109,8 @@ class SpansSink(Sink):
         self._told_of_memory = False
 
     def _made_folding(self) -> Folding | EveryRange:
-        volume = self._volume
-        if volume.of_unit is None:
-            return EveryRange()
-        return Folding(volume.of_unit, volume, self._spans, self._traces)
+        most = self._volume.of_unit
+        return EveryRange() if most is None else Folding(most, self._volume, self._spans, self._traces)
 
     def start(self) -> None:
         """Start the sender's thread, and look for a provider; else the first unit and the first range do."""
@@ -203,10 +201,9 @@ class SpansSink(Sink):
 
     def start_step(self, name: str, number: int, code: str) -> Span | None:
         """See SpansOfRanges.start_step. From any thread."""
+        attributes = {"recfn.step.number": number} | (code_attributes(code) if code else {})
         target = self._resolver.resolve()
-        if target is None:
-            return None
-        return target.start_span(name, {"recfn.step.number": number} | (code_attributes(code) if code else {}))
+        return target.start_span(name, attributes) if target is not None else None
 
     def flush(self, timeout_s: float) -> bool:
         """Decide and export. Units that may still grow stay open."""

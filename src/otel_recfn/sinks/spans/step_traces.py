@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
-from otel_recfn.batches.announced import announced_in
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.span_plan import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
@@ -258,7 +257,7 @@ class StepTraces:
         """
         self._forget_oldest_roots()
         contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
-        begins, ranges = announced_in(batch, contexts) if contexts else (), _ranges_in(batch, contexts)
+        begins, ranges = batch.opened.in_contexts(contexts), _ranges_in(batch, contexts)
         if not len(begins) and not len(ranges):
             return {}
         rows, tracks = _rows_by_root(batch, ranges), batch.tracks
@@ -319,7 +318,7 @@ class StepTraces:
         if trace.context is not None:
             self._unsent[trace] = None
         self._roots[begin.event_id] = trace
-        self._promised.publish(begin.event_id, trace.context)
+        self._promised.publish(begin.event_id, trace.start)
         trace.open.add(begin.event_id)
         if _begins_trace(begin):
             trace.called = trace.called if trace.calls else trace_name(begin.source, begin.name)

@@ -144,10 +144,8 @@ class PromisedTraces:
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
-        self._contexts: dict[int, SpanContext | None] = {}
-        """The root span of each outermost range; None where there is none, or the sink is about to decide."""
-        self._promised: dict[int, RootStart | None] = {}
-        """What the program decided, and the sink was not told yet."""
+        self._decided: dict[int, tuple[bool, RootStart | None]] = {}
+        """By outermost range: the root span, None where there is none, and whether the sink is still to be told of it."""
         self._deciding = threading.local()
 
     def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:
@@ -155,35 +153,30 @@ class PromisedTraces:
 
         A sampler that asks for the current span comes by here again, from inside ``start``: for it there is none yet.
         """
-        with self._lock:
-            if root in self._contexts:
-                return self._contexts[root]
-        if getattr(self._deciding, "now", False):
-            return None
-        self._deciding.now = True
-        try:
-            started = start()
-        finally:
-            self._deciding.now = False
-        with self._lock:
-            if root not in self._contexts:
-                remember(self._contexts, root, started.context if started is not None else None, MOST_PROMISED)
-                remember(self._promised, root, started, MOST_PROMISED)
-            return self._contexts[root]
+        if root not in self._decided and not getattr(self._deciding, "now", False):
+            self._deciding.now = True
+            try:
+                started = start()
+            finally:
+                self._deciding.now = False
+            with self._lock:
+                if root not in self._decided:
+                    remember(self._decided, root, (True, started), MOST_PROMISED)
+        _, decided = self._decided.get(root, (False, None))
+        return decided.context if decided is not None else None
 
     def decide(self, root: int) -> tuple[bool, RootStart | None]:
         """Whether it was decided, and how; from here on nobody else decides. It is asked again if nothing is published."""
         with self._lock:
-            if root in self._promised:
-                return True, self._promised[root]
-            remember(self._contexts, root, None, MOST_PROMISED)
-            return False, None
+            promised, start = self._decided.get(root, (False, None))
+            if not promised:
+                remember(self._decided, root, (False, None), MOST_PROMISED)
+            return promised, start if promised else None
 
-    def publish(self, root: int, context: SpanContext | None) -> None:
+    def publish(self, root: int, start: RootStart | None) -> None:
         """The sink has decided on the trace of this range: from now on the program gets its root span too."""
         with self._lock:
-            remember(self._contexts, root, context, MOST_PROMISED)
-            self._promised.pop(root, None)
+            remember(self._decided, root, (False, start), MOST_PROMISED)
 
 
 def no_worker() -> WorkerProcess | None:

@@ -18,7 +18,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.spans.sink import Process, SpansSink
-from otel_recfn.support.own_thread import OwnThread
+from otel_recfn.support.forks import OwnThread
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python

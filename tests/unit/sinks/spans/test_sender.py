@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from spans_harness import assert_balanced
 
 from batches import BASE_NS, context, make_batch
-from otel_recfn.batches import stage
+from otel_recfn.batches import merging
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import sender
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -182,7 +182,7 @@ def test_the_queue_holds_as_many_bytes_as_it_may(volume: Volume, text: str, monk
     most = 2 << 20
     monkeypatch.setattr(sender, "MOST_BYTES", most)
     monkeypatch.setattr(sender.Sender, "start", lambda self: None)
-    monkeypatch.setattr(stage, "ROWS_TO_SPARE", 0)  # no row of a decided unit is held beside the queue
+    monkeypatch.setattr(merging, "ROWS_TO_SPARE", 0)  # no row of a decided unit is held beside the queue
     sink = SpansSink(TracerProvider(shutdown_on_exit=False), None, volume=volume)
 
     def unit(number: int) -> None:

@@ -96,7 +96,7 @@ class TestFields:
 
 class TestLimits:
     def test_attribute_count(self) -> None:
-        span = Harness(span_limits=SpanLimits(max_span_attributes=2)).one()
+        span = Harness(span_limits=SpanLimits(max_span_attributes=2)).one(handle=7)
         assert len(span.attributes) == 2
         assert span.dropped_attributes == 4
 

@@ -1,4 +1,4 @@
-"""Rows to spans: whose child each is, which give none, and counters that balance."""
+"""Rows to spans: whose child each is, which give none, their resource, and counters that balance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import ContextFlag, EventKind, make_event_id
+from otel_recfn.sinks.spans.provider import HashedResource, hashed
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
 from patience import PATIENCE_S
@@ -178,3 +181,51 @@ def test_every_sampled_row_is_one_span_in_one_tree(rows: list[dict[str, Any]], c
         elif row["context"] == REQUEST:
             assert span.parent.span_id == REQUEST.span_id
     assert_balanced(harness.sink.counters())
+
+
+ATTRIBUTES: dict[str, Any] = {"service.name": "training", "replicas": 3, "hosts": ("a", "b")}
+
+
+def the_programs() -> Resource:
+    return Resource(ATTRIBUTES, "https://example.org/schema")
+
+
+def test_it_is_equal_to_the_programs_in_both_directions() -> None:
+    resource, same, other = the_programs(), the_programs(), Resource({"service.name": "other"})
+    made = hashed(resource)
+    assert isinstance(made, Resource)
+    assert made == resource == made == same == made
+    assert hash(made) == hash(resource)
+    assert made != other
+    assert other != made
+    assert made != "training"
+    assert {resource: 1}[made] == {made: 1}[resource] == {made: 1}[same] == 1
+
+
+def test_the_sdks_has_a_hash_that_can_be_remembered() -> None:
+    assert type(hashed(the_programs())) is HashedResource
+
+
+class TestSpans:
+    def test_ours_and_the_programs_are_of_one_resource(self) -> None:
+        harness = Harness(resource=the_programs())
+        with harness.provider.get_tracer("program").start_as_current_span("request"):
+            pass
+        (program,) = harness.exporter.get_finished_spans()
+        ours = [harness.one(name=name) for name in "ab"]
+        for spans in ([program, *ours], [*ours, program]):
+            (of_all,) = encode_spans(spans).resource_spans
+            assert sum([len(scope.spans) for scope in of_all.scope_spans]) == 3
+            assert {each.key for each in of_all.resource.attributes} == set(ATTRIBUTES)
+            assert of_all.schema_url == "https://example.org/schema"
+
+    def test_all_of_a_provider_share_one(self) -> None:
+        harness = Harness(resource=the_programs())
+        assert len({id(harness.one(name=name).resource) for name in "abc"}) == 1
+
+    def test_a_provider_may_be_given_another(self) -> None:
+        """As in a forked child, where it says which process it is."""
+        harness = Harness(resource=the_programs())
+        assert harness.write({"context": REQUEST})[0].resource.attributes == ATTRIBUTES
+        harness.provider._resource = Resource({"service.name": "child"})
+        assert harness.write({"context": REQUEST})[0].resource.attributes == {"service.name": "child"}

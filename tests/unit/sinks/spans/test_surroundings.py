@@ -126,5 +126,5 @@ def test_the_sinks_decision_is_the_programs() -> None:
     traces = PromisedTraces()
     assert traces.decide(7) == (False, None)
     assert traces.trace_of(7, refuse) is None  # the sink is about to say
-    traces.publish(7, SECOND.context)
+    traces.publish(7, SECOND)
     assert traces.trace_of(7, refuse) == SECOND.context

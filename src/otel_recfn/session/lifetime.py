@@ -1,13 +1,22 @@
-"""Tells what was lost while a capture ran: how much, where, why most likely, and what helps; and where all goes nowhere."""
+"""What ends with the process or a capture: exit handlers, and what the log then says of losses and of a missing provider."""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import sys
+import threading
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from opentelemetry import metrics, trace
 
 from otel_recfn.session.capture import Capture
-from otel_recfn.support.processes import given_here, is_the_one_to_tell
+from otel_recfn.support.processes import given_here, is_beginning, is_the_one_to_tell
 
 log = logging.getLogger("otel_recfn")
 
@@ -41,6 +50,66 @@ _REASONS: Mapping[str, str] = {
 """By the counter, or its part after the sink's name: the likely cause, and the way out."""
 
 
+class ExitHandler:
+    """Has a function called at exit before the handlers that shut the providers of spans and of metrics down.
+
+    Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
+    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
+    function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
+
+    Args:
+        at_exit: is called.
+    """
+
+    def __init__(self, at_exit: Callable[[], None]) -> None:
+        self._at_exit = at_exit
+        self.providers: tuple[object, object] = (None, None)
+        """Those of spans and of metrics when the function was registered; None: it isn't."""
+        self._finishes_in = 0
+        """The process in which multiprocessing was asked already."""
+        register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            with suppress(RuntimeError):  # Python waits already
+                register(partial(_follow_last, weakref.ref(self)))
+
+    def follow_provider(self) -> None:
+        """Register the function, again if one of the providers is another one than the last time."""
+        spans, measured = trace.get_tracer_provider(), metrics.get_meter_provider()
+        if (spans, measured) != self.providers:
+            self.providers = (spans, measured)
+            atexit.unregister(self._at_exit)
+            atexit.register(self._at_exit)
+
+    def finish_in_multiprocessing_child(self) -> None:
+        """Where this process is a child of multiprocessing that no fork has made known, register with it, once."""
+        processes, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+        if processes is None or util is None or self._finishes_in == os.getpid():
+            return
+        self._finishes_in = os.getpid()
+        if processes.parent_process() is not None or is_beginning():
+            util.Finalize(None, self._at_exit, exitpriority=0)
+        if is_beginning():  # a process of a fork server still forgets what is registered
+            self.finish_in_forked_child()
+
+    def finish_in_forked_child(self) -> None:
+        """Register with multiprocessing: its children end by ``os._exit``, which runs its finalizers but no exit handlers."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            # The child forgets its inherited finalizers right after the fork, and then runs what is registered here.
+            util.register_after_fork(self, lambda living: util.Finalize(None, living._at_exit, exitpriority=0))
+
+    def unregister(self) -> None:
+        """Take the registration back."""
+        atexit.unregister(self._at_exit)
+        self.providers = (None, None)
+
+
+def _follow_last(handler: weakref.ref[ExitHandler]) -> None:
+    living = handler()
+    if living is not None and living.providers != (None, None):
+        living.follow_provider()
+
+
 def tell_losses(lost: Mapping[str, int]) -> None:
     """Log, when a capture has ended, what was lost while it ran."""
     for name, count in lost.items():
@@ -60,11 +129,11 @@ class UnusedRanges:
         """Tell it where that has gone on for some seconds, or the capture ends. After a drain.
 
         Args:
-            capture: for which no provider was seen so far. Where it makes no spans it isn't looked at.
-            alone: no other capture has run beside it.
+            capture: is asked for its provider until it has one. Where it makes no spans it isn't looked at.
+            alone: no other capture runs beside it.
             ends: it has got all that it will get.
         """
-        if self._told or capture.shown is None or not capture.rows:
+        if self._told or capture.has_provider or capture.shown is None or not capture.rows:
             return
         capture.has_provider = not capture.shown.spans.lacks_provider()
         if capture.has_provider or not alone or capture.wants_unsampled:
@@ -74,18 +143,14 @@ class UnusedRanges:
         self._since = now if self._since is None else self._since
         if ends or now - self._since >= UNUSED_SECONDS:
             self._told = True
-            _tell_of_no_provider()
+            if given_here() is None:
+                log.warning(_NO_PROVIDER.format(**_IN_PROGRAM))
+            elif is_the_one_to_tell():
+                log.warning(_NO_PROVIDER.format(**_IN_CHILD) + _WITHOUT_IN_CHILD)
 
     def after_fork_in_child(self) -> None:
         """In a child: a parent that has such ranges tells it itself."""
         self._told = self._told or self._since is not None
-
-
-def _tell_of_no_provider() -> None:
-    if given_here() is None:
-        log.warning(_NO_PROVIDER.format(**_IN_PROGRAM))
-    elif is_the_one_to_tell():
-        log.warning(_NO_PROVIDER.format(**_IN_CHILD) + _WITHOUT_IN_CHILD)
 
 
 def reason(name: str) -> str:

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.merging import merged
-from otel_recfn.batches.self_times import nesting, self_times
+from otel_recfn.batches.averages import key_averages, nesting, self_times
+from otel_recfn.batches.merging import EventStore, merged
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
-from otel_recfn.store.averages import key_averages
-from otel_recfn.store.event_store import EventStore
 
 pytestmark = pytest.mark.one_python
 

@@ -1,0 +1,272 @@
+"""Ranges summed up by name, as ``torch.profiler``'s ``key_averages`` does; what a range spent in itself; and tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.errors import SettingError
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind
+
+Amounts = NDArray[np.int64]
+Rows = NDArray[np.int64]
+T = TypeVar("T")
+MAX_CELL_CHARS = 80
+
+
+class Nesting(NamedTuple):
+    """Who lies directly in whom, as columns of equal length."""
+
+    child: Rows
+    """Rows whose parent is in the batch too."""
+    parent: Rows
+    """The rows of these parents."""
+
+
+def nesting(rows: Batch) -> Nesting:
+    """Found once for all that is asked below."""
+    child = np.flatnonzero(rows.parent != 0)
+    if not len(child):
+        return Nesting(child, child)
+    order = np.argsort(rows.event_id)
+    place: Rows = order[np.minimum(np.searchsorted(rows.event_id, rows.parent[child], sorter=order), len(order) - 1)]
+    found = rows.event_id[place] == rows.parent[child]
+    return Nesting(child[found], place[found])
+
+
+def self_times(rows: Batch, nested: Nesting) -> Amounts:
+    """Nanoseconds that each range spent without its direct children; 0 for asynchronous ranges, marks and memory.
+
+    A child counts where it ran on its parent's thread, one after the other: what ran beside it (asynchronous ranges, other
+    threads) doesn't shorten it, nor does what ended after it. Source: ``FunctionEvent.self_cpu_time_total`` of
+    torch.autograd.profiler_util.
+    """
+    synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0)
+    spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)
+    child, parent = nested
+    thread = rows.event_id >> np.uint64(ORDINAL_BITS)
+    inside = synchronous[child] & synchronous[parent] & (thread[child] == thread[parent]) & (child < parent)
+    return _without(spent, child[inside], parent[inside])
+
+
+def _without(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
+    """Each row's amount without those of its children."""
+    own: Amounts = amounts.copy()
+    np.subtract.at(own, parent, amounts[child])
+    return own
+
+
+def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
+    """Bytes per row that were allocated within it and its descendants, less those that were freed; any device."""
+    total: Amounts = np.where(rows.kind == EventKind.MEMORY, rows.nbytes, 0)
+    above = np.full(len(rows), -1, np.int64)
+    above[nested.child] = nested.parent
+    reports = np.flatnonzero(total)
+    amounts, reached = total[reports], above[reports]
+    while len(reached):
+        inside = reached >= 0
+        amounts, reached = amounts[inside], reached[inside]
+        np.add.at(total, reached, amounts)
+        reached = above[reached]
+    return total
+
+
+@dataclass(frozen=True)
+class KeyAverage:
+    """Every range of one name (and, if asked for, of the same input shapes).
+
+    Attributes:
+        key: the name.
+        input_shapes: JSON text of the shapes; empty when not grouped by them.
+        count: how many ranges.
+        cpu_time_total: microseconds from begin to end, summed.
+        self_cpu_time_total: the same without direct children.
+        cpu_memory_usage: bytes allocated less bytes freed within the ranges.
+        self_cpu_memory_usage: the same without direct children.
+        flops: floating point operations.
+    """
+
+    key: str
+    input_shapes: str
+    count: int
+    cpu_time_total: float
+    self_cpu_time_total: float
+    cpu_memory_usage: int
+    self_cpu_memory_usage: int
+    flops: int
+
+    @property
+    def cpu_time(self) -> float:
+        """Microseconds of one range, on average."""
+        return self.cpu_time_total / self.count
+
+
+class KeyAverages(Sequence[KeyAverage]):
+    """What ``profile.key_averages()`` gives: a sequence in the order in which the names first began."""
+
+    def __init__(self, averages: Sequence[KeyAverage], lost: Mapping[str, int] | None = None) -> None:
+        self._averages, self._lost = list(averages), lost or {}
+
+    def with_losses(self, lost: Mapping[str, int]) -> KeyAverages:
+        """The same, and a last line of the table says what is not in them."""
+        return KeyAverages(self._averages, lost)
+
+    @overload
+    def __getitem__(self, index: int) -> KeyAverage: ...
+    @overload
+    def __getitem__(self, index: slice) -> KeyAverages: ...
+    def __getitem__(self, index: int | slice) -> KeyAverage | KeyAverages:
+        return KeyAverages(self._averages[index], self._lost) if isinstance(index, slice) else self._averages[index]
+
+    def __len__(self) -> int:
+        return len(self._averages)
+
+    def __iter__(self) -> Iterator[KeyAverage]:
+        return iter(self._averages)
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Microseconds of all ranges together, each without its children, so that no time counts twice."""
+        return sum(average.self_cpu_time_total for average in self._averages)
+
+    def table(self, sort_by: str | None = None, row_limit: int = 100) -> str:
+        """The averages as text.
+
+        Args:
+            sort_by: an attribute of KeyAverage, largest first (``key``: alphabetically); None leaves the order.
+            row_limit: rows shown; -1 for all.
+
+        Raises:
+            SettingError: there is no such column.
+        """
+        table = render(self._averages, _columns(self._averages, self.self_cpu_time_total), sort_by, row_limit)
+        lost = ", ".join([f"{name}={count}" for name, count in self._lost.items()])
+        return table + (f"Lost, and not in these sums: {lost}\n" if lost else "")
+
+    def __repr__(self) -> str:
+        return f"KeyAverages({self._averages!r})"
+
+
+def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAverages:
+    """The ranges of a batch by name, in the order in which the names first began.
+
+    Source: ``EventList.key_averages`` of torch.autograd.profiler_util.
+    """
+    nested = nesting(rows)
+    memory = allocated_bytes(rows, nested)
+    child, parent = nested
+    counts = (memory[child] != 0) & (rows.kind[child] == EventKind.RANGE)
+    own_memory = _without(memory, child[counts], parent[counts])
+    measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops)
+    ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
+    ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
+    keys = rows.name[ranges].astype(np.uint64)
+    if group_by_input_shape:
+        keys = keys << np.uint64(32) | rows.shapes[ranges]
+    _, first, group, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    sums = [np.zeros(len(first), np.int64) for _ in measures]
+    for summed, measure in zip(sums, measures, strict=True):
+        np.add.at(summed, group, measure[ranges])
+    return KeyAverages(
+        [
+            KeyAverage(
+                key=rows.names[rows.name[ranges[first[at]]]],
+                input_shapes=rows.names[rows.shapes[ranges[first[at]]]] if group_by_input_shape else "",
+                count=int(count[at]),
+                cpu_time_total=int(sums[0][at]) / 1000,
+                self_cpu_time_total=int(sums[1][at]) / 1000,
+                cpu_memory_usage=int(sums[2][at]),
+                self_cpu_memory_usage=int(sums[3][at]),
+                flops=int(sums[4][at]),
+            )
+            for at in np.argsort(first).tolist()
+        ]
+    )
+
+
+def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[KeyAverage]]:
+    columns: list[TextColumn[KeyAverage]] = [
+        TextColumn("Name", "key", lambda one: one.key),
+        TextColumn("Self CPU %", "self_cpu_time_total", lambda one: share_text(one.self_cpu_time_total, whole)),
+        TextColumn("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
+        TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
+        TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time)),
+        TextColumn("# of Calls", "count", lambda one: str(one.count)),
+    ]
+    if any(one.cpu_memory_usage for one in averages):
+        columns.append(TextColumn("Memory", "cpu_memory_usage", lambda one: _memory(one.cpu_memory_usage)))
+        columns.append(TextColumn("Self Memory", "self_cpu_memory_usage", lambda one: _memory(one.self_cpu_memory_usage)))
+    if any(one.flops for one in averages):
+        columns.append(TextColumn("FLOPs", "flops", lambda one: f"{one.flops:,}"))
+    if any(one.input_shapes for one in averages):
+        columns.append(TextColumn("Input Shapes", "input_shapes", lambda one: one.input_shapes))
+    return columns
+
+
+def _memory(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(nbytes) >= unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes} B"
+
+
+@dataclass(frozen=True)
+class TextColumn(Generic[T]):
+    """A column: its title, the attribute it sorts by, and its text."""
+
+    title: str
+    attribute: str
+    text: Callable[[T], str]
+
+
+def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | None, row_limit: int) -> str:
+    """Lines of equal length, the first column flush left, the others right.
+
+    Raises:
+        SettingError: no column sorts by ``sort_by``.
+    """
+    chosen = _sorted(rows, columns, sort_by)
+    if row_limit >= 0:
+        chosen = chosen[:row_limit]
+    cells = [[column.title for column in columns], *([_cut(column.text(row)) for column in columns] for row in chosen)]
+    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    lines = ["  ".join(_aligned(texts, widths)) for texts in cells]
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
+
+
+def share_text(part: float, whole: float) -> str:
+    """In percent."""
+    return f"{100 * part / whole if whole else 0:.2f}%"
+
+
+def time_text(microseconds: float) -> str:
+    """In the unit that fits."""
+    for unit, name in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:.3f}{name}"
+    return f"{microseconds:.3f}us"
+
+
+def _sorted(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | None) -> list[T]:
+    if sort_by is None:
+        return list(rows)
+    allowed = dict.fromkeys(column.attribute for column in columns)
+    if sort_by not in allowed:
+        raise SettingError(f"sort_by={sort_by!r} is not a column here; allowed: {', '.join(allowed)}")
+    descending = not rows or not isinstance(getattr(rows[0], sort_by), str)
+    return sorted(rows, key=lambda row: getattr(row, sort_by), reverse=descending)
+
+
+def _aligned(texts: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *rest = zip(texts, widths, strict=True)
+    return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL_CHARS else text[: MAX_CELL_CHARS - 3] + "..."

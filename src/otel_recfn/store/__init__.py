@@ -1,1 +1,0 @@
-"""Keeps sealed batches and answers questions about them."""

@@ -1,0 +1,102 @@
+"""Ranges summed up by name, and what they spent without their children."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.model.events import EventFlag, EventKind, make_event_id
+
+pytestmark = pytest.mark.one_python
+
+NAMES = ("a", "b", "c")
+TRACKS = (MAIN_THREAD, WORKER_THREAD)
+
+row = st.tuples(
+    st.sampled_from(TRACKS),
+    st.integers(0, 30),  # what it lies in, of the rows around it, if that lasts longer
+    st.integers(0, 1000),
+    st.sampled_from(NAMES),
+    st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
+    st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+)
+
+
+def rows_of(drawn: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    ids = [make_event_id(track.number, number + 1) for number, (track, *_) in enumerate(drawn)]
+    return [
+        {
+            "event_id": ids[number],
+            "thread": track,
+            "parent": ids[above] if above < len(ids) and drawn[above][2] > spent else 0,  # so that none lies in itself
+            "root": ids[number],
+            "start_ns": 10_000,
+            "end_ns": 10_000 + spent,
+            "name": name,
+            "flags": flags,
+            "kind": kind,
+        }
+        for number, (track, above, spent, name, flags, kind) in enumerate(drawn)
+    ]
+
+
+def by_definition(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Row by row: what counts is synchronous, on its parent's track, and stands before it."""
+    place = {one["event_id"]: number for number, one in enumerate(rows)}
+    counts = [one["kind"] == EventKind.RANGE and not one["flags"] & EventFlag.ASYNC for one in rows]
+    own = [one["end_ns"] - one["start_ns"] if counts[number] else 0 for number, one in enumerate(rows)]
+    spent = list(own)
+    for number, one in enumerate(rows):
+        above = place.get(one["parent"], -1)
+        if above > number and counts[number] and counts[above] and rows[above]["thread"] is one["thread"]:
+            own[above] -= spent[number]
+    found: dict[str, int] = {}
+    for number, one in enumerate(rows):
+        if one["kind"] == EventKind.RANGE:
+            found[one["name"]] = found.get(one["name"], 0) + own[number]
+    return found
+
+
+@given(st.lists(row, max_size=30))
+def test_a_range_spends_what_its_children_leave(drawn: list[tuple[Any, ...]]) -> None:
+    rows = rows_of(drawn)
+    averages = key_averages(make_batch(rows))
+    assert {one.key: round(one.self_cpu_time_total * 1000) for one in averages} == by_definition(rows)
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": st.sampled_from(["a", "b", "c"]),
+            "shapes": st.sampled_from(["", "[[2]]", "[[3]]"]),
+            "kind": st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+            "start_ns": st.integers(BASE_NS, BASE_NS + 5),
+            "flops": st.integers(0, 1 << 58),
+        }
+    ),
+    max_size=20,
+)
+
+
+def key_of(row: dict[str, Any], with_shapes: bool) -> tuple[str, str]:
+    return row["name"], row["shapes"] if with_shapes else ""
+
+
+@given(ROWS, st.booleans())
+def test_each_range_is_in_one_group_and_groups_stand_as_they_first_began(rows: list[dict[str, Any]], with_shapes: bool) -> None:
+    batch = make_batch(rows)
+    groups = key_averages(batch, group_by_input_shape=with_shapes)
+    counts, flops = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    ranges = [row for row in rows if row["kind"] == EventKind.RANGE]
+    for row in sorted(ranges, key=lambda row: row["start_ns"]):
+        counts[key_of(row, with_shapes)] += 1
+        flops[key_of(row, with_shapes)] += row["flops"]
+    assert [(one.key, one.input_shapes) for one in groups] == list(counts)
+    assert [one.count for one in groups] == list(counts.values())
+    assert [one.flops for one in groups] == list(flops.values())

@@ -274,7 +274,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 def start_in_child(given: Given) -> None:
-    """See ``support/processes.py``."""
+    """Record here as the parent of this process does."""
     OtelRecordFunctionInstrumentor().start_as_parent(given)
 
 

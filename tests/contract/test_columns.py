@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import SOURCE, USER, Capture, by_name, events
 
-from otel_recfn._native import LIMITS
 from otel_recfn.model.batch import COLUMN_TYPES, Event
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
@@ -164,9 +163,9 @@ def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Record
     capture = Capture(recorder)
     known = len(recorder.drain().names)  # of tests before this one
     opened = recorder.begin("outer", USER, SOURCE, **said)
-    texts = 2 * KEPT_BYTES // LIMITS["MAX_SHAPES_BYTES"]
+    texts = 3 * KEPT_BYTES // 2048  # three times as many as a thread's dictionary holds
     for number in range(texts):
-        capture.end(recorder.begin("inner", USER, SOURCE, words=f"{number}".ljust(LIMITS["MAX_SHAPES_BYTES"], "x")))
+        capture.end(recorder.begin("inner", USER, SOURCE, words=f"{number}".ljust(2048, "x")))
         if number % 100 == 0:
             capture.drain()
     for batch in (recorder.drain(open_ranges=True), recorder.drain(open_ranges=True)):

@@ -203,17 +203,11 @@ async def generated_soon() -> AsyncIterator[int]:
     yield 1
 
 
-class Generates:
-    def __call__(self) -> Iterator[int]:
-        yield 1
-
-
 @pytest.mark.parametrize(
     ("function", "name", "instead"),
     [
         (generated, "generated", "with"),
         (generated_soon, "generated_soon", "async with"),
-        (Generates(), "Generates object", "with"),
         (functools.partial(generated), "partial", "with"),
     ],
 )

@@ -3,20 +3,172 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+import greenlet
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
-from recording_helpers import Capture, reset, workers_of
-from task_programs import Program
+from recording_helpers import ASYNC, Capture, Worker, check_laws, reset, workers_of
 
+from otel_recfn.model.batch import Event
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import ShownRanges
+from otel_recfn.support.span_ids import span_id
 from thoroughness import examples
+
+TRACER = TracerProvider().get_tracer("programs")
+
+
+@dataclass(eq=False)
+class Began:
+    """A range or a span of the program."""
+
+    event_id: int = 0
+    span: Any = None
+    parent: Began | None = None
+    ended: bool = False
+
+    @property
+    def span_id(self) -> int:
+        return self.span.get_span_context().span_id if self.span is not None else span_id(self.event_id)
+
+
+@dataclass(eq=False)
+class Attached:
+    began: Began
+    token: Any
+    before: Began | None
+
+
+@dataclass(eq=False)
+class Task:
+    run: Callable[[Callable[[], Any]], Any]
+    view: list[Began] = field(default_factory=list)
+    current: Began | None = None
+    attached: list[Attached] = field(default_factory=list)
+
+    def latest(self) -> Began | None:
+        """What a range or a span that begins now lies in."""
+        for began in reversed(self.view):
+            if began.span is not None and began is self.current:
+                return began
+            if began.span is None and not began.ended:
+                return began
+        return self.current
+
+
+class Program:
+    """Takes steps on a recorder, and on the model."""
+
+    def __init__(self, capture: Capture, workers: list[Worker]) -> None:
+        self.capture, self.workers = capture, workers
+        self.tasks = [Task(_on_thread(worker, contextvars.Context())) for worker in workers]
+        self.ranges: list[Began] = []
+        self.spans: list[Began] = []
+
+    def begin(self, task: Task, *, is_async: bool = False) -> None:
+        recorder = self.capture.recorder
+        parent = task.latest()
+
+        def run() -> int:
+            event_id = self.capture.begin("range", int(ASYNC) if is_async else 0)
+            if is_async:
+                recorder.enter(event_id)
+            return event_id
+
+        began = Began(task.run(run), None, parent)
+        task.view.append(began)
+        self.ranges.append(began)
+
+    def end(self, task: Task, began: Began) -> None:
+        task.run(lambda: self.capture.end(began.event_id))
+        began.ended = True
+
+    def open_span(self, task: Task) -> None:
+        parent = task.latest()
+
+        def run() -> Any:
+            span = TRACER.start_span("span")
+            return span, otel_context.attach(trace.set_span_in_context(span))
+
+        span, token = task.run(run)
+        began = Began(0, span, parent)
+        assert (span.parent.span_id if span.parent else 0) == (parent.span_id if parent else 0)
+        self.spans.append(began)
+        task.attached.append(Attached(began, token, task.current))
+        task.view.append(began)
+        task.current = began
+
+    def close_span(self, task: Task, which: int) -> None:
+        attached = task.attached.pop(which)
+        task.run(lambda: otel_context.detach(attached.token))
+        task.current = attached.before
+
+    def launch(self, task: Task, worker: Worker, *, in_greenlet: bool) -> None:
+        context = task.run(contextvars.copy_context)
+        run = _in_greenlet(worker, context) if in_greenlet else _on_thread(worker, context)
+        self.tasks.append(Task(run, list(task.view), task.current))
+
+    def check(self) -> None:
+        for began in self.ranges:
+            if not began.ended:
+                self.end(self.tasks[0], began)
+        self.capture.finish()
+        rows = {row.event_id: row for row in self.capture.rows()}
+        assert set(rows) == {began.event_id for began in self.ranges}
+        for began in self.ranges:
+            _check_row(rows[began.event_id], began, rows)
+        for began in self.spans:
+            _check_trace(began, rows)
+        check_laws(list(rows.values()))
+
+
+def _check_row(row: Event, began: Began, rows: dict[int, Event]) -> None:
+    parent = began.parent
+    if parent is not None and parent.span is None:
+        assert row.parent == parent.event_id
+        assert (row.root, row.context) == (rows[row.parent].root, rows[row.parent].context)
+        return
+    assert (row.parent, row.root) == (0, row.event_id)
+    own = parent.span.get_span_context() if parent is not None else trace.INVALID_SPAN_CONTEXT
+    assert (row.context.trace_id, row.context.span_id) == (own.trace_id, own.span_id)
+
+
+def _check_trace(began: Began, rows: dict[int, Event]) -> None:
+    """A span inside a range is in the trace that the range's row comes to, or in that of its outermost range."""
+    if began.parent is not None and began.parent.span is None:
+        row = rows[began.parent.event_id]
+        assert began.span.get_span_context().trace_id == (row.context.trace_id or row.root)
+
+
+def _on_thread(worker: Worker, context: contextvars.Context) -> Callable[[Callable[[], Any]], Any]:
+    return lambda step: worker.call(context.run, step)
+
+
+def _in_greenlet(worker: Worker, context: contextvars.Context) -> Callable[[Callable[[], Any]], Any]:
+    """A greenlet that takes one step at each switch, its context being entered all the while."""
+
+    def work(step: Callable[[], Any]) -> None:
+        while True:
+            step = made.parent.switch(step())
+
+    def make() -> Any:
+        made = greenlet.greenlet(work)
+        made.gr_context = context
+        return made
+
+    made = worker.call(make)
+    return lambda step: worker.call(made.switch, step)
+
 
 PLACE = st.integers(0, 1000)
 STEPS = st.lists(

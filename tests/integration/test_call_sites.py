@@ -16,8 +16,6 @@ from otel_recfn.model.batch import Event
 from otel_recfn.support.texts import python_call_name
 from trace_files import read_trace
 
-pytest.importorskip("otel_recfn._native")
-
 HERE = Path(__file__)
 WITH_SITES = PythonCalls(call_sites=True)
 told: list[str] = []

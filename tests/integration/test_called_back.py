@@ -7,22 +7,169 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
-from calling_back import CallingHandler, Finalized, Program
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
+from otel_recfn.model.batch import Batch
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
 from patience import PATIENCE_S, wait_until
+
+
+class Program:
+    """Instrumented, and calling back once from a place of ours."""
+
+    def __init__(self, what: str, where: str) -> None:
+        self.instrumentor = OtelRecordFunctionInstrumentor()
+        self._call, self._where = getattr(self, what), where
+        self.called, self.over = threading.Event(), threading.Event()
+        self.outcome: Any = None
+        self.took_s = -1.0
+        self.before_call: Callable[[], object] = lambda: None
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=CallingSampler(self), shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.provider.add_span_processor(CallingProcessor(self))
+        processor = BatchSpanProcessor if where == "batch exporter" else SimpleSpanProcessor
+        self.provider.add_span_processor(processor(CallingExporter(self)))
+        self.sinks: list[Any] = [CallingSink(self, "first"), CallingSink(self, "second")]
+        if where == "logging handler":
+            self.sinks.append(FailingSink())
+
+    def instrument(self) -> None:
+        sinks = self.sinks if not self.called.is_set() else []
+        self.instrumentor.instrument(tracer_provider=self.provider, roots_per_second=None, span_budget=None, sinks=sinks)
+
+    def at(self, where: str) -> None:
+        """Call, if this is the place, the first time."""
+        if where != self._where or self.called.is_set():
+            return
+        self.called.set()
+        self.before_call()
+        begun = time.monotonic()
+        try:
+            self.outcome = self._call()
+        except BaseException as error:
+            self.outcome = error
+        self.took_s = time.monotonic() - begun
+        self.over.set()
+
+    def run(self) -> None:
+        for _ in range(20):
+            with record_function("outer"), record_function("inner"):
+                pass
+
+    def uninstrument(self) -> None:
+        self.instrumentor.uninstrument()
+
+    def reinstrument(self) -> None:
+        self.instrumentor.uninstrument()
+        self.instrument()
+
+    def flush(self) -> bool:
+        return self.instrumentor.flush(PATIENCE_S)
+
+    def counters(self) -> Mapping[str, int]:
+        return self.instrumentor.counters()
+
+    def profiled(self) -> bool:
+        with profile() as prof, record_function("profiled"):
+            pass
+        return "profiled" in [event.name for event in prof.events()]
+
+
+class CallingProcessor(SpanProcessor):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._program.at("span processor")
+
+
+class CallingExporter(SpanExporter):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._program.at("exporter")
+        self._program.at("batch exporter")
+        return SpanExportResult.SUCCESS
+
+
+class CallingSampler(Sampler):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+        self._program.at("sampler")
+        return SamplingResult(Decision.RECORD_AND_SAMPLE)
+
+    def get_description(self) -> str:
+        return "calls back"
+
+
+class CallingSink(InMemorySink):
+    def __init__(self, program: Program, name: str) -> None:
+        super().__init__()
+        self._program, self.name, self.closed = program, name, False
+        self.order: list[int] = []
+
+    def write(self, batch: Batch) -> None:
+        assert not self.closed
+        super().write(batch)
+        self.order += batch.event_id.tolist()
+        self._program.run()  # so that there is something to drain
+        self._program.at("sink's write")
+
+    def flush(self, timeout_s: float) -> bool:
+        self._program.at("sink's flush")
+        return super().flush(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        self.closed = True
+        self._program.at("sink's close")
+
+
+class FailingSink(InMemorySink):
+    name = "failing"
+
+    def write(self, batch: Batch) -> None:
+        raise ValueError("this sink fails")
+
+
+class CallingHandler(logging.Handler):
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self._program = program
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._program.at("logging handler")
+
+
+class Finalized:
+    def __init__(self, program: Program) -> None:
+        self._program, self.itself = program, self
+
+    def __del__(self) -> None:
+        self._program.at("finalizer")
+
 
 AT_ONCE_S = PATIENCE_S / 3
 """A call that waited for itself would take longer: as long as tests wait."""
 
 
 PLACES = ["span processor", "exporter", "batch exporter", "sampler", "sink's write", "sink's flush", "sink's close"]
+
+
 PLACES += ["logging handler", "callback", "signal handler", "finalizer"]
+
+
 CALLS = {"uninstrument": {None}, "reinstrument": {None}, "flush": {True, False}, "profiled": {True}, "counters": None}
 
 

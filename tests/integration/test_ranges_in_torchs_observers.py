@@ -52,7 +52,7 @@ class Kineto:
 
 
 class Legacy:
-    """The profiler of torch.autograd, either of its ways."""
+    """The profiler of torch.autograd."""
 
     def __init__(self, _path: Path) -> None:
         from torch.autograd.profiler_legacy import profile as legacy
@@ -63,13 +63,6 @@ class Legacy:
 
     def tree(self) -> Tree:
         return tree_of([event for event in self._profile.function_events if event.cpu_parent is None])
-
-
-class WithoutKineto(Legacy):
-    def __init__(self, _path: Path) -> None:
-        self._profile = torch.autograd.profiler.profile(use_kineto=False)
-        self.start = self._profile.__enter__
-        self.stop = lambda: self._profile.__exit__(None, None, None)
 
 
 class ExecutionTrace:
@@ -110,7 +103,7 @@ def find(tree: Tree, name: str) -> Tree:
     return found[0]
 
 
-@pytest.fixture(params=[Kineto, Legacy, WithoutKineto, ExecutionTrace])
+@pytest.fixture(params=[Kineto, Legacy, ExecutionTrace])
 def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return request.param(tmp_path / "trace.json")
 

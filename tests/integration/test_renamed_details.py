@@ -1,26 +1,33 @@
-"""A PyTorch in which details have other names: each costs itself, is told, and the rest is recorded as ever.
-
-Details are renamed by halves, so that each is seen missing beside others that are not.
-"""
+"""A PyTorch in which details have other names or are gone: each costs itself, is told, and the rest is recorded as ever."""
 
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 from renamed_torch import RenamedBuilds
 
-from otel_recfn.pytorch import details, observer_build
+from otel_recfn.callbacks import torch_callbacks
+from otel_recfn.model.events import ALL_SCOPES_MASK
+from otel_recfn.pytorch import details, observer, observer_build, profilers
+from otel_recfn.pytorch.launches import METHODS, FutureCallbacks
+from otel_recfn.pytorch.modules import ModuleRanges
+from otel_recfn.recording.recorder import recorder
+from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
+checkpoint = pytest.importorskip("torch.utils.checkpoint")
+
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
-
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
 OPERATORS = {
     "forward_thread_id": ["forwardThreadId"],
     "debug_handle": ["debugHandle"],
@@ -41,6 +48,8 @@ OPERATORS = {
     "gpu_times": ["cudaStubs"],
     "launches": ["ThreadLocalPythonObjects"],
 }
+
+
 CALLBACKS = (
     {
         "debug_handle": ["debugHandle"],
@@ -223,3 +232,114 @@ def test_callbacks_are_called_without_renamed_details(
 def test_every_detail_has_a_test_and_a_line_in_the_table() -> None:
     assert {*OPERATORS} == {*details.OPERATORS}
     assert {*CALLBACKS[0], *CALLBACKS[1]} == {*details.CALLBACKS}
+
+
+Lack = Callable[[str], None]
+STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
+
+
+@pytest.fixture
+def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
+    """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
+    caplog.set_level(logging.WARNING, logger="otel_recfn")
+    details._tell_once.cache_clear()
+    lacking = []
+
+    def take(name: str) -> None:
+        module, path = details.PYTHON[name].place
+        *owners, attribute = path.split(".")
+        monkeypatch.delattr(reduce(getattr, owners, sys.modules[module]), attribute)
+        lacking.append(name)
+
+    yield take
+    told = [record.getMessage() for record in caplog.get_records("call")]
+    assert len(told) == len(lacking)
+    assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
+    details._tell_once.cache_clear()
+
+
+class Broken(torch.nn.Module):
+    def forward(self, _x: Any) -> Any:
+        raise ValueError("broken")
+
+
+def recorded() -> list[tuple[str, str]]:
+    """Names and errors of what a module call, a step and a module that raises are recorded as."""
+    ranges = ModuleRanges(recorder, lambda: False)
+    recorder.start(ALL_SCOPES_MASK, 1 << 20)
+    ranges.enable(Wanted())
+    try:
+        layer = torch.nn.Linear(1, 1)
+        layer(torch.ones(1)).backward()
+        torch.optim.SGD(layer.parameters()).step()
+        with suppress(ValueError):
+            Broken()(torch.ones(1))
+        return [(event.name.removeprefix("nn.Module: "), event.error) for event in recorder.drain(close_open=False).events()]
+    finally:
+        ranges.disable()
+        recorder.stop()
+
+
+MODULE, STEP, BROKEN = ("Linear_0", ""), ("Optimizer.step#SGD.step", ""), ("Broken_0", "ValueError: broken")
+
+
+@pytest.mark.parametrize(
+    ("missing", "left"),
+    [
+        ([], [MODULE, STEP, BROKEN]),
+        (["module_call"], [STEP]),
+        (["frame_observer"], [MODULE, STEP, BROKEN]),
+        (["step_pre_hook"], [MODULE, BROKEN]),
+        (["step_hook"], [MODULE, BROKEN]),
+        (["is_compiling"], []),
+        (["is_tracing"], [MODULE, STEP, BROKEN]),
+    ],
+)
+def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str, str]]) -> None:
+    for name in missing:
+        lack(name)
+    assert recorded() == left
+
+
+@pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])
+def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(observer, "loaded_library", object)
+    monkeypatch.setattr(observer, "keep_memory", kept.append)
+    profilers.keep_memory("owner")
+    profilers.give_up_memory("owner")
+    lack(name)
+    profilers.keep_memory("owner")
+    assert kept == [True, False]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_callbacks_of_futures(lack: Lack, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    future, called_back = torch._C.Future, FutureCallbacks()
+    theirs = dict(vars(future))
+    monkeypatch.delattr(future, method)
+    called_back.watch()
+    assert {name for name, found in vars(future).items() if found is not theirs[name]} == {"then", "add_done_callback"} - {
+        method
+    }
+    called_back.leave()
+    lack("future")
+    FutureCallbacks().watch()
+
+
+def test_schemas(lack: Lack) -> None:
+    text = "aten::relu(Tensor self) -> Tensor"
+    assert torch_callbacks._schema(text).name == "aten::relu"
+    lack("parse_schema")
+    assert torch_callbacks._schema(text) == text
+
+
+def test_this_torch_has_all() -> None:
+    assert details.missing_in_python() == []
+    assert issubclass(getattr(checkpoint, STOPS_RECOMPUTATION), Exception)
+
+
+def test_what_is_missing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.compiler, "is_compiling")
+    monkeypatch.delattr(checkpoint, STOPS_RECOMPUTATION)
+    assert details.missing_in_python() == ["is_compiling", "stopped_recomputation"]

@@ -1,8 +1,10 @@
-"""``python_calls=True``: calls in spans, Chrome traces and profiles, with operators and modules."""
+"""``python_calls=True``: calls in spans, Chrome traces and profiles; where tracing ends beside calls, and in a forked child."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.model.events import EventSource
 from patience import PATIENCE_S
+from thoroughness import SOAK
 from trace_files import read_trace
 
 
@@ -117,3 +120,104 @@ def test_a_module_has_one_range(modules: bool) -> None:
         "nn.Module: Linear",
         "nn.Module: Sequential",
     ]
+
+
+PROGRAM = """
+import os, select, signal, threading
+from patience import PATIENCE_S
+
+fork_comes, held, forked = threading.Event(), threading.Event(), threading.Event()
+
+def before():
+    fork_comes.set()
+    assert held.wait(PATIENCE_S)
+
+os.register_at_fork(before=before, after_in_parent=forked.set)  # the last before the fork, the first after it
+
+def hold():
+    assert fork_comes.wait(PATIENCE_S)
+    with threading._active_limbo_lock:
+        held.set()
+        assert forked.wait(PATIENCE_S)
+
+from otel_recfn import profile
+
+def work():
+    return len("abc")
+
+threading.Thread(target=hold).start()
+with profile(python_calls=True) as traced:
+    work()
+    over, in_child = os.pipe()
+    child = os.fork()
+    if not child:
+        for _ in range(10):
+            work()
+        os._exit(0)
+    os.close(in_child)
+    ended = bool(select.select([over], [], [], PATIENCE_S)[0])
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == 0, "the child hung"
+    work()
+assert len([event for event in traced.events() if "work" in event.name]) == 2, [event.name for event in traced.events()]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_does_not_wait_for_a_lock_of_its_parents_threads(run_program: Callable[..., Any]) -> None:
+    run_program(PROGRAM)
+
+
+BUSY = """
+import contextvars, sys, threading
+
+from otel_recfn import PythonCalls, profile
+
+calls = PythonCalls(call_sites=sys.argv[2] == "with call sites")
+over = threading.Event()
+named_by_python = compile("def asked(): pass", "/made/torch/nn/modules/module.py", "exec")
+
+def leaf():
+    pass
+
+def generated():
+    yield leaf()
+
+def busy():
+    namespace = {}
+    while not over.is_set():
+        exec(named_by_python, namespace)
+        namespace["asked"]()
+        contextvars.Context().run(leaf)  # its span context is read
+        list(generated())
+
+threads = [threading.Thread(target=busy) for _ in range(4)]
+for thread in threads:
+    thread.start()
+sys.setswitchinterval(1e-6)
+try:
+    for _ in range(int(sys.argv[1])):
+        with profile(python_calls=calls, max_events=1000):
+            pass
+finally:
+    over.set()
+    for thread in threads:
+        thread.join()
+
+def outer():
+    leaf()
+
+with profile(python_calls=True) as after:
+    outer()
+by_id = {event.event_id: event for event in after.events()}
+[last] = [event for event in by_id.values() if event.name.endswith("): leaf")]
+above = by_id[last.parent]
+assert above.name.endswith("): outer"), above.name
+assert by_id[above.parent].name.endswith("): <module>"), by_id[above.parent].name
+"""
+
+
+@pytest.mark.parametrize("call_sites", ["with call sites", "without"])
+def test_threads_that_are_beginning_calls(run_program: Callable[..., Any], call_sites: str) -> None:
+    run_program(BUSY, str(60 * SOAK), call_sites)

@@ -172,48 +172,48 @@ with traces.tracer.start_as_current_span("step"):
 
 
 @pytest.fixture
-def lifted() -> Iterator[Traces]:
+def traces() -> Iterator[Traces]:
     """An instrumented program of which every range becomes a span."""
     made = Traces()
     yield made
     made.instrumentor.uninstrument()
 
 
-def test_a_backward_deep_within_backwards(lifted: Traces) -> None:
-    with lifted.tracer.start_as_current_span("step"):
+def test_a_backward_deep_within_backwards(traces: Traces) -> None:
+    with traces.tracer.start_as_current_span("step"):
         reentrant_training(torch.tensor(130.0, requires_grad=True))
-    nodes = [path.split("/") for path in lifted.all_paths().elements() if path.endswith("/ReentrantBackward")]
+    nodes = [path.split("/") for path in traces.all_paths().elements() if path.endswith("/ReentrantBackward")]
     assert {names[0] for names in nodes} == {"step"}
     assert sorted(names.count("ReentrantBackward") for names in nodes) == list(range(1, 132))  # each in the one that began it
 
 
-def test_forks_of_torchscript(lifted: Traces) -> None:
+def test_forks_of_torchscript(traces: Traces) -> None:
     _, fork_and_wait = scripted_programs()
     for name in ("one", "other"):
-        with lifted.tracer.start_as_current_span(name), record_function("range"):
+        with traces.tracer.start_as_current_span(name), record_function("range"):
             fork_and_wait(torch.ones(3))
-    paths = lifted.all_paths()
+    paths = traces.all_paths()
     assert [paths[f"{name}/range/<forked function>/aten::relu"] for name in ("one", "other")] == [2, 2]
     assert not [path for path in paths if "forked" in path and path.split("/")[0] not in ("one", "other")]
 
 
-def test_collectives(lifted: Traces, tmp_path: Any) -> None:
+def test_collectives(traces: Traces, tmp_path: Any) -> None:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
     try:
         for name in ("one", "other"):
-            with lifted.tracer.start_as_current_span(name):
-                waiting = distributed.all_reduce(lifted.x, async_op=True)
+            with traces.tracer.start_as_current_span(name):
+                waiting = distributed.all_reduce(traces.x, async_op=True)
                 waiting.wait()
     finally:
         distributed.destroy_process_group()
-    found = Counter(path.split("/")[0] for path in lifted.all_paths().elements() if path.endswith("gloo:all_reduce"))
+    found = Counter(path.split("/")[0] for path in traces.all_paths().elements() if path.endswith("gloo:all_reduce"))
     assert found == {"one": 1, "other": 1}
 
 
-def test_hooks_of_distributed_data_parallel(lifted: Traces, tmp_path: Any) -> None:
+def test_hooks_of_distributed_data_parallel(traces: Traces, tmp_path: Any) -> None:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
@@ -229,13 +229,13 @@ def test_hooks_of_distributed_data_parallel(lifted: Traces, tmp_path: Any) -> No
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         model.register_comm_hook(None, reduce)
         for name in ("one", "other"):
-            with lifted.tracer.start_as_current_span(name):
+            with traces.tracer.start_as_current_span(name):
                 model(torch.ones(1, 2)).sum().backward()
     finally:
         distributed.destroy_process_group()
     assert current == ["one", "other"]
     for ends in ("in the hook", "gloo:all_reduce"):
-        found = Counter(path.split("/")[0] for path in lifted.all_paths().elements() if path.endswith(ends))
+        found = Counter(path.split("/")[0] for path in traces.all_paths().elements() if path.endswith(ends))
         assert found == {"one": 1, "other": 1}
 
 
@@ -273,14 +273,6 @@ def test_an_engine_of_the_programs_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 
 METHODS = ("then", "add_done_callback")
-
-
-@pytest.fixture
-def traces() -> Iterator[Traces]:
-    """An instrumented program of which every range becomes a span."""
-    made = Traces()
-    yield made
-    made.instrumentor.uninstrument()
 
 
 def complete(future: Any, value: object = 1) -> None:

@@ -185,7 +185,7 @@ for program in sys.argv[1:]:
 
 
 def loaded() -> dict[str, Finding]:
-    """The findings of LOADED."""
+    """The findings on PyTorch's libraries and details, by their names in LOADED."""
     from otel_recfn.pytorch import details, observer_build
 
     programs = {"details": FIND_DETAILS, "observer": LOAD_OBSERVER, "callbacks": LOAD_CALLBACKS}

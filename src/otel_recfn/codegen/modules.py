@@ -64,7 +64,7 @@ class Generated:
     """What came of a request."""
 
     texts: dict[str, str]
-    """By file name."""
+    """The text of each file, by its name."""
     wrapped: int
     traced: int
     """How many of these are recorded in graphs."""
@@ -128,7 +128,7 @@ class Wrapper:
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """The name of the function."""
         return function_name(self.operator.name)
 
     @property

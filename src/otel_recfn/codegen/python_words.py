@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, Return, SchemaType
 from otel_recfn.model.errors import SchemaError
@@ -21,10 +21,7 @@ IMPORTED = frozenset({*RUNTIME, "Annotated", "Any", "Sequence", "annotations", "
 """Names that they import."""
 BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
 """Builtin types that their hints use."""
-MODULES_OWN = frozenset(
-    {"__all__", "__annotations__", "__builtins__", "__cached__", "__class__", "__dict__", "__dir__", "__doc__", "__file__"}
-    | {"__getattr__", "__loader__", "__name__", "__package__", "__path__", "__spec__"}
-)
+MODULES_OWN = frozenset({*dir(ModuleType("any")), "__all__", "__file__", "__getattr__", "__path__"})
 """Names to which Python gives a meaning in every module."""
 OBJECTS = ("_DEFAULT_", "_LIB_", "_OP_")
 """How names of objects in written modules begin: neither wrappers nor their arguments have such names."""
@@ -59,7 +56,7 @@ class Words:
     """How hints and defaults are written."""
 
     types: Mapping[str, str]
-    """By base type."""
+    """The hint of each base type."""
     defaults: Mapping[str, str]
     """By the words that schemas have as defaults, beside numbers, texts, lists, True, False and None."""
 

@@ -102,7 +102,7 @@ class OperatorName:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator."""
+    """An operator, as its schema declares it."""
 
     name: OperatorName
     kind: str
@@ -118,12 +118,12 @@ class Operator:
 
     @property
     def out_arguments(self) -> tuple[Argument, ...]:
-        """Those that take results."""
+        """The arguments that take results."""
         return tuple(each for each in self.arguments if each.is_out)
 
     @property
     def in_arguments(self) -> tuple[Argument, ...]:
-        """All others."""
+        """The arguments that take no results."""
         return tuple(each for each in self.arguments if not each.is_out)
 
     @property

@@ -95,7 +95,7 @@ class LegacyEvent:
 
     @property
     def cpu_us(self) -> float:
-        """Unix microseconds."""
+        """The event's time in Unix microseconds."""
         return self.cpu_ns / 1000
 
     def set_cpu_us(self, cpu_us: int) -> None:
@@ -195,11 +195,11 @@ class RangeEventList:
         self._events: list[LegacyEvent] = []
 
     def record(self, event: LegacyEvent) -> None:
-        """The thread's next event."""
+        """Add the thread's next event."""
         self._events.append(event)
 
     def size(self) -> int:
-        """How many there are."""
+        """How many events there are."""
         return len(self._events)
 
     def consolidate(self) -> list[LegacyEvent]:

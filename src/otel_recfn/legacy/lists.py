@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import KeyAverages
-from otel_recfn.batches.input_lists import flat_shapes
 from otel_recfn.callbacks.record_function import next_handle
 from otel_recfn.legacy.config import EventKind, ProfilerConfig
 from otel_recfn.legacy.cuda import CudaTimes
@@ -33,6 +32,7 @@ from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, RecordScope
+from otel_recfn.support.texts import flat_shapes
 
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""

@@ -5,13 +5,12 @@ Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/auto
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,12 +18,16 @@ from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, P
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.model.errors import ProfilerError
+from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = logging.getLogger("otel_recfn")
+
+RANGES_AT_ONCE = 4096
+"""That are written to a file."""
 
 
 class RecordProfile:
@@ -34,26 +37,22 @@ class RecordProfile:
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open. An existing file is emptied at once and keeps its permissions; a new
-            one is for this user alone.
+        out: a path, or a text stream, which stays open. An existing file is replaced by the whole trace and keeps its
+            permissions; a new one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
-        OSError: the file can't be made.
+        OSError: the file can't be made, or is none that may be replaced.
     """
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        self._is_ours = isinstance(out, str | os.PathLike)
+        self._file: GrowingFile | None = None
         self._out: TextIO
         if isinstance(out, str | os.PathLike):
-            try:
-                self._out = open(out, "w", encoding="utf-8", opener=_for_this_user)  # noqa: SIM115 - closed by close()
-            except BaseException:
-                disable_profiler_legacy()
-                raise
+            self._file = self._made(out)
         else:
             self._out = out
         self._running = True
@@ -64,10 +63,7 @@ class RecordProfile:
             return
         self._running = False
         try:
-            with self._out if self._is_ours else contextlib.nullcontext():
-                events = list(chain.from_iterable(disable_profiler_legacy()))
-                if os.getpid() == self._pid:  # a forked child leaves the file to its parent
-                    write_profiler_events_to_stream(self._out, events)
+            self._write()
         except Exception:
             log.exception("the profile could not be written")
 
@@ -85,9 +81,31 @@ class RecordProfile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
+    def _made(self, path: str | os.PathLike[str]) -> GrowingFile:
+        try:
+            return GrowingFile(path)
+        except BaseException:
+            disable_profiler_legacy()
+            raise
 
-def _for_this_user(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    def _write(self) -> None:
+        if os.getpid() != self._pid:  # a forked child leaves the file to its parent
+            if self._file is not None:
+                self._file.close_in_child()
+            disable_profiler_legacy()
+            return
+        try:
+            events = list(chain.from_iterable(disable_profiler_legacy()))
+            if self._file is None:
+                write_profiler_events_to_stream(self._out, events)
+            else:
+                texts = _texts(events)
+                while piece := "".join(islice(texts, RANGES_AT_ONCE)):
+                    self._file.append(piece.encode())
+                self._file.show(b"")
+        finally:
+            if self._file is not None:
+                self._file.close()
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
@@ -98,6 +116,11 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
     Raises:
         ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
     """
+    for text in _texts(events):
+        out.write(text)
+
+
+def _texts(events: Sequence[LegacyEvent]) -> Iterator[str]:
     start = next((event for event in events if event.name == START_PROFILE), None)
     if start is None:
         raise ProfilerError(
@@ -105,9 +128,9 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
         )
     separator = "[\n"
     for push, pop in _ranges(events):
-        out.write(separator + _complete_event(start, push, pop))
+        yield separator + _complete_event(start, push, pop)
         separator = ",\n"
-    out.write("\n]\n" if separator == ",\n" else "[\n]\n")
+    yield "\n]\n" if separator == ",\n" else "[\n]\n"
 
 
 def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:

@@ -13,6 +13,7 @@ directory as root; then other users read it and can't write.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
@@ -24,7 +25,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from otel_recfn.model.errors import CacheUnsafe
-from otel_recfn.support.own_file import FileInUseError, OwnFile
 
 log = logging.getLogger("otel_recfn")
 
@@ -76,7 +76,7 @@ def keep(output: Path, cache: Path, build: str, library: str) -> Path:
 def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
     """A directory to compile in, gone afterwards. Several processes of one training run start at once: one has it, the others
     wait, and find what it has built. After ``wait_s`` seconds they go ahead: compiling twice is harmless."""
-    lock = OwnFile(cache / "lock", os.O_CREAT)
+    lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if _locked(lock, wait_s):
             for left in cache.glob(f"{UNFINISHED}*"):  # by killed compilers
@@ -85,21 +85,25 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=cache) as directory:
             yield Path(directory)
     finally:
-        lock.unlock()  # at once, even if a forked child still holds the descriptor
-        lock.close()
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_UN)  # at once, even if a forked child still holds the descriptor
+        os.close(lock)
 
 
-def _locked(lock: OwnFile, wait_s: float) -> bool:
+def _locked(lock: int, wait_s: float) -> bool:
     """Whether nobody else compiles, as far as is known: there are file systems without locks."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            return lock.lock()
-        except FileInUseError:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
             if time.monotonic() >= deadline:
                 log.warning("somebody has kept the cache's lock for %.0f s; building without it", wait_s)
                 return False
             time.sleep(LOCK_LOOK_SECONDS)
+        except OSError:
+            return False
 
 
 def _of(cache: Path, build: str) -> list[Path]:

@@ -20,16 +20,18 @@ from functools import partial
 
 from otel_recfn.model.counters import losses
 from otel_recfn.model.errors import CallRefused
+from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import is_imported, when_imported
-from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.recorder import Recorder, recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.draining import Captures, Draining
 from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
-from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.signal_handlers import calling, tell
+from otel_recfn.support.texts import add_control_flow
 
 log = logging.getLogger("otel_recfn")
 
@@ -324,3 +326,25 @@ class Session:
 
 def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
+
+
+_making = ForkSafeLock()
+_session: Session | None = None
+
+
+def process_session() -> Session:
+    """The one session: the process has one recorder."""
+    global _session
+    with _making:
+        if _session is None:
+            stop = details.PYTHON["stopped_recomputation"]
+            when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
+            _session = Session(recorder)
+        return _session
+
+
+def _know_stopped_recomputation() -> None:
+    """Activation checkpointing recomputes a block, and leaves it by an exception once it has what it needs."""
+    stop = details.find("stopped_recomputation")
+    if stop is not None:
+        add_control_flow(stop)

@@ -69,7 +69,7 @@ class ForkSafeLock:
         return self._lock.acquire(blocking=False)
 
     def release(self) -> None:
-        """After ``acquire_if_free``."""
+        """Give it back after ``acquire_if_free``."""
         self._lock.release()
 
     def renew(self) -> None:

@@ -97,7 +97,7 @@ class Schema(NamedTuple):
     arguments: Mapping[str, str]
     """Name and type, in their order."""
     returns: Sequence[str]
-    """Types."""
+    """The types of the results."""
 
 
 class Operator:
@@ -111,18 +111,6 @@ class Operator:
         out_of_place: the node with ``force_outplace``.
         guard: checked with ``force_outplace``.
     """
-
-    __slots__ = (
-        "_arguments",
-        "_guard",
-        "_in_place",
-        "_out_of_place",
-        "_returns",
-        "_sequence_nr",
-        "name",
-        "overload_name",
-        "target",
-    )
 
     def __init__(
         self,
@@ -140,7 +128,7 @@ class Operator:
 
     @property
     def arguments(self) -> list[SchemaArgument]:
-        """The schema's."""
+        """The schema's arguments, with their types."""
         return [SchemaArgument(name, type_) for name, type_ in self._arguments.items()]
 
     @property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from legacy_runs import CPU, KEEP, in_a_thread, ranges, record, words
 
 from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
@@ -19,8 +19,10 @@ from otel_recfn.legacy import (
     ActiveProfilerType,
     LegacyEvent,
     ProfilerConfig,
+    ProfilerDisableOptions,
     ProfilerError,
     ProfilerState,
+    ThreadEventLists,
     add_event_list,
     disable_profiler_legacy,
     enable_profiler_legacy,
@@ -39,6 +41,29 @@ from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
+CPU = ProfilerConfig(ProfilerState.CPU)
+KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)
+
+
+def words(lists: ThreadEventLists) -> list[list[str]]:
+    """Per thread, what happened, with the names of ranges also at their pops."""
+    names = {event.handle: event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE}
+    return [[f"{event.kind_str} {names.get(event.handle, event.name)}" for event in events] for events in lists]
+
+
+def ranges(lists: ThreadEventLists) -> set[str]:
+    """Names of what began."""
+    return {event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE}
+
+
+def in_a_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(PATIENCE_S)
+
+
+def record(name: str) -> None:
+    with record_function(name):
+        pass
 
 
 class TestEvents:

@@ -1,4 +1,4 @@
-"""``native/core/clock.hpp`` converts as the model (``models/clock.py``) does: compiled here, and given the same readings."""
+"""``native/core/clock.hpp`` converts as the model (``models/clock.py``) does; durations are the monotonic clock's, and nest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from models.clock import ClockMapping, Reading, Ticks
 from patience import PATIENCE_S
-
-pytestmark = pytest.mark.one_python
 
 NATIVE = Path(__file__).parents[3] / "src/otel_recfn/native"
 PROGRAM = """
@@ -35,6 +33,8 @@ int main() {
   }
 }
 """
+
+
 SECOND = 1_000_000_000
 MOST_TICKS = 1 << 52
 
@@ -79,9 +79,12 @@ readings = st.builds(
     unix_ns=st.integers(0, 1 << 61),
     took_ns=st.one_of(st.integers(20, 200), st.integers(0, 10 * SECOND)),
 )
+
+
 later = st.tuples(st.integers(0, 20 * SECOND), st.integers(-SECOND, SECOND), st.integers(-3 * SECOND, 3 * SECOND))
 
 
+@pytest.mark.one_python
 @given(
     first=readings,
     rate=st.floats(0.1, 10),
@@ -108,3 +111,39 @@ def test_it_agrees_with_the_model(
             assert [clock.anchor(now), clock.offset_ns] == native.ask("anchor", *now)
         for ticks in (*asked, now.ticks, now.ticks + 1000, max(0, now.ticks - 12_345_678)):
             assert [clock.monotonic_ns(Ticks(ticks))] == native.ask("convert", ticks)
+
+
+START = 1_700_000_000_000_000_000
+JITTER_NS = 70
+
+
+def reading(monotonic_ns: int, offset_ns: int = START, ticks: int | None = None, took_ns: int = JITTER_NS) -> Reading:
+    return Reading(monotonic_ns if ticks is None else ticks, monotonic_ns, monotonic_ns + offset_ns, took_ns)
+
+
+def test_a_jump_is_told_once_and_a_small_change_not() -> None:
+    clock = ClockMapping(reading(0))
+    assert clock.anchor(reading(SECOND, START - 3600 * SECOND)) == -3600 * SECOND
+    assert clock.anchor(reading(2 * SECOND, START - 3600 * SECOND)) == 0
+    assert clock.anchor(reading(3 * SECOND, START - 3600 * SECOND + SECOND // 2)) == 0
+    assert clock.offset_ns == START - 3600 * SECOND + SECOND // 2
+
+
+wall_offsets = st.one_of(st.just(START), st.integers(START - 2 * SECOND, START + 2 * SECOND), st.integers(0, 2 * START))
+gaps = st.integers(1, 10 * SECOND)
+
+
+@given(st.lists(st.tuples(gaps, wall_offsets), max_size=30), st.floats(0.2, 5))
+def test_durations_are_the_monotonic_clocks_whatever_the_wall_clock_does(
+    steps: list[tuple[int, int]], ns_per_tick: float
+) -> None:
+    clock, now, last = ClockMapping(reading(0), ns_per_tick), 0, 0
+    for elapsed, offset in steps:
+        for moment in (now + elapsed // 3, now + elapsed // 2):
+            converted = clock.monotonic_ns(Ticks(round(moment / ns_per_tick)))
+            assert abs(converted - moment) <= 3 * ns_per_tick + 10_000 * 1e-9 * moment
+            assert converted >= last
+            last = converted
+        now += elapsed
+        clock.anchor(reading(now, offset, ticks=round(now / ns_per_tick)))
+        assert abs(clock.offset_ns - offset) <= 10_000

@@ -42,22 +42,37 @@ struct KnownCall {
   return call;
 }
 
-// Whether the call has begun, and as which event. Members are read before the record is written, which could alias them.
+// Whether the call may begin the short way, and as the how manieth of its thread: where nothing else is to be noted, its name is in
+// the dictionary, and there is room. A leaf's innermost range has to be one that Python may run in, so that what begins in the call
+// asks for the context as it would in the call.
+template <bool kLeaf>
+[[gnu::always_inline]] inline bool may_begin_short(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
+                                                   uint64_t context_version, uint64_t& ordinal) {
+  const bool known = lies_in_innermost(globals, buffer, context_version) &&
+                     (!kLeaf || buffer.stack[buffer.depth - 1].runs_python());
+  if (__builtin_expect(!known || !call.is_in(buffer.names[call.first_slot()]), 0)) return false;
+  const uint32_t open = buffer.open_recorded + 1;
+  if (__builtin_expect(buffer.head + kBeginWords + uint64_t{kEndWords} * open > buffer.limit, 0)) return false;
+  ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  buffer.open_recorded = open;
+  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  return true;
+}
+
+[[gnu::always_inline]] inline void put_known_begin(ThreadBuffer& buffer, const KnownCall& call) {
+  const uint64_t head = call.head;  // read before the record is written, which could alias it
+  buffer.write_soon_from(buffer.head);
+  buffer.put_and_publish({head, cycle_counter()});
+}
+
+// Whether the call has begun, and as which event.
 [[gnu::always_inline]] inline bool begin_known_call(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
                                                     uint64_t context_version, uint64_t& event_id) {
-  const bool known = lies_in_innermost(globals, buffer, context_version);
-  if (__builtin_expect(!known || !call.is_in(buffer.names[call.first_slot()]), 0)) return false;
-  const uint32_t open = buffer.open_recorded + 1, depth = buffer.depth;
-  const uint64_t at = buffer.head;
-  if (__builtin_expect(at + kBeginWords + uint64_t{kEndWords} * open > buffer.limit, 0)) return false;
-  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
+  uint64_t ordinal;
+  if (!may_begin_short<false>(globals, buffer, call, context_version, ordinal)) return false;
   event_id = make_event_id(buffer.number, ordinal);
-  buffer.open_recorded = open, buffer.depth = depth + 1;
-  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
-  buffer.stack[depth] = {event_id, ordinal | OpenEntry::kPythonBit, buffer.task};
-  buffer.write_soon_from(at);
-  buffer.put_and_publish({call.head, cycle_counter()});
-
+  buffer.stack[buffer.depth++] = {event_id, ordinal | OpenEntry::kPythonBit, buffer.task};
+  put_known_begin(buffer, call);
   return true;
 }
 
@@ -81,21 +96,13 @@ struct KnownCall {
 // Operators and ranges that begin in it ask the stack what they lie in. That says the same without it: the drain, which reads the
 // records, finds what is open innermost, and the thread's last look holds for the call around it as for itself.
 
-// Whether the call has begun. The innermost range has to be one that Python may run in, so that what begins in the call asks for
-// the context as it would in the call.
+// Whether the call has begun.
 [[gnu::always_inline]] inline bool begin_leaf(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
                                               uint64_t context_version) {
-  const bool known = lies_in_innermost(globals, buffer, context_version) && buffer.stack[buffer.depth - 1].runs_python();
-  if (__builtin_expect(!known || !call.is_in(buffer.names[call.first_slot()]), 0)) return false;
-  const uint32_t open = buffer.open_recorded + 1;
-  const uint64_t at = buffer.head;
-  if (__builtin_expect(at + kBeginWords + uint64_t{kEndWords} * open > buffer.limit, 0)) return false;
-  const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
-  buffer.open_recorded = open;
-  buffer.ordinal.store(ordinal, std::memory_order_relaxed);
+  uint64_t ordinal;
+  if (!may_begin_short<true>(globals, buffer, call, context_version, ordinal)) return false;
   buffer.leaf.store(ordinal, std::memory_order_relaxed);
-  buffer.write_soon_from(at);
-  buffer.put_and_publish({call.head, cycle_counter()});
+  put_known_begin(buffer, call);
   return true;
 }
 

@@ -3,9 +3,9 @@
 // A word list: for every input one tag word, then its dims, or its value.
 //
 //   63                  32 31     16 15      8 7        0
-//   | 0                    | dims    | dtype    | kind   |   dims words follow, one int64 each
+//   | 0                    | words   | which    | kind   |   the words follow: a tensor's dims, an int64 each, or a number's value
 //
-// kind: kTensor, kScalar (below), kOther (no dims), kListBegin and kListEnd around the tensors of a list,
+// kind: kTensor (which: its dtype), kScalar (which: ScalarKind), kOther, kListBegin and kListEnd around the tensors of a list,
 // kScalarsBegin and kListEnd around its numbers.
 #pragma once
 #include <cmath>
@@ -19,19 +19,15 @@
 
 namespace recfn {
 
-// Numbers among an operator's inputs: as words beside the shapes , and as PyTorch prints them.
-//
-//   63                  32 31     16 15      8 7        0
-//   | small value          | words   | kind    | kScalar  |   words follow: the value, where it isn't small
-
-enum ScalarKind : uint64_t { kUntold = 0, kBoolean = 1, kSmallInteger = 2, kInteger = 3, kReal = 4, kComplex = 5 };
+enum ScalarKind : uint64_t { kUntold, kBoolean, kInteger, kReal, kComplex };
 
 constexpr uint32_t kMostScalars = 30;  // of a list; torch.profiler tells nothing of longer ones either
 constexpr uint32_t kMostScalarWords = 2;
 
+// A number, as `size` words.
 struct Scalar {
   ScalarKind kind = kUntold;
-  uint32_t small = 0, size = 0;
+  uint32_t size = 0;
   uint64_t words[kMostScalarWords] = {};
 };
 
@@ -45,12 +41,6 @@ inline double real_of(uint64_t bits) {
   double value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
-}
-
-inline Scalar integer_scalar(int64_t value) {
-  const bool small = value == static_cast<int32_t>(value);
-  if (small) return {kSmallInteger, static_cast<uint32_t>(value), 0, {}};
-  return {kInteger, 0, 1, {static_cast<uint64_t>(value)}};
 }
 
 constexpr double kTwoTo63 = 9'223'372'036'854'775'808.0;
@@ -68,13 +58,11 @@ inline std::string real_text(double value) {
   return text.str();
 }
 
-// `words` follow the tag.
+// As PyTorch prints it. `words` follow the tag.
 inline std::string scalar_text(uint64_t tag, const uint64_t* words) {
   switch (tag >> 8 & 255) {
     case kBoolean:
-      return tag >> 32 != 0 ? "True" : "False";
-    case kSmallInteger:
-      return std::to_string(static_cast<int32_t>(tag >> 32));
+      return words[0] != 0 ? "True" : "False";
     case kInteger:
       return std::to_string(static_cast<int64_t>(words[0]));
     case kReal:
@@ -126,21 +114,21 @@ class ShapeReader {
  private:
   void read_input(uint64_t tag) {
     const uint64_t kind = tag & 255;
-    if (kind == kListBegin) return read_tensors();
     std::string concrete = kind == kScalarsBegin ? numbers() : kind == kScalar ? number(tag) : kind == kTruncated ? "..." : "";
-    add_concrete(concrete);
+    text_.concrete += (text_.concrete.size() > 1 ? ",\"" : "\"") + std::move(concrete) + '"';
     separate();
-    add_shape(tag);
-  }
-
-  void read_tensors() {
-    add_concrete("");
-    separate();
+    if (kind != kListBegin) return add_shape(tag);
     text_.shapes += '[', text_.dtypes += '[';
-    for (first_ = true; next_ < end_ && (*next_ & 255) != kListEnd; add_shape(*next_++)) separate();
+    for (first_ = true; !at_list_end(); add_shape(*next_++)) separate();
     text_.shapes += ']', text_.dtypes += ']';
     first_ = false;
+  }
+
+  // Passes over the end.
+  bool at_list_end() {
+    if (next_ < end_ && (*next_ & 255) != kListEnd) return false;
     if (next_ < end_) ++next_;
+    return true;
   }
 
   // Its dims follow, where it is a tensor's.
@@ -167,25 +155,17 @@ class ShapeReader {
   std::string numbers() {
     std::string list = "[";
     bool told = true;
-    while (next_ < end_ && (*next_ & 255) != kListEnd) {
-      const uint64_t tag = *next_++;
-      const std::string one = number(tag);
+    while (!at_list_end()) {
+      const std::string one = number(*next_++);
       told = told && !one.empty();
-      if (list.size() > 1) list += ", ";
-      list += one;
+      list += (list.size() > 1 ? ", " : "") + one;
     }
-    if (next_ < end_) ++next_;
     return told ? list + "]" : "";
   }
 
   void separate() {
     if (!first_) text_.shapes += ',', text_.dtypes += ',';
     first_ = false;
-  }
-
-  void add_concrete(const std::string& text) {
-    text_.concrete += text_.concrete.size() > 1 ? ",\"" : "\"";
-    text_.concrete += text + '"';
   }
 
   const uint64_t* next_;

@@ -14,8 +14,6 @@
 
 namespace recfn {
 
-// Memory that runs out, at the functions that Python calls and in what runs inside the program's own calls.
-
 // Does the work; false where there was no memory for it.
 template <typename Work>
 bool had_memory_for(Work work) {
@@ -36,26 +34,20 @@ PyObject* guarded(Function function) {
   return had_memory_for([&] { result = function(); }) ? result : PyErr_NoMemory();
 }
 
-// Work that needs no Python, without the GIL; and work that does, in threads that may not have it.
-
-// Calls work() without the GIL. False, with the error set, when memory ran out in it.
+// Calls work(), which needs no Python, without the GIL where it is long; short work keeps it: where other threads compute in Python,
+// it takes 5 ms for each to get it back. False, with the error set, when memory ran out in it.
 template <typename Work>
-bool without_gil(Work work) {
-  bool done = false;
-  Py_BEGIN_ALLOW_THREADS;
-  done = had_memory_for(work);
-  Py_END_ALLOW_THREADS;
+bool without_gil_if(bool is_long, Work work) {
+  PyThreadState* const state = is_long ? PyEval_SaveThread() : nullptr;
+  const bool done = had_memory_for(work);
+  if (state != nullptr) PyEval_RestoreThread(state);
   if (!done) PyErr_NoMemory();
   return done;
 }
 
-// The same, but keeps the GIL for short work: where other threads compute in Python, it takes 5 ms for each to get it back.
 template <typename Work>
-bool without_gil_if(bool is_long, Work work) {
-  if (is_long) return without_gil(work);
-  const bool done = had_memory_for(work);
-  if (!done) PyErr_NoMemory();
-  return done;
+bool without_gil(Work work) {
+  return without_gil_if(true, work);
 }
 
 // Python may be used in this scope: the GIL is held, and an exception that the thread was raising is put aside and restored.
@@ -74,8 +66,6 @@ class WithGil {
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-// Which interpreter a thread runs: taking the GIL in a subinterpreter's thread would wait for ever, or enter the wrong one.
-
 // The state that the calling thread runs now; before CPython 3.12 possibly that of another thread, which holds the GIL.
 inline PyThreadState* running_state() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -85,7 +75,8 @@ inline PyThreadState* running_state() {
 #endif
 }
 
-// Whether the calling thread works for a subinterpreter. Needs no GIL.
+// Whether the calling thread works for a subinterpreter, whose GIL is another one: taking ours there would wait for ever, or enter
+// the wrong interpreter. Needs no GIL.
 inline bool in_subinterpreter() {
   PyInterpreterState* const main = PyInterpreterState_Main();
   if (PyInterpreterState_Head() == main) return false;  // the newest stands first: there are no others
@@ -101,8 +92,6 @@ inline bool in_subinterpreter() {
 
 // Whether the calling thread may take the GIL: Python knows it, as one of the main interpreter's.
 inline bool python_knows_this_thread() { return PyGILState_GetThisThreadState() != nullptr && !in_subinterpreter(); }
-
-// A reference that is given back when nobody needs it any more.
 
 // Owns a reference, or null, which says that making the object failed.
 struct Made {
@@ -164,9 +153,7 @@ class Utf8Text {
   Reference escaped_;
 };
 
-// What is being raised, put aside and handed on.
-
-// As one object, with its traceback; null where nothing is. Nothing is raised any more.
+// What is being raised, as one object with its traceback; null where nothing is. Nothing is raised any more.
 inline PyObject* take_raised() {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -191,10 +178,8 @@ inline void raise_in_main_thread(PyObject* raised) {
   if (Py_AddPendingCall(raise_taken, raised) < 0) Py_DECREF(raised);
 }
 
-// An object of Python's that works without the GIL, for one thread at a time: a second one gets an error and doesn't wait, so that
-// a child that is forked meanwhile doesn't wait for ever.
-
-// Who has it is the only one that uses the object.
+// Who has it is the only one that uses an object of Python's, which works without the GIL: a second thread gets an error and doesn't
+// wait, so that a child that is forked meanwhile doesn't wait for ever.
 class OneUser {
  public:
   // `in_use`: the object's, read and written with the GIL. `type`: what it is called in the error.

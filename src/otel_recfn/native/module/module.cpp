@@ -28,40 +28,25 @@ PyObject* zero_upper_vectors(PyObject*, PyObject*) {
 PyObject* zero_upper_vectors(PyObject*, PyObject*) { Py_RETURN_NONE; }
 #endif
 
-PyMethodDef vector_functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARGS,
+PyMethodDef functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARGS,
                             "zero_upper_vectors() -> None\n\nClear the upper halves of this thread's vector registers."},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int add_vector_state(PyObject* module) { return PyModule_AddFunctions(module, vector_functions); }
-
-// What each adds is written where it is defined, in the folders. They return 0, or -1 with a Python error set.
-int add_recorder(PyObject* module);
-int add_ranges(PyObject* module);
-int add_drain(PyObject* module);
-int add_context_reader(PyObject* module);
-int add_task_entries(PyObject* module);
-int add_record_function_type(PyObject* module);
-int add_range_observer(PyObject* module);
-int add_python_stack(PyObject* module);
-int add_watched_calls(PyObject* module);
-int add_gathering(PyObject* module);
-int add_call_tracer(PyObject* module);
-int add_monitoring(PyObject* module);
-int add_stage_type(PyObject* module);
-int add_links_type(PyObject* module);
-int add_chrome_encoder(PyObject* module);
-int add_otlp_encoder(PyObject* module);
-int add_metrics(PyObject* module);
-int add_vector_state(PyObject* module);
+// What each part adds is written where it is defined, in the folders. They return 0, or -1 with a Python error set.
+#define RECFN_PARTS(PART) \
+  PART(add_recorder) PART(add_ranges) PART(add_drain) PART(add_context_reader) PART(add_task_entries) \
+  PART(add_record_function_type) PART(add_range_observer) PART(add_python_stack) PART(add_watched_calls) \
+  PART(add_call_tracer) PART(add_monitoring) PART(add_gathering) PART(add_stage_type) PART(add_links_type) \
+  PART(add_chrome_encoder) PART(add_otlp_encoder) PART(add_metrics)
+#define RECFN_DECLARE(add) int add(PyObject* module);
+#define RECFN_NAME(add) add,
+RECFN_PARTS(RECFN_DECLARE)
 
 namespace {
 
-constexpr int (*kParts[])(PyObject*) = {
-    add_recorder,      add_ranges,      add_drain,         add_context_reader, add_task_entries, add_record_function_type,
-    add_range_observer, add_python_stack, add_watched_calls, add_call_tracer,   add_monitoring,   add_gathering,
-    add_stage_type,    add_links_type,  add_chrome_encoder, add_otlp_encoder,  add_metrics,      add_vector_state};
+constexpr int (*kParts[])(PyObject*) = {RECFN_PARTS(RECFN_NAME)};
 
 // What is recorded belongs to the process, and taking the GIL for a thread knows only the main interpreter.
 int add_parts(PyObject* module) {
@@ -83,9 +68,8 @@ PyModuleDef_Slot slots[] = {
 #endif
     {0, nullptr}};
 
-PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "otel_recfn._native", "Recorder and encoders of otel-recfn.", 0, nullptr, slots,
-    nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "otel_recfn._native", "Recorder and encoders of otel-recfn.", 0, functions, slots,
+                          nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace recfn

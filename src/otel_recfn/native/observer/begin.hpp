@@ -124,7 +124,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   if (kInputs && (wanted & kFlopsExtra) != 0) {
     rare.flops = flops_or_0(fn);
     told = words_or_none(fn);
-    if (told.size() <= kMaxShapesBytes) rare.texts[kWordsText] = {told.data(), static_cast<uint32_t>(told.size())};
+    rare.texts[kWordsText] = {told.data(), static_cast<uint32_t>(told.size())};
   }
   const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
   if ((wanted & kStackExtra) != 0 && !backward) rare.texts[kCallStack] = {stack, operator_stack(*shared, stack, sizeof stack)};

@@ -34,12 +34,12 @@ constexpr bool kHasShapes = kTold<decltype(details::inputs)> && kHasPlainSizes &
 template <typename Value>
 Scalar scalar_of(const Value& value) {
   if constexpr (kHasNumbers) {
-    if (value.isInt()) return integer_scalar(value.toInt());
-    if (value.isDouble()) return {kReal, 0, 1, {bits_of(value.toDouble())}};
-    if (value.isBool()) return {kBoolean, value.toBool() ? 1u : 0u, 0, {}};
+    if (value.isInt()) return {kInteger, 1, {static_cast<uint64_t>(value.toInt())}};
+    if (value.isDouble()) return {kReal, 1, {bits_of(value.toDouble())}};
+    if (value.isBool()) return {kBoolean, 1, {value.toBool()}};
     if (value.isComplexDouble()) {
       const auto number = value.toComplexDouble();
-      return {kComplex, 0, 2, {bits_of(number.real()), bits_of(number.imag())}};
+      return {kComplex, 2, {bits_of(number.real()), bits_of(number.imag())}};
     }
   }
   return {};  // a symbol
@@ -55,48 +55,37 @@ class ShapeWords {
   uint32_t size() const { return size_; }
 
  private:
-  static constexpr uint32_t kMaxDims = 64;
-
   template <typename Value>
   void add(const Value& input) {
     if (input.isTensor()) return add_tensor(input.toTensor());
-    if (input.isTensorList()) return add_list(input);
+    if (input.isTensorList()) return add_list(kListBegin, input.toTensorList(), [this](const at::Tensor& one) { add_tensor(one); });
     if (input.isScalar()) return add_scalar(input);
     if constexpr (kHasNumbers) {
-      if (input.isList()) return add_scalars(input.toListRef());
+      if (input.isList() && tells_numbers(input.toListRef())) {
+        return add_list(kScalarsBegin, input.toListRef(), [this](const auto& one) { add_scalar(one); });
+      }
     }
     put(shape_tag(kOther, 0, 0));
   }
 
-  template <typename Value>
-  void add_scalar(const Value& input) {
-    if (!has_room(kMostWordsOfScalar)) return truncate();
-    write(scalar_of(input));
-  }
-
   // Of a list of something else nothing is told, and of a long one.
   template <typename Values>
-  void add_scalars(const Values& values) {
-    const bool told = values.empty() || (values.front().isScalar() && values.size() <= kMostScalars);
-    if (!told) return put(shape_tag(kOther, 0, 0));
-    if (!has_room(1 + static_cast<uint32_t>(values.size()) * kMostWordsOfScalar)) return truncate();
-    words_[size_++] = shape_tag(kScalarsBegin, 0, 0);
-    for (const auto& value : values) write(scalar_of(value));
-    words_[size_++] = shape_tag(kListEnd, 0, 0);
+  static bool tells_numbers(const Values& values) {
+    return values.empty() || (values.front().isScalar() && values.size() <= kMostScalars);
   }
 
-  void write(const Scalar& scalar) {
-    words_[size_++] = shape_tag(kScalar, scalar.kind, scalar.size) | uint64_t{scalar.small} << 32;
-    for (uint32_t word = 0; word < scalar.size; ++word) words_[size_++] = scalar.words[word];
+  template <typename Values, typename Add>
+  void add_list(ShapeKind kind, const Values& values, const Add& add_one) {
+    put(shape_tag(kind, 0, 0));
+    if (truncated_) return;
+    for (const auto& value : values) add_one(value);
+    words_[size_++] = shape_tag(kListEnd, 0, 0);
   }
 
   template <typename Value>
-  void add_list(const Value& input) {
-    if (!has_room(1)) return truncate();
-    words_[size_++] = shape_tag(kListBegin, 0, 0);
-    const auto list = input.toTensorList();
-    for (const at::Tensor& tensor : list) add_tensor(tensor);
-    words_[size_++] = shape_tag(kListEnd, 0, 0);
+  void add_scalar(const Value& input) {
+    const Scalar scalar = scalar_of(input);
+    put(shape_tag(kScalar, scalar.kind, scalar.size), scalar.words, scalar.size);
   }
 
   template <typename Tensor>
@@ -106,25 +95,19 @@ class ShapeWords {
     if (!has_plain_sizes(tensor)) return put(shape_tag(kTensor, dtype, 0));
     const auto sizes = tensor.sizes();
     const auto dims = static_cast<uint32_t>(sizes.size() < kMaxDims ? sizes.size() : kMaxDims);
-    if (!has_room(1 + dims)) return truncate();
-    words_[size_++] = shape_tag(kTensor, dtype, dims);
-    for (uint32_t dim = 0; dim < dims; ++dim) words_[size_++] = static_cast<uint64_t>(sizes[dim]);
-  }
-
-  void put(uint64_t tag) {
-    if (!has_room(1)) return truncate();
-    words_[size_++] = tag;
+    put(shape_tag(kTensor, dtype, dims), sizes.data(), dims);
   }
 
   // Nothing is told after something was left out: it would stand in the place of another input.
-  bool has_room(uint32_t words) const { return !truncated_ && size_ + words + kReserve <= kMaxShapeWords; }
-
-  void truncate() {
-    if (!truncated_) words_[size_++] = shape_tag(kTruncated, 0, 0);
-    truncated_ = true;
+  template <typename Word = uint64_t>
+  void put(uint64_t tag, const Word* words = nullptr, uint32_t count = 0) {
+    if (truncated_) return;
+    truncated_ = size_ + 1 + count + kReserve > kMaxShapeWords;
+    words_[size_++] = truncated_ ? shape_tag(kTruncated, 0, 0) : tag;
+    for (uint32_t word = 0; !truncated_ && word < count; ++word) words_[size_++] = static_cast<uint64_t>(words[word]);
   }
 
-  static constexpr uint32_t kMostWordsOfScalar = 1 + kMostScalarWords;
+  static constexpr uint32_t kMaxDims = 64;
   static constexpr uint32_t kReserve = 2;  // for the mark of truncation and a list's end
   uint64_t words_[kMaxShapeWords];
   uint32_t size_ = 0;
@@ -135,41 +118,21 @@ class ShapeWords {
 // ("same"). torch.profiler counts nothing then, but keeps it.
 
 constexpr bool kHasWords = kTold<decltype(details::inputs)> && compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isString(), value.toStringRef().data(), value.toStringRef().size(), void()) {});
+    value.isString(), std::string(value.toStringRef()), void()) {});
 
 inline bool is_counted_by_words(const char* operator_name) { return std::strcmp(operator_name, "aten::conv2d") == 0; }
 
-// The text of UTF-8 as a JSON string.
-inline void append_json_string(std::string& out, const char* data, uint32_t size) {
-  static const char digits[] = "0123456789abcdef";
-  out += '"';
-  for (const char* at = data; at != data + size; ++at) {
-    const auto byte = static_cast<unsigned char>(*at);
-    if (byte < 0x20) {
-      out += "\\u00";
-      out += digits[byte >> 4];
-      out += digits[byte & 15];
-      continue;
-    }
-    if (byte == '"' || byte == '\\') out += '\\';
-    out += *at;
-  }
-  out += '"';
-}
-
-// Empty where there are none. May throw what reading the inputs throws.
+// Empty where there are none; what is no word, PyTorch refuses. May throw what reading the inputs throws.
 template <typename Inputs>
 std::string words_among(const Inputs& inputs) {
   std::string words;
   for (size_t place = 0; place < inputs.size(); ++place) {
     if (!inputs[place].isString()) continue;
-    const auto& word = inputs[place].toStringRef();
-    words += words.empty() ? "{\"" : ",\"";
-    words += std::to_string(place) + "\":";
-    append_json_string(words, word.data(), cut_at_character(word.data(), word.size(), kMaxWordBytes));
+    const std::string& word = inputs[place].toStringRef();
+    if (word.size() > kMaxWordBytes || word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") != std::string::npos) continue;
+    words += (words.empty() ? "{\"" : ",\"") + std::to_string(place) + "\":\"" + word + '"';
   }
-  if (!words.empty()) words += '}';
-  return words;
+  return words.empty() ? words : words + '}';
 }
 
 // Floating point operations of an operator, from its inputs: of the operators that torch.profiler counts (with_flops), and as it

@@ -40,22 +40,21 @@ struct RangeForOthers {
 };
 
 using Start = at::RecordFunctionCallback::StartCallback;
+extern const Start kStarts[3];  // the observer's own
 
-// Sorted. A list that was replaced stays, since a thread may be reading it; it is replaced once in a process.
-std::atomic<const std::vector<Start>*> starts_of_ours{nullptr};
+// Beside the observer's own. Sorted. A list that was replaced stays, since a thread may be reading it; it is replaced once in a
+// process.
+std::atomic<const std::vector<Start>*> starts_of_callbacks{nullptr};
 
 void leave_out(std::vector<Start> starts) {
   std::sort(starts.begin(), starts.end());
-  starts_of_ours.store(new std::vector<Start>(std::move(starts)), std::memory_order_release);
-}
-
-void leave_out_unless_done(std::vector<Start> starts) {
-  if (starts_of_ours.load() == nullptr) leave_out(std::move(starts));
+  starts_of_callbacks.store(new std::vector<Start>(std::move(starts)), std::memory_order_release);
 }
 
 bool is_ours(Start start) {
-  const auto* ours = starts_of_ours.load(std::memory_order_acquire);
-  return ours != nullptr && std::binary_search(ours->begin(), ours->end(), start);
+  if (std::find(std::begin(kStarts), std::end(kStarts), start) != std::end(kStarts)) return true;
+  const auto* callbacks = starts_of_callbacks.load(std::memory_order_acquire);
+  return callbacks != nullptr && std::binary_search(callbacks->begin(), callbacks->end(), start);
 }
 
 inline constexpr auto without_ours = [](auto& step) -> decltype(

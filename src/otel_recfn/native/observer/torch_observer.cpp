@@ -123,13 +123,12 @@ void register_pair(Registration& registration) {
   at::disableCallback(registration.pairs[kPair]);
 }
 
-std::vector<Start> own_starts() { return {on_start<kPlain>, on_start<kWithExtras>, on_start<kWithInputs>}; }
+const Start kStarts[kPairs] = {on_start<kPlain>, on_start<kWithExtras>, on_start<kWithInputs>};
 
 void register_callbacks(Registration& registration) {
   register_pair<kPlain>(registration);
   register_pair<kWithExtras>(registration);
   register_pair<kWithInputs>(registration);
-  leave_out_unless_done(own_starts());
   registration.registered = true;
 }
 
@@ -290,9 +289,9 @@ RECFN_EXPORT void recfn_observer_end_for_others(void* begun, int async) {
 // The callbacks that start with these are ours too.
 RECFN_EXPORT int recfn_observer_leave_out(const uint64_t* starts, uint64_t count) {
   return guarded([starts, count](Registration&) {
-    std::vector<Start> ours = own_starts();
-    std::transform(starts, starts + count, std::back_inserter(ours), [](uint64_t start) { return reinterpret_cast<Start>(start); });
-    leave_out(std::move(ours));
+    std::vector<Start> callbacks(count);
+    std::transform(starts, starts + count, callbacks.begin(), [](uint64_t start) { return reinterpret_cast<Start>(start); });
+    leave_out(std::move(callbacks));
   });
 }
 

@@ -12,7 +12,7 @@ execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,3 +162,48 @@ class PythonIds:
             return np.zeros(len(event_ids), dtype=np.uint64)
         places = np.minimum(np.searchsorted(self._event_ids, event_ids), len(self._event_ids) - 1)
         return np.where(self._event_ids[places] == event_ids, self._numbers[places], np.uint64(0))
+
+
+class Links(NamedTuple):
+    """Backward rows of a batch with their forward ranges, as columns of equal length in row order."""
+
+    row: NDArray[np.int64]
+    """Index of the backward row in the batch."""
+    event_id: NDArray[np.uint64]
+    start_ns: NDArray[np.int64]
+    number: NDArray[np.uint64]
+    """What was told of the track of the forward range."""
+
+
+_KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.int64, np.uint64)
+
+
+class LinkFinder:
+    """Finds the forward range of each backward range, across batches and in bounded memory.
+
+    Autograd gives each graph node a sequence number that counts up in the thread that makes it, and the operators running at
+    that moment carry the number too. The node's backward range carries it again, with the logical id of the thread of the
+    forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes
+    no node and the next one that does): the one that started last made the node, because making it moves the number on.
+
+    Args:
+        bounds: others than usual: ``most`` ranges are remembered, and ``most_matched`` of those that have a backward; beyond it
+            the quarter that started first is forgotten.
+    """
+
+    def __init__(self, **bounds: int) -> None:
+        self._ranges = _native.ForwardRanges(**bounds)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def match(self, batch: Batch, numbers: NDArray[np.uint64]) -> Links:
+        """Remember the batch's forward ranges, then find those of its backward rows; once per batch.
+
+        Args:
+            batch: the batch.
+            numbers: one for each of its tracks, to be told with the links to their ranges.
+        """
+        thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
+        columns: tuple[Any, ...] = self._ranges.link(batch, thread_ids, numbers)
+        return Links(*[np.frombuffer(column, kind) for column, kind in zip(columns, _KINDS, strict=True)])

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.links import LinkFinder, Links
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
@@ -39,6 +38,8 @@ from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
 from otel_recfn.sinks.chrome.encoder import (
     FIRST_SPANS_TID,
     FIRST_STEPS_TID,
+    LinkFinder,
+    Links,
     NodeNumbers,
     PythonIds,
     encode_events,

@@ -24,8 +24,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.encoder import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
-from otel_recfn.sinks.growing_file import PathRefusedError, absolute
-from otel_recfn.support.own_file import FileInUseError
+from otel_recfn.sinks.growing_file import FileInUseError, PathRefusedError, absolute
 from otel_recfn.support.processes import addition
 
 log = logging.getLogger("otel_recfn")

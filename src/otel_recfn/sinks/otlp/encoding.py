@@ -34,7 +34,7 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn import _native
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (

@@ -2,7 +2,7 @@
 
 TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio. Where to, and how, is what an
 official exporter was configured with. This is the one place that knows their insides; what is read that they don't promise is
-pinned by ``test_official_exporters.py``, and where it is missing there is no way around the processors:
+pinned by ``test_either_way.py``, and where it is missing there is no way around the processors:
 
     HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session
            (before there was a _client: _headers, _timeout, _session)

@@ -157,7 +157,7 @@ class SpanDelivery:
         """The target, its processors and their exporters, as they were last."""
         self._exporters: list[_Exporter] = []
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
-        self._exported_before = self._failed_before = 0
+        self._returned_before = (0, 0)
         """Of exporters that aren't used any more."""
         self._spans = self._unwatched = self._since_flush = 0
         """What came; of that, what was handed on where no exporter can be shadowed; what was handed on since the last flush."""
@@ -228,23 +228,24 @@ class SpanDelivery:
             self._unwatch()
 
     def _unwatch(self) -> None:
-        self._exported_before, self._failed_before = self._exported(), self._failed()
+        self._returned_before = self._returned()
         exporters, self._exporters, self._used = self._exporters, [], []
         for one in exporters:
             if one.shadow is not None:
                 one.shadow.remove()
 
-    def _exported(self) -> int:
-        """Spans that every exporter took: of several, the one that took fewest counts."""
-        return self._exported_before + min([one.exported for one in self._exporters], default=0)
-
-    def _failed(self) -> int:
-        return self._failed_before + max([one.failed for one in self._exporters], default=0)
+    def _returned(self) -> tuple[int, int]:
+        """How many spans were exported and how many failed: of several exporters, the one that took fewest counts."""
+        (exported, failed), exporters = self._returned_before, self._exporters
+        if not exporters:
+            return exported, failed
+        return exported + min([one.exported for one in exporters]), failed + max([one.failed for one in exporters])
 
     def counters(self) -> Mapping[str, int]:
         """What became of the spans; after the end all have come to something."""
-        exported = min(self._exported(), self._spans - self._unwatched)
-        failed = min(self._failed(), self._spans - self._unwatched - exported)
+        exported, failed = self._returned()
+        exported = min(exported, self._spans - self._unwatched)
+        failed = min(failed, self._spans - self._unwatched - exported)
         exported += self._unwatched
         left = self._spans - exported - failed if self._ended else 0
         return {"exported": exported, "failed": failed, "dropped.shutdown": left}

@@ -21,8 +21,18 @@ import numpy as np
 from opentelemetry.trace import Link, SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.span_plan import Fate, Ids, SpanPlan, fate_of, span_context
-from otel_recfn.batches.stage import MOST_WAITING, Added, Stage, UnitInBatch, UnitToDecide
+from otel_recfn.batches.stage import (
+    MOST_WAITING,
+    Added,
+    Fate,
+    Ids,
+    SpanPlan,
+    Stage,
+    UnitInBatch,
+    UnitToDecide,
+    fate_of,
+    span_context,
+)
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventKind
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
@@ -140,8 +150,9 @@ class Folding:
                 unit.trace, units[unit] = trace, None
         roots = self._traces.open_spans()
         units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit, roots)])
-        units |= dict.fromkeys(self._surplus(units))
-        return self._decide(list(units), goes_on=False) + roots_alone(alone)
+        if self._stage.waiting > MAX_KEPT or len(self._units) > MAX_UNITS:
+            units |= dict.fromkeys(self._surplus(units))
+        return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
 
     def _note(self, told: UnitInBatch) -> OpenUnit:
         """What a batch tells of a unit."""
@@ -171,8 +182,6 @@ class Folding:
 
     def _surplus(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
         """Units that rows came to longest ago, where there are too many, or too many rows may be kept of them all."""
-        if self._stage.waiting <= MAX_KEPT and len(self._units) <= MAX_UNITS:
-            return []
         units = sorted(self._units.values(), key=attrgetter("touched"))
         if self._stage.waiting <= MAX_KEPT:
             return units[: len(units) - MAX_UNITS]
@@ -224,9 +233,9 @@ class Folding:
         return DecidedUnits(done.plan, done, roots, ranges, part[0].grant.is_ordinary, nbytes=nbytes)
 
 
-def roots_alone(traces: Sequence[StepTrace]) -> list[DecidedUnits]:
-    """The roots of traces of ours to which no unit came, or which isn't sent with them."""
-    return [DecidedUnits(roots=traces, nbytes=len(traces) * ROOT_BYTES)] if traces else []
+def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
+    """The roots of traces of ours that are not sent with a unit."""
+    return DecidedUnits(roots=traces, nbytes=len(traces) * ROOT_BYTES)
 
 
 class EveryRange:
@@ -257,7 +266,7 @@ class EveryRange:
         self, finished: Sequence[StepTrace], drained_ns: int = 0, *, rests: bool = False, ends: bool = False
     ) -> list[DecidedUnits]:
         """The roots of traces that are complete: nothing else waits."""
-        return roots_alone(finished)
+        return [roots_alone(finished)] if finished else []
 
 
 class OpenTraces:

@@ -23,17 +23,16 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from otel_recfn.batches.input_lists import element_texts
+from otel_recfn.batches.merging import Places
 from otel_recfn.batches.number_sets import begins_of, places_in
-from otel_recfn.batches.span_plan import SAMPLED, Places, SpanPlan
-from otel_recfn.batches.stage import Decided
+from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, Column
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.texts import called_code, text_of_utf8
+from otel_recfn.support.texts import called_code, element_texts, text_of_utf8
 
 Attributes = dict[str, AttributeValue]
 

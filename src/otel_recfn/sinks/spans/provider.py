@@ -43,7 +43,7 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind
 
-from otel_recfn.batches.span_plan import SAMPLED
+from otel_recfn.batches.stage import SAMPLED
 from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
 from otel_recfn.support.texts import safe_exception
 from otel_recfn.version import __version__

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.batches.stage import Decided
+from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
 from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, told_of
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget

@@ -16,7 +16,7 @@ import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.provider import AttributeValue

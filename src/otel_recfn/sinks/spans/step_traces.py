@@ -35,7 +35,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, groups, is_in
-from otel_recfn.batches.span_plan import Fate, fate_of
+from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
 from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget
@@ -255,7 +255,8 @@ class StepTraces:
         Returns:
             Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.
         """
-        self._forget_oldest_roots()
+        if len(self._roots) > MAX_REMEMBERED_ROOTS:
+            self._forget_oldest_roots()
         contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
         begins, ranges = batch.opened.in_contexts(contexts), _ranges_in(batch, contexts)
         if not len(begins) and not len(ranges):
@@ -365,8 +366,7 @@ class StepTraces:
 
     def _forget_oldest_roots(self) -> None:
         """Before a batch, so that all roots of a batch are known while its rows are mapped. Twice as many may be open."""
-        surplus = len(self._roots) - MAX_REMEMBERED_ROOTS
-        for root in list(islice(self._roots, max(0, surplus))):
+        for root in list(islice(self._roots, len(self._roots) - MAX_REMEMBERED_ROOTS)):
             trace = self._roots.pop(root)
             if root in trace.open and len(self._roots) < 2 * MAX_REMEMBERED_ROOTS:
                 self._roots[root] = trace  # the last to be forgotten

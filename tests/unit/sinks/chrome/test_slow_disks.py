@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from forked import in_child
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.support.own_file import OwnFile
+from otel_recfn.sinks.growing_file import OwnFile
 from patience import PATIENCE_S
 from trace_files import events_in, names_in, names_in_cut, read_trace
 

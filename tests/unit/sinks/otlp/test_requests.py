@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
 from otlp_plans import TEXTS, plan_of, plans, target
 
 from batches import context
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import RequestSender

@@ -5,12 +5,14 @@ Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/auto
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from contextlib import AbstractContextManager
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,16 +20,12 @@ from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, P
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.model.errors import ProfilerError
-from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = logging.getLogger("otel_recfn")
-
-RANGES_AT_ONCE = 4096
-"""That are written to a file."""
 
 
 class RecordProfile:
@@ -37,24 +35,25 @@ class RecordProfile:
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open. An existing file is replaced by the whole trace and keeps its
-            permissions; a new one is for this user alone.
+        out: a path, or a text stream, which stays open. An existing file is emptied at once and keeps its permissions; a new
+            one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
-        OSError: the file can't be made, or is none that may be replaced.
+        OSError: the file can't be made.
     """
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        self._file: GrowingFile | None = None
-        self._out: TextIO
-        if isinstance(out, str | os.PathLike):
-            self._file = self._made(out)
-        else:
-            self._out = out
+        self._out = out
+        try:
+            with self._stream():  # what can't be opened is told now, and not after the run
+                pass
+        except BaseException:
+            disable_profiler_legacy()
+            raise
         self._running = True
 
     def close(self) -> None:
@@ -63,9 +62,18 @@ class RecordProfile:
             return
         self._running = False
         try:
-            self._write()
+            events = list(chain.from_iterable(disable_profiler_legacy()))
+            if os.getpid() == self._pid:  # a forked child leaves the file to its parent
+                with self._stream() as stream:
+                    write_profiler_events_to_stream(stream, events)
         except Exception:
             log.exception("the profile could not be written")
+
+    def _stream(self) -> AbstractContextManager[TextIO]:
+        """A file is open only while it is written: the program may close descriptors that it doesn't know meanwhile."""
+        if isinstance(self._out, str | os.PathLike):
+            return open(self._out, "w", encoding="utf-8", opener=_for_this_user)
+        return contextlib.nullcontext(self._out)
 
     def __del__(self) -> None:
         # As in PyTorch, one that nobody can close any more ends here, and writes.
@@ -81,31 +89,9 @@ class RecordProfile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def _made(self, path: str | os.PathLike[str]) -> GrowingFile:
-        try:
-            return GrowingFile(path)
-        except BaseException:
-            disable_profiler_legacy()
-            raise
 
-    def _write(self) -> None:
-        if os.getpid() != self._pid:  # a forked child leaves the file to its parent
-            if self._file is not None:
-                self._file.close_in_child()
-            disable_profiler_legacy()
-            return
-        try:
-            events = list(chain.from_iterable(disable_profiler_legacy()))
-            if self._file is None:
-                write_profiler_events_to_stream(self._out, events)
-            else:
-                texts = _texts(events)
-                while piece := "".join(islice(texts, RANGES_AT_ONCE)):
-                    self._file.append(piece.encode())
-                self._file.show(b"")
-        finally:
-            if self._file is not None:
-                self._file.close()
+def _for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
@@ -116,11 +102,6 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
     Raises:
         ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
     """
-    for text in _texts(events):
-        out.write(text)
-
-
-def _texts(events: Sequence[LegacyEvent]) -> Iterator[str]:
     start = next((event for event in events if event.name == START_PROFILE), None)
     if start is None:
         raise ProfilerError(
@@ -128,9 +109,9 @@ def _texts(events: Sequence[LegacyEvent]) -> Iterator[str]:
         )
     separator = "[\n"
     for push, pop in _ranges(events):
-        yield separator + _complete_event(start, push, pop)
+        out.write(separator + _complete_event(start, push, pop))
         separator = ",\n"
-    yield "\n]\n" if separator == ",\n" else "[\n]\n"
+    out.write("\n]\n" if separator == ",\n" else "[\n]\n")
 
 
 def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:

@@ -30,7 +30,6 @@ struct OpenEntry {
   uint64_t ordinal() const { return word & (kLeftBit - 1); }
   bool was_left() const { return (word & kLeftBit) != 0; }
   bool is_frame() const { return (word & kFrameBit) != 0; }
-  bool is_async() const { return (word & kAsyncBit) != 0; }
   bool is_entered() const { return (word & kEnteredBit) != 0; }
   bool runs_python() const { return (word & kPythonBit) != 0; }
   bool is_base() const { return (word & kBaseBit) != 0; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
@@ -16,14 +17,14 @@ from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
+from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
-from otel_recfn.pytorch.thread_memory import thread_memory
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.session.step_schedule import StepSchedule
+from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
-from otel_recfn.settings.uses import selected
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 STOP_SECONDS = 10.0
+RECORDED = ("RECORD", "RECORD_AND_SAVE")
+"""Actions of a schedule."""
 _FOLDED = str.maketrans(" ;\t", "___")
 """What may not stand in a frame as flame graph tools read stacks."""
 
@@ -99,7 +102,12 @@ class profile:
         refuse_others(others)
         settings = ProfileSettings.resolve(asked)
         self._on_trace_ready = on_trace_ready
-        self._steps = StepSchedule(schedule)
+        self._schedule = schedule
+        self.step_num = 0
+        """How many steps have ended since it began."""
+        self._action = "NONE"
+        """What the schedule says of the step."""
+        self._open_step: AbstractContextManager[Any] | None = None
         self._selected = selected(settings)
         self._max_events = max_events
         self._store = EventStore(max_events)
@@ -117,7 +125,8 @@ class profile:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
         self._started = True
         try:
-            self._steps.start(self)
+            self.step_num = 0
+            self._begin_step(self._action_of(0))
         except BaseException:
             self._started = False
             raise
@@ -130,14 +139,37 @@ class profile:
         """
         if not self._started:
             raise RecfnError("this profile isn't running, so it has no steps; use it in a `with`, or call start() first")
-        self._steps.step(self)
+        self._end_step()
+        before, now = self._action, self._action_of(self.step_num + 1)
+        self.step_num += 1
+        if before == "RECORD_AND_SAVE":
+            self._finish_and_tell()
+        elif before == "RECORD" and now not in RECORDED:
+            self._finish()
+        self._begin_step(now, goes_on=before == "RECORD")
 
-    @property
-    def step_num(self) -> int:
-        """How many steps have ended since it began."""
-        return self._steps.number
+    def _action_of(self, number: int) -> str:
+        if self._schedule is None:
+            return "RECORD"
+        action = self._schedule(number)
+        return str(getattr(action, "name", action))
 
-    def _tell_ready(self) -> None:
+    def _begin_step(self, action: str, *, goes_on: bool = False) -> None:
+        self._action = "NONE"  # where it can't begin
+        if action in RECORDED and not goes_on:
+            self._begin()
+        self._action = action
+        if action in RECORDED and self._schedule is not None:
+            self._open_step = recorder.record_function(f"ProfilerStep#{self.step_num}")
+            self._open_step.__enter__()
+
+    def _end_step(self) -> None:
+        opened, self._open_step = self._open_step, None
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+    def _finish_and_tell(self) -> None:
+        self._finish()
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
 
@@ -151,7 +183,7 @@ class profile:
                 captures_of_calls.append(self._called)
             process_session().start(self._capture)
             if self._selected.extras & Extra.MEMORY:
-                thread_memory.keep(self._capture)
+                profilers.keep_memory(self._capture)
         except BaseException:
             self._finish()
             raise
@@ -163,7 +195,10 @@ class profile:
             RecfnError: a signal handler calls amid a start, stop or flush of its thread; it goes on, and can be stopped later.
         """
         self._started = False
-        self._steps.stop(self)
+        self._end_step()
+        before, self._action = self._action, "NONE"
+        if before in RECORDED:  # it is ready, whatever the schedule wanted of later steps
+            self._finish_and_tell()
         self._finish()
 
     def _finish(self) -> None:
@@ -171,7 +206,7 @@ class profile:
             return
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
-            thread_memory.give_up(self._capture)
+            profilers.give_up_memory(self._capture)
         if self._called in captures_of_calls:
             captures_of_calls.remove(self._called)
         self._running = False

@@ -14,8 +14,7 @@ from opentelemetry.trace import SpanContext
 
 from models.folding import FoldModel, PlannedRanges
 from models.telling import KeptExtents, Told, UnitsToTell, told_of_model
-from otel_recfn.batches.span_plan import Fate, fate_of, span_context
-from otel_recfn.batches.stage import OTHER_NAME, UnitInBatch, UnitToDecide
+from otel_recfn.batches.stage import OTHER_NAME, Fate, UnitInBatch, UnitToDecide, fate_of, span_context
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, EventFlag, EventKind, EventSource, RecordScope
 from otel_recfn.support.span_ids import span_id

@@ -60,17 +60,10 @@ def call_paths(above: Places, label: Places) -> Paths:
         path_above.append(around[order][first])
         path_label.append(label[rows][first])
         count += int(first.sum())
-        level = _below(level, by_above, sorted_above)
+        begin = np.searchsorted(sorted_above, level)  # of the rows that lie directly in these
+        lengths = np.searchsorted(sorted_above, level, side="right") - begin
+        level = by_above[places_in(begin[lengths > 0], lengths[lengths > 0])]
     return Paths(np.concatenate(path_above), np.concatenate(path_label), of_row)
-
-
-def _below(rows: Places, by_above: Places, sorted_above: Places) -> Places:
-    """The rows that lie directly in these."""
-    begin = np.searchsorted(sorted_above, rows)
-    lengths = np.searchsorted(sorted_above, rows, side="right") - begin
-    begin, lengths = begin[lengths > 0], lengths[lengths > 0]
-    found: Places = by_above[places_in(begin, lengths)]
-    return found
 
 
 @dataclass(frozen=True)
@@ -222,18 +215,14 @@ class CallTree(Sequence[CallPath]):
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()
         shown: set[int] = set()
         for path in by_time:
-            around = self._with_what_it_lies_in(path) - shown
             deep = max_depth is not None and len(self._paths[path]) > max_depth
+            around = set()  # with what it lies in
+            while path >= 0 and path not in shown:
+                around.add(path)
+                path = int(self._above[path])
             if not deep and (row_limit < 0 or len(shown) + len(around) <= row_limit):
                 shown |= around
         return shown
-
-    def _with_what_it_lies_in(self, path: int) -> set[int]:
-        found = set()
-        while path >= 0:
-            found.add(path)
-            path = int(self._above[path])
-        return found
 
     def __repr__(self) -> str:
         return f"<CallTree of {len(self)} paths, {int(self._sums.count.sum())} ranges>"
@@ -251,8 +240,7 @@ def _columns(whole: float) -> list[TextColumn[CallPath]]:
     ]
 
 
-@dataclass(frozen=True)
-class _Ranges:
+class _Ranges(NamedTuple):
     """The ranges of a batch, as columns of equal length."""
 
     rows: Places
@@ -275,19 +263,15 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
     """
     if by not in get_args(By):
         raise SettingError(f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}")
-    ranges = _ranges_of(batch)
-    return {"name": _by_name, "thread": _by_thread, "module": _by_module}[by](batch, ranges)
-
-
-def _ranges_of(batch: Batch) -> _Ranges:
     rows = np.flatnonzero(batch.kind == EventKind.RANGE)
     nested = nesting(batch)
-    place = np.full(len(batch), -1, np.int64)
+    place, above = np.full(len(batch), -1, np.int64), np.full(len(batch), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    above = np.full(len(batch), -1, np.int64)
     above[nested.child] = place[nested.parent]
-    durations = np.maximum(batch.end_ns - batch.start_ns, 0)
-    return _Ranges(rows, above[rows], durations[rows], self_times(batch, nested)[rows])
+    ranges = _Ranges(rows, above[rows], np.maximum(batch.end_ns - batch.start_ns, 0)[rows], self_times(batch, nested)[rows])
+    if by == "module":
+        return _by_module(batch, ranges)
+    return _by_thread(batch, ranges) if by == "thread" else _by_name(batch, ranges)
 
 
 def _by_name(batch: Batch, ranges: _Ranges) -> CallTree:

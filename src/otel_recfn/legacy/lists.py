@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import KeyAverages
-from otel_recfn.batches.input_lists import flat_shapes
 from otel_recfn.callbacks.record_function import next_handle
 from otel_recfn.legacy.config import EventKind, ProfilerConfig
 from otel_recfn.legacy.cuda import CudaTimes
@@ -33,6 +32,7 @@ from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, RecordScope
+from otel_recfn.support.texts import flat_shapes
 
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""
@@ -159,7 +159,7 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
     place_of_begins = np.arange(len(begins)) + np.searchsorted(begins_before, np.arange(len(begins)), "right")
     count = len(begins) + int(np.count_nonzero(here))
     moments = Moments(np.empty(count, np.int64), np.full(count, EventKind.POP_RANGE, np.uint8))
-    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, KINDS[batch.kind[begins]]
+    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, np.take(KINDS, batch.kind[begins])
     moments.rows[place_of_ends] = ends[here]
     return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
 

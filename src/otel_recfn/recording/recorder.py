@@ -54,15 +54,13 @@ class Recorder:
 
     Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A range
     with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
-
-    The keywords are columns of its row, as ``model/columns.py`` describes them; ``handle`` 0 becomes the event id.
-    ``_native.LIMITS`` says what is kept of texts.
+    The keywords are columns of its row; ``handle`` 0 becomes the event id. ``_native.LIMITS`` says what is kept of texts.
     """
     end = staticmethod(_native.end)
     """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
-    ``stacktrace`` says where that was raised; it isn't kept where the range began on another thread.
+    ``stacktrace`` isn't kept where the range began on another thread.
     """
     enter = staticmethod(_native.enter)
     """From here on the calling task is in that open range; ``leave`` takes what is returned.
@@ -77,10 +75,7 @@ class Recorder:
     say_code = staticmethod(_native.say_code)
     """What this thread's innermost range is a call of, where that is one of PyTorch's: its begin could not say it."""
     memory = staticmethod(_native.memory)
-    """Note bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY, named ``[memory]``.
-
-    Returns its event id, or 0 when it is not recorded: also where Extra.MEMORY was not asked for.
-    """
+    """Note bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
 
     set_profiler = staticmethod(_native.set_profiler)
     """From here on this thread's rows belong to that profiler run (32 bits); 0 for none."""
@@ -89,21 +84,16 @@ class Recorder:
     thread_enabled = staticmethod(_native.thread_enabled)
     """That setting. Where PyTorch is observed it is PyTorch's switch of the thread, whoever sets it."""
     current_thread_id = staticmethod(_native.current_thread_id)
-    """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it.
-
-    Never reused, and new in a forked child.
-    """
+    """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it. Never
+    reused, and new in a forked child."""
     set_default_node_id = staticmethod(_native.set_default_node_id)
     """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
     default_node_id = staticmethod(_native.default_node_id)
     """The number that was set; else PyTorch's own where PyTorch is observed; else -1."""
 
     ranges_after = staticmethod(_native.ranges_after)
-    """The calling task's open ranges that began after a span became current, innermost first.
-
-    All of the task's open ranges, if ``span_attached`` wasn't called for the span. Asynchronous ranges count only while the
-    task has entered them.
-    """
+    """The calling task's open ranges that began after a span became current, innermost first; all of them where
+    ``span_attached`` wasn't called for it. Asynchronous ranges count only while the task has entered them."""
     serial = staticmethod(_native.task_serial)
     """A number larger than the ``began`` of every range so far."""
     span_attached = staticmethod(_native.span_attached)
@@ -118,16 +108,11 @@ class Recorder:
     """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""
 
     set_range_observer = staticmethod(_native.set_range_observer)
-    """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded.
-
-    Ranges that are open now end the way they began. What the observer raises goes on to the program. A new version cancels
-    what ``leave_unobserved`` was told before, in every thread.
-    """
+    """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded. What it
+    raises goes on to the program. A new version cancels what ``leave_unobserved`` was told before, in every thread."""
     leave_unobserved = staticmethod(_native.leave_unobserved)
-    """Don't hand the observer so many of the calling thread's next ranges, as long as its version is this one.
-
-    Returns how many it won't be handed.
-    """
+    """Don't hand the observer so many of the calling thread's next ranges, as long as its version is this one. Returns how
+    many it won't be handed."""
     take_back_unobserved = staticmethod(_native.take_back_unobserved)
     """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
 

@@ -74,9 +74,8 @@ class TraceStates:
 
     def keep(self, text: str) -> int:
         """The trace state as bits for the flags of a context; none for an empty one."""
-        return self._number(text) << _SHIFT if text else 0
-
-    def _number(self, text: str) -> int:
+        if not text:
+            return 0
         with self._lock:
             number = self._numbers.get(text)
             if number is None:
@@ -86,16 +85,13 @@ class TraceStates:
             if len(self._texts) > MAX_TRACE_STATES:
                 _, forgotten = self._texts.popitem(last=False)
                 self._numbers.pop(forgotten, None)
-            return number
+            return number << _SHIFT
 
     def split(self, flags: int) -> tuple[int, str]:
         """The ContextFlag bits, and the trace state that was kept in the others."""
         number = flags >> _SHIFT
-        return (flags & FLAGS, self._text(number)) if number else (flags, "")
-
-    def _text(self, number: int) -> str:
         with self._lock:
             text = self._texts.get(number, "")
             if text:
                 self._texts.move_to_end(number)
-            return text
+        return flags & FLAGS, text

@@ -20,16 +20,18 @@ from functools import partial
 
 from otel_recfn.model.counters import losses
 from otel_recfn.model.errors import CallRefused
+from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import is_imported, when_imported
-from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.recorder import Recorder, recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.draining import Captures, Draining
 from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
-from otel_recfn.support.forks import Order, around_forks
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.signal_handlers import calling, tell
+from otel_recfn.support.texts import add_control_flow
 
 log = logging.getLogger("otel_recfn")
 
@@ -166,7 +168,7 @@ class Session:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
                 self._record()
         for capture in self._captures:
-            self._unused.look(capture, alone=len(self._captures) == 1)
+            self._unused.look(capture)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -214,7 +216,7 @@ class Session:
                 if may_drain:
                     self._draining.drain(close_open=is_last, leaving=None if is_last else capture)
             self._leave(capture)
-        self._unused.look(capture, alone=not self._captures, ends=True)
+        self._unused.look(capture, ends=True)
         if not was_delivered:
             log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
         if was_delivered and not capture.is_delivering:
@@ -324,3 +326,25 @@ class Session:
 
 def _seconds_to(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
+
+
+_making = ForkSafeLock()
+_session: Session | None = None
+
+
+def process_session() -> Session:
+    """The one session: the process has one recorder."""
+    global _session
+    with _making:
+        if _session is None:
+            stop = details.PYTHON["stopped_recomputation"]
+            when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
+            _session = Session(recorder)
+        return _session
+
+
+def _know_stopped_recomputation() -> None:
+    """Activation checkpointing recomputes a block, and leaves it by an exception once it has what it needs."""
+    stop = details.find("stopped_recomputation")
+    if stop is not None:
+        add_control_flow(stop)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch.called_objects import FILES_OF_CALLS, InstanceNames, ModuleCalls
@@ -24,7 +24,6 @@ from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
-T = TypeVar("T")
 
 
 def sources_of_process(recorder: Recorder) -> list[Source]:
@@ -68,50 +67,37 @@ class Sources:
         """Prepare what needs that module (None: nothing), which is imported now, where it is asked for. May take seconds."""
         for switch in self._wanted(asked):
             if switch.source.needs == module:
-                switch.prepared = self._guarded(switch, switch.source.prepare, False)
+                switch.prepared = bool(self._guarded(switch, switch.source.prepare))
 
     def follow(self) -> None:
         """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out."""
         wanted = self._wanted_now()
-        if wanted is None:
-            for switch in reversed(self._switches):
-                self._disable(switch)
-        else:
-            for switch in list(self._switches):
-                self._enable(switch, wanted)
-
-    def _enable(self, switch: _Switch, wanted: Wanted) -> None:
-        if not switch.is_wanted(wanted.sources):
-            self._disable(switch)
-        elif switch.prepared and switch.told != wanted:
-            switch.told = wanted
-            self._guarded(switch, partial(switch.source.enable, wanted), None)
+        for switch in list(self._switches) if wanted is not None else list(reversed(self._switches)):
+            if wanted is None or not switch.is_wanted(wanted.sources):
+                if switch.told is not None:
+                    self._guarded(switch, switch.source.disable)
+                    switch.told = None
+            elif switch.prepared and switch.told != wanted:
+                switch.told = wanted
+                self._guarded(switch, partial(switch.source.enable, wanted))
 
     def look(self, *, last: bool) -> None:
         """Let the enabled sources look whether all is as they left it."""
         for switch in list(self._switches):
             if switch.told is not None:
-                self._guarded(switch, partial(switch.source.look, last=last), None)
+                self._guarded(switch, partial(switch.source.look, last=last))
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]
 
-    def _disable(self, switch: _Switch) -> None:
-        if switch.told is not None:
-            self._guarded(switch, switch.source.disable, None)
-            switch.told = None
-
-    def _guarded(self, switch: _Switch, call: Callable[[], T], otherwise: T) -> T:
+    def _guarded(self, switch: _Switch, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except Exception as error:
             if raised_by_signal_handler(error):  # the program's own, as if it had been raised before
                 raise
             log.exception("the source %r failed and is used no more; the others go on", switch.source.name)
-            self._take_out(switch)
-            return otherwise
-
-    def _take_out(self, switch: _Switch) -> None:
-        self._switches = [other for other in self._switches if other is not switch]
-        with suppress(Exception):  # it failed once already, which was logged
-            switch.source.disable()
+            self._switches = [other for other in self._switches if other is not switch]
+            with suppress(Exception):  # it failed once already, which was logged
+                switch.source.disable()
+            return None

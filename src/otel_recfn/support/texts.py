@@ -1,5 +1,5 @@
-"""Texts that rows hold: of code and calls, of exceptions and their stack traces; texts as UTF-8 and JSON; and what logs say of
-somebody else's.
+"""Texts that rows hold: of code and calls, of exceptions and their stack traces, of inputs; texts as UTF-8 and JSON; and what
+logs say of somebody else's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from traceback import walk_tb
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -286,3 +287,34 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if cause is None:
             return
         yield (error := cause)
+
+
+# --- lists of shapes and of dtypes
+
+MAX_PARSED = 4096
+"""Programs have few distinct texts of inputs; those that were asked for last are kept."""
+
+
+@lru_cache(MAX_PARSED)
+def element_texts(text: str) -> tuple[str, ...]:
+    """The elements of a list in JSON, each as a text that UTF-8 can hold: a string as it is, a shape as ``[2, 3]``. A text that
+    is no such list is the only element: it must not make us lose a batch."""
+    elements = _list_of(text)
+    if elements is None:
+        return (text_of_utf8(text),)
+    return tuple(text_of_utf8(one) if isinstance(one, str) else json_value(one) for one in elements)
+
+
+def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    """The shape of each tensor in a list in JSON; nothing for a list of tensors."""
+    shapes = [shape if isinstance(shape, list) else () for shape in _list_of(text) or ()]
+    return tuple([tuple(shape) if all(isinstance(size, int) for size in shape) else () for shape in shapes])
+
+
+@lru_cache(MAX_PARSED)
+def _list_of(text: str) -> tuple[Any, ...] | None:
+    try:
+        elements = json.loads(text)
+    except ValueError:  # no JSON
+        return None
+    return tuple(elements) if isinstance(elements, list) else None

@@ -1,4 +1,4 @@
-// What backward ranges link to: the spans that tell of their forward ranges. Python's `batches/links.py` says what belongs to what.
+// What backward ranges link to: the spans that tell of their forward ranges. `sinks/chrome/encoder.py` says what belongs to what.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -218,7 +218,7 @@ PySequenceMethods ranges_as_sequence = {ranges_length};
 
 PyTypeObject ForwardRangesType = ForwardRangesObject::type(
     "otel_recfn._native.ForwardRanges", ranges_new, ranges_methods,
-    "ForwardRanges(most, most_matched): those that backward ranges may belong to, for `batches/links.py`.");
+    "ForwardRanges(most, most_matched): those that backward ranges may belong to, for `sinks/chrome/encoder.py`.");
 
 }  // namespace
 

@@ -15,7 +15,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NUM_SCOPES, EventFlag
 from otel_recfn.sinks.metrics.instruments import Instruments, Report, instruments_of

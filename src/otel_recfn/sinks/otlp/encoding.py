@@ -34,7 +34,7 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn import _native
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (
@@ -215,11 +215,10 @@ def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
     return span.trace_id.to_bytes(16, "big"), Span(trace_state=state).SerializeToString(), span.span_id
 
 
-def with_launch(resource: Resource, environment: Mapping[str, str] | None = None) -> Resource:
+def with_launch(resource: Resource) -> Resource:
     """The resource with what a launcher (torchrun, SLURM) says of this process and the resource doesn't."""
-    found = os.environ if environment is None else environment
-    told: dict[str, int | str | None] = {name: number_of(variables, found) for name, variables in NUMBERS.items()}
-    told[JOB_ID] = next(filter(None, [found.get(each, "") for each in JOBS if found.get(each, "") not in NO_JOB]), None)
+    told: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
+    told[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
     known = {name: value for name, value in told.items() if value is not None and name not in resource.attributes}
     return Resource({**resource.attributes, **known}, resource.schema_url) if known else resource
 

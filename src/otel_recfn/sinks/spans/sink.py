@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-from otel_recfn.batches.span_plan import Fate, SpanPlan
+from otel_recfn.batches.stage import Fate, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume

@@ -16,7 +16,7 @@ import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.provider import AttributeValue
@@ -36,11 +36,7 @@ _TELLING = {FOLDED_COUNT, DROPPED}
 
 
 class SpanHook:
-    """Calls the function, and knows what it dropped.
-
-    Args:
-        function: the program's; one that raises is called no more.
-    """
+    """Calls the program's function, and knows what it dropped. One that raises is called no more."""
 
     def __init__(self, function: Hook) -> None:
         self._function: Hook | None = function

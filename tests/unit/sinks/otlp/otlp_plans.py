@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.span_plan import SpanPlan
-from otel_recfn.batches.stage import Stage
+from otel_recfn.batches.stage import SpanPlan, Stage
 from otel_recfn.model.columns import Track
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.batches import input_lists
-from otel_recfn.batches.input_lists import element_texts, flat_shapes
+from otel_recfn.support import texts
+from otel_recfn.support.texts import element_texts, flat_shapes
 
 pytestmark = pytest.mark.one_python
 
@@ -33,7 +33,7 @@ def test_what_is_no_list_is_one_text_and_no_shapes(text: str) -> None:
 def test_a_text_is_parsed_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
     loads = json.loads
-    monkeypatch.setattr(input_lists.json, "loads", lambda text: (parsed.append(text), loads(text))[1])
+    monkeypatch.setattr(texts.json, "loads", lambda text: (parsed.append(text), loads(text))[1])
     for _ in range(3):
         assert element_texts("[[2,3],[71]]") == ("[2, 3]", "[71]")
         assert flat_shapes("[[2,3],[71]]") == ((2, 3), (71,))

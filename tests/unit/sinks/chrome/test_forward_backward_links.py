@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches.links import LinkFinder
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_MASK, EventKind, RecordScope, make_event_id
+from otel_recfn.sinks.chrome.encoder import LinkFinder
 
 pytestmark = pytest.mark.one_python
 

@@ -277,4 +277,4 @@ def _arrows(batch: Batch, tids: NDArray[np.uint64], links: Links) -> Arrows:
     rows = links.row
     is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]
-    return links.number[is_slice], links.start_ns[is_slice], tids[batch.thread[rows]], batch.start_ns[rows]
+    return links.number[is_slice], links.start_ns[is_slice], np.take(tids, batch.thread[rows]), batch.start_ns[rows]

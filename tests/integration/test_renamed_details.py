@@ -129,8 +129,7 @@ OBSERVED = """
 import json, torch
 from otel_recfn import profile
 from otel_recfn.model.events import EventKind
-from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.recording.recorder import recorder
+from otel_recfn.pytorch import observer
 
 @torch.jit.script
 def scripted(x):
@@ -145,7 +144,7 @@ with profile(record_shapes=True, with_flops=True, with_stack=True, profile_memor
 events = prof.events()
 of = lambda name: next(event for event in events if event.name == name)
 print(json.dumps({
-    "features": TorchObserver(recorder).status().features,
+    "features": observer.features(),
     "names": [event.name for event in events],
     "nested": of("aten::mm").parent == of("aten::matmul").event_id,
     "shapes": bool(of("aten::mm").shapes),

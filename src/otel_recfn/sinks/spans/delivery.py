@@ -253,11 +253,7 @@ class SpanDelivery:
 
 
 class ProviderCalls:
-    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread.
-
-    Args:
-        flush: delivers what was recorded, in so many seconds; False where they were not enough.
-    """
+    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread."""
 
     def __init__(self, flush: Callable[[float], bool]) -> None:
         self._flush = flush

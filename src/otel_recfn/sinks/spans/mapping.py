@@ -121,12 +121,7 @@ _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | 
 
 
 class SpanMapper:
-    """Builds spans for one target, but for those that the program's hook drops.
-
-    Args:
-        target: the target.
-        hook: the program's; None where it has none.
-    """
+    """Builds spans for one target, but for those that the program's hook drops."""
 
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
@@ -134,12 +129,7 @@ class SpanMapper:
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
     def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
-        """The spans of a plan, in its order.
-
-        Args:
-            plan: the plan.
-            told: further attributes, by row.
-        """
+        """The spans of a plan, in its order. ``told`` are further attributes, by row."""
         batch, rows, hook = plan.batch, plan.row, self._hook
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)

@@ -78,16 +78,6 @@ class EncodedSpans(NamedTuple):
     def __len__(self) -> int:
         return len(self.ends)
 
-    def fitting(self, room: int) -> int:
-        """How many of the first ones have so many bytes at most."""
-        return int(np.searchsorted(self.ends, room, side="right"))
-
-    def split(self, spans: int) -> tuple[EncodedSpans, EncodedSpans]:
-        """The first so many, and the others."""
-        at = int(self.ends[spans - 1]) if spans else 0
-        first = EncodedSpans(self.data[:at], self.ends[:spans])
-        return first, EncodedSpans(self.data[at:], self.ends[spans:] - at)
-
 
 def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
     """Spans of one resource and scope as bytes."""
@@ -258,14 +248,15 @@ class RequestBuilder:
 
     def add(self, spans: EncodedSpans) -> EncodedSpans:
         """Add those that fit, and return the others; to an empty request one is added in any case."""
-        fitting = max(spans.fitting(self._room - self._size), 0 if self.spans else 1)
-        spans, rest = spans.split(min(fitting, len(spans)))
-        if len(spans):
-            self._since = self._since if self.spans else time.monotonic()
-            self._parts.append(spans.data)
-            self._size += len(spans.data)
-            self.spans += len(spans)
-        return rest
+        fitting = max(int(np.searchsorted(spans.ends, self._room - self._size, side="right")), 0 if self.spans else 1)
+        if not len(spans) or not fitting:
+            return spans
+        at = int(spans.ends[:fitting][-1])
+        self._since = self._since if self.spans else time.monotonic()
+        self._parts.append(spans.data[:at])
+        self._size += at
+        self.spans += len(spans.ends[:fitting])
+        return EncodedSpans(spans.data[at:], spans.ends[fitting:] - at)
 
     def take(self) -> Request:
         """The request with all of them, which are copied once; the next one is filled from now on."""

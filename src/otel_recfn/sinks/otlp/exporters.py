@@ -15,7 +15,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
-from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
+from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Transport
 from otel_recfn.support.texts import safe_text, secrets_from_environment
 
 _logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def otlp_delivery(
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
 
 
-def _transport(exporter: Any) -> HttpTransport | GrpcTransport:
+def _transport(exporter: Any) -> Transport:
     if not isinstance(exporter, str):
         return transport_of(exporter, owned=False)
     configured = made(_ASKED.get(exporter) or protocol_from_environment())
@@ -118,7 +118,7 @@ def made(protocol: str) -> Any:
     return OverGrpc()
 
 
-def transport_of(exporter: Any, owned: bool) -> HttpTransport | GrpcTransport:
+def transport_of(exporter: Any, owned: bool) -> Transport:
     """What sends requests as the exporter would, to where it does.
 
     Args:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
@@ -71,28 +71,8 @@ class Outcome(NamedTuple):
     """How long the server wants to be left alone; None where it doesn't say."""
 
 
-class Transport(Protocol):
-    """Sends requests to one place, from several threads. It connects with the first one."""
-
-    where: str
-    """For messages."""
-    hidden: tuple[str, ...]
-    """What is to be in no message."""
-    encoding: str
-    """How bodies are to be compressed; empty where they aren't."""
-
-    def send(self, body: bytes) -> Outcome:
-        """One attempt. What it raises counts as refused."""
-
-    def close(self) -> None:
-        """Nothing is sent any more."""
-
-    def in_child(self) -> Transport:
-        """The same in a forked child, without the connections of its parent."""
-
-
 class HttpTransport:
-    """To one endpoint, by a session of ``requests``.
+    """Sends requests to one endpoint, from several threads, by a session of ``requests``.
 
     Args:
         exporter: the official one, whose session it is.
@@ -105,8 +85,10 @@ class HttpTransport:
         self._owned = owned
         self.endpoint, self.timeout_s, encoding = exporter._endpoint, float(client._timeout), exporter._compression.value
         self.encoding: str = "" if encoding == "none" else encoding
+        """How bodies are to be compressed; empty where they aren't."""
         headers = dict(client._headers)
         self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, headers.items())
+        """For messages; what is to be in none."""
         self.headers = {key: value for key, value in headers.items() if key.lower() != "content-encoding"}
         if self.encoding:
             self.headers["Content-Encoding"] = self.encoding
@@ -151,7 +133,7 @@ class HttpTransport:
 
 
 class GrpcTransport:
-    """To one endpoint, through a channel of grpcio.
+    """The same through a channel of grpcio, which connects with the first request.
 
     Args:
         exporter: the official one.
@@ -202,6 +184,9 @@ class GrpcTransport:
 
     def in_child(self) -> GrpcTransport:
         return GrpcTransport(self._exporter)
+
+
+Transport = HttpTransport | GrpcTransport
 
 
 def _content(response: Any) -> bytes:

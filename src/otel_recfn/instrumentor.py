@@ -137,7 +137,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             return
         native_part()
         from otel_recfn.pytorch.late_import import when_first_is_imported, when_imported
-        from otel_recfn.settings.uses import handed_over
+        from otel_recfn.settings.handed_over import handed_over
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
@@ -156,7 +156,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not self._automatic or given["automatic"]:
                 return
             self.uninstrument()  # opentelemetry-instrument did it here too, but the program has asked for something else
-        from otel_recfn.settings.uses import taken_over
+        from otel_recfn.settings.handed_over import taken_over
 
         self._inherited = given
         self._instrument_or_tell({"skip_dep_check": True, **taken_over(given["settings"])})
@@ -180,7 +180,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
-        from otel_recfn.settings.uses import selected
+        from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.chrome.sink import ChromeTraceSink
         from otel_recfn.sinks.chrome.writer import TraceWriter
         from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans

@@ -10,7 +10,7 @@ observer context. Tensors that the program has are the program's own objects; on
 tensor that shares its data. dtypes, layouts and memory formats are the numbers that PyTorch's operators get.
 """
 
-from otel_recfn.callbacks import torchs_observers
+from otel_recfn import user_ranges  # noqa: F401 - it has ranges told to PyTorch's own observers
 from otel_recfn.callbacks.callback import RecordFunctionCallback as RecordFunctionCallback, StepCallbacks as StepCallbacks
 from otel_recfn.callbacks.operations import (
     call_end_callbacks_on_future as call_end_callbacks_on_future,
@@ -69,6 +69,5 @@ from otel_recfn.callbacks.thread_locals import (
 )
 from otel_recfn.pytorch.compiling import trace_instead
 
-torchs_observers.watch()
 trace_instead(RecordFunction, TracedRange)
 trace_instead(record_function_enter, record_function_enter_new)

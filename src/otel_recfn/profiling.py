@@ -17,14 +17,14 @@ from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
+from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
-from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
-from otel_recfn.settings.uses import selected
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
 
@@ -183,7 +183,7 @@ class profile:
                 captures_of_calls.append(self._called)
             process_session().start(self._capture)
             if self._selected.extras & Extra.MEMORY:
-                thread_memory.keep(self._capture)
+                profilers.keep_memory(self._capture)
         except BaseException:
             self._finish()
             raise
@@ -206,7 +206,7 @@ class profile:
             return
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
-            thread_memory.give_up(self._capture)
+            profilers.give_up_memory(self._capture)
         if self._called in captures_of_calls:
             captures_of_calls.remove(self._called)
         self._running = False

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from otel_recfn.callbacks import torchs_observers
+from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_as_torchs
 from otel_recfn.recording.recorder import recorder
 
+
+def _tell_pytorchs_observers(running: bool) -> None:
+    """Ranges are told to PyTorch's own observers while some run."""
+    from otel_recfn.callbacks import record_function  # noqa: F401 - it hands ranges of record_function to callbacks
+    from otel_recfn.callbacks.registry import tell_others
+
+    tell_others(running)
+
+
 record_function = recorder.record_function
 trace_as_torchs(record_function)
-torchs_observers.watch()
+profilers.when_running_changes(_tell_pytorchs_observers)

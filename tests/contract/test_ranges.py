@@ -9,15 +9,7 @@ import numpy as np
 from recording_helpers import ASYNC, CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
-from otel_recfn.model.events import (
-    ALL_SCOPES_MASK,
-    ORDINAL_BITS,
-    ORDINAL_MASK,
-    EventKind,
-    EventSource,
-    RecordScope,
-    make_event_id,
-)
+from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventKind, EventSource, RecordScope, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
 from thoroughness import one_in
@@ -49,13 +41,6 @@ def test_the_thread_of_a_row(capture: Capture) -> None:
     assert row.thread.name == threading.current_thread().name
 
 
-def test_the_first_begin_of_a_thread_has_ordinal_one(capture: Capture, workers: list[Worker]) -> None:
-    first = workers[0].call(capture.begin)
-    second = workers[1].call(capture.begin)
-    assert first & ORDINAL_MASK == second & ORDINAL_MASK == 1
-    assert first >> ORDINAL_BITS != second >> ORDINAL_BITS
-
-
 def test_columns_have_their_types(capture: Capture) -> None:
     capture.end(capture.begin())
     for batch in (capture.recorder.drain(), capture.recorder.drain()):
@@ -80,15 +65,6 @@ def test_ranges_nest(capture: Capture) -> None:
     assert [row.parent for row in rows] == [middle, outer, outer, 0]
     assert {row.root for row in rows} == {outer}
     check_laws(rows, capture.opened())
-
-
-def test_threads_have_stacks_of_their_own(capture: Capture, workers: list[Worker]) -> None:
-    outer = capture.begin("outer")
-    workers[0].call(lambda: capture.end(capture.begin("other")))
-    capture.end(outer)
-    rows = by_name(capture.finish())
-    assert rows["other"].parent == 0
-    assert rows["other"].thread.number != rows["outer"].thread.number
 
 
 def test_zero_and_unknown_ids_are_ignored(capture: Capture) -> None:

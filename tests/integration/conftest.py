@@ -94,7 +94,7 @@ def forget_what_was_compiled() -> Iterator[None]:
 @pytest.fixture
 def capturing() -> Iterator[None]:
     """PyTorch puts ranges into graphs."""
-    from compile_helpers import CAPTURE
+    from compiled_forms import CAPTURE
 
     with pytest.importorskip("torch")._dynamo.config.patch({CAPTURE: True}):
         yield

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from compile_helpers import USER_SCOPE, VERSION, X, captures, every_form, is_whole, names
 
 from otel_recfn import RecordFunction, legacy, observing, record_function
 
 torch = pytest.importorskip("torch")
-from compiled_forms import FORMS, Compiled, compiled  # noqa: E402
+from compiled_forms import FORMS, USER_SCOPE, VERSION, Compiled, X, captures, compiled, every_form, is_whole, names  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compiled")]
 

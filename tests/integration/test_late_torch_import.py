@@ -168,8 +168,7 @@ import torch
 attach(); observer.disable(); attach()
 torch.nn.ReLU()(torch.ones(2))
 assert names() == ["nn.Module: ReLU_0"]
-status = observer.status()
-assert not status.loaded and not status.enabled and "no C++ compiler" in status.reason
+assert not observer.enabled
 """,
         OTEL_RECFN_CACHE_DIR=str(tmp_path),
         PATH="",

@@ -265,17 +265,6 @@ def test_events_say_what_flops_were_counted_from(shapes: bool) -> None:
     assert any(event.shapes for event in events) == shapes
 
 
-def test_extra_args_are_kept_also_where_no_flops_are_counted() -> None:
-    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, with_flops=True))
-    torch.mm(torch.ones(0, 3), torch.ones(3, 2))
-    torch.nn.functional.conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), padding="same")
-    (events,) = disable_profiler_legacy()
-    counted = {event.name: event.extra_args for event in events if event.extra_args}
-    assert counted["aten::mm"] == {"mat1_size": [0, 3], "mat2_size": [3, 2]}
-    sizes = {"input_size": [1, 1, 4, 4], "weight_size": [1, 1, 3, 3]}
-    assert counted["aten::conv2d"] == {**sizes, "stride": [1, 1], "padding": "same", "dilation": [1, 1], "groups": 1}
-
-
 def test_records_for_their_parser_have_what_theirs_have() -> None:
     """Whatever PyTorch's binding of its event offers, with values of the same types."""
     both = Both(lambda: torch.neg(torch.ones(2)), report_input_shapes=True)

@@ -31,7 +31,7 @@ def points(reader: InMemoryMetricReader) -> Iterator[Any]:
 def test_operators_count_as_a_profile_counts_them(instrument: Callable[..., Any], views: list[View]) -> None:
     reader, training = InMemoryMetricReader(), Training()
     ours = instrument(meter_provider=MeterProvider([reader], views=views, shutdown_on_exit=False), modules=False)
-    with profile() as prof:
+    with profile(modules=False) as prof:
         for _ in range(3):
             training.step()
     ours.finish()

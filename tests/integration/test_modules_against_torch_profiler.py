@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from compile_helpers import VERSION, X  # noqa: E402
+from compiled_forms import VERSION, X  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "forget_what_was_compiled")]

@@ -127,23 +127,6 @@ class TestReceived:
         assert (span.status.code, span.status.message) == (Status.STATUS_CODE_UNSET, "")
         assert span.dropped_attributes_count == span.dropped_events_count == span.dropped_links_count == 0
 
-    def test_error(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
-        span = received[1]["load batch"]
-        assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "OSError: disk: full")
-        (event,) = span.events
-        assert (event.name, event.time_unix_nano) == ("exception", span.end_time_unix_nano)
-        assert attributes_of(event) == {
-            "exception.type": ("string_value", "OSError"),
-            "exception.message": ("string_value", "disk: full"),
-        }
-
-    def test_link(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
-        _, spans = received
-        backward, forward = spans["AddmmBackward0"], spans["aten::linear"]
-        assert attributes_of(backward)["recfn.forward_thread_id"] == ("int_value", 1)
-        assert [(link.trace_id, link.span_id) for link in backward.links] == [(forward.trace_id, forward.span_id)]
-        assert not forward.links
-
     def test_resource_and_scope(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
         server, _ = received
         for one in server.resource_spans:

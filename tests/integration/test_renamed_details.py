@@ -17,10 +17,9 @@ from renamed_torch import RenamedBuilds
 
 from otel_recfn.callbacks import torch_callbacks
 from otel_recfn.model.events import ALL_SCOPES_MASK
-from otel_recfn.pytorch import details, observer_build
+from otel_recfn.pytorch import details, observer, observer_build, profilers
 from otel_recfn.pytorch.launches import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges
-from otel_recfn.pytorch.thread_memory import ProfilerStarts
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted
 
@@ -130,8 +129,7 @@ OBSERVED = """
 import json, torch
 from otel_recfn import profile
 from otel_recfn.model.events import EventKind
-from otel_recfn.pytorch.observer import TorchObserver
-from otel_recfn.recording.recorder import recorder
+from otel_recfn.pytorch import observer
 
 @torch.jit.script
 def scripted(x):
@@ -146,7 +144,7 @@ with profile(record_shapes=True, with_flops=True, with_stack=True, profile_memor
 events = prof.events()
 of = lambda name: next(event for event in events if event.name == name)
 print(json.dumps({
-    "features": TorchObserver(recorder).status().features,
+    "features": observer.features(),
     "names": [event.name for event in events],
     "nested": of("aten::mm").parent == of("aten::matmul").event_id,
     "shapes": bool(of("aten::mm").shapes),
@@ -303,12 +301,15 @@ def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str,
 
 
 @pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])
-def test_memory_between_operators(lack: Lack, name: str) -> None:
-    starts = ProfilerStarts(lambda: None)
-    assert starts.watch()
-    starts.unwatch()
+def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(observer, "loaded_library", object)
+    monkeypatch.setattr(observer, "keep_memory", kept.append)
+    profilers.keep_memory("owner")
+    profilers.give_up_memory("owner")
     lack(name)
-    assert not starts.watch()
+    profilers.keep_memory("owner")
+    assert kept == [True, False]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,4 @@
-"""One table has every setting; docstrings and docs/settings.md are written from it, and README.md and the code say the same."""
+"""One table has every setting; docstrings, docs/settings.md, README.md and the code say the same; ``python_calls`` in words."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import RecordScope, profile
+from otel_recfn import PythonCalls, RecordScope, profile
 from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import Extra
+from otel_recfn.model.python_calls import ALL_CALLS, together
 from otel_recfn.settings import SETTINGS, Settings
+from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, ProfileSettings, Setting
-from otel_recfn.settings.uses import selected
 
 ROOT = Path(__file__).parents[2]
+
+
 TABLES = ("Settings", "Advanced")
+
+
 REGENERATE = f"run {sys.executable} scripts/generate_settings.py and commit what it writes"
 
 
@@ -162,3 +167,44 @@ def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
         SettingError, match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*open_range_s$"
     ):
         Settings.resolve({"chrome_tarce": "trace.json"}, {})
+
+
+VARIABLE = "OTEL_RECFN_PYTHON_CALLS"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("true", True),
+        ("false", False),
+        ("include=my_app, my_lib;max_depth=20", PythonCalls(include=("my_app", "my_lib"), max_depth=20)),
+        (
+            "exclude=/opt/lib;min_duration_ns=1000;c_calls=no;call_sites=yes;",
+            PythonCalls(exclude=("/opt/lib",), min_duration_ns=1000, c_calls=False, call_sites=True),
+        ),
+    ],
+)
+def test_what_the_environment_says(text: str, meant: bool | PythonCalls) -> None:
+    assert Settings.resolve({}, {VARIABLE: text}).python_calls == meant
+
+
+@pytest.mark.parametrize(
+    "text", ["depth=3", "max_depth=many", "max_depth=0", "include=", "c_calls=perhaps", "call_sites=3", "yes=", "3"]
+)
+def test_what_the_environment_can_not_say(text: str) -> None:
+    with pytest.raises(SettingError, match=rf"^{VARIABLE}=.*include=my_app,my_lib;max_depth=20$"):
+        Settings.resolve({}, {VARIABLE: text})
+
+
+def test_a_keyword_selects_these_calls() -> None:
+    some = PythonCalls(include=("my_app",))
+    assert selected(Settings.resolve({"python_calls": some}, {VARIABLE: "true"})).calls == some
+    assert selected(Settings.resolve({"python_calls": True}, {})).calls == ALL_CALLS
+
+
+def test_together_captures_ask_for_what_one_of_them_asks_for() -> None:
+    first = PythonCalls(include=("a", "b"), exclude=("c", "d"), min_duration_ns=5, max_depth=3, c_calls=False)
+    second = PythonCalls(include=("b", "e"), exclude=("d",), min_duration_ns=7, max_depth=9, c_calls=False)
+    assert together([first, second]) == PythonCalls(("a", "b", "e"), ("d",), 5, 9, c_calls=False)
+    assert together([first, ALL_CALLS]) == ALL_CALLS == together([])
+    assert together([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)

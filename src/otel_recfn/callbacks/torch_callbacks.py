@@ -31,8 +31,6 @@ from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 log = logging.getLogger("otel_recfn")
 
 MODULE = "otel_recfn._torch_callbacks"
-SLOTS = 64
-"""How many callbacks can be on PyTorch's operators at once."""
 
 
 class OperatorName(NamedTuple):
@@ -192,9 +190,8 @@ class TorchCallbacks:
         )
         if not has_place and not self._warned:
             self._warned = True
-            log.warning(
-                "more than %d callbacks: those added last see none of PyTorch's operators; observe with fewer callbacks", SLOTS
-            )
+            message = "more than %d callbacks: those added last see none of PyTorch's operators; observe with fewer callbacks"
+            log.warning(message, len(library.starts()))
         return has_place
 
     def finish_adding(self) -> None:

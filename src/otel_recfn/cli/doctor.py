@@ -156,10 +156,10 @@ LOAD_SECONDS = 300
 LOADED = ("observer", "callbacks", "details")
 LOAD_OBSERVER = """
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.pytorch.observer import TorchObserver, features
 observer = TorchObserver(recorder)
 observer.ensure_loaded()
-print(observer.status().features)
+print(features())
 """
 LOAD_CALLBACKS = """
 from otel_recfn.callbacks import torch_callbacks

@@ -47,9 +47,9 @@ from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import ThreadEventLists, event_lists
 from otel_recfn.model.errors import ProfilerError
 from otel_recfn.model.events import ALL_SCOPES_MASK
+from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
-from otel_recfn.pytorch.thread_memory import thread_memory
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
@@ -332,9 +332,9 @@ def _belong_to(info: object) -> None:
     recorder.set_profiler(number)
     set_profiler(number)
     if run is not None and run.config.profile_memory:
-        thread_memory.keep(MEMORY_OWNER)
+        profilers.keep_memory(MEMORY_OWNER)
     else:
-        thread_memory.give_up(MEMORY_OWNER)
+        profilers.give_up_memory(MEMORY_OWNER)
 
 
 on_profiler_state(_belong_to)

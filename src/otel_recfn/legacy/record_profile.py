@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -46,16 +47,13 @@ class RecordProfile:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        self._is_ours = isinstance(out, str | os.PathLike)
-        self._out: TextIO
-        if isinstance(out, str | os.PathLike):
-            try:
-                self._out = open(out, "w", encoding="utf-8", opener=_for_this_user)  # noqa: SIM115 - closed by close()
-            except BaseException:
-                disable_profiler_legacy()
-                raise
-        else:
-            self._out = out
+        self._out = out
+        try:
+            with self._stream():  # what can't be opened is told now, and not after the run
+                pass
+        except BaseException:
+            disable_profiler_legacy()
+            raise
         self._running = True
 
     def close(self) -> None:
@@ -64,12 +62,18 @@ class RecordProfile:
             return
         self._running = False
         try:
-            with self._out if self._is_ours else contextlib.nullcontext():
-                events = list(chain.from_iterable(disable_profiler_legacy()))
-                if os.getpid() == self._pid:  # a forked child leaves the file to its parent
-                    write_profiler_events_to_stream(self._out, events)
+            events = list(chain.from_iterable(disable_profiler_legacy()))
+            if os.getpid() == self._pid:  # a forked child leaves the file to its parent
+                with self._stream() as stream:
+                    write_profiler_events_to_stream(stream, events)
         except Exception:
             log.exception("the profile could not be written")
+
+    def _stream(self) -> AbstractContextManager[TextIO]:
+        """A file is open only while it is written: the program may close descriptors that it doesn't know meanwhile."""
+        if isinstance(self._out, str | os.PathLike):
+            return open(self._out, "w", encoding="utf-8", opener=_for_this_user)
+        return contextlib.nullcontext(self._out)
 
     def __del__(self) -> None:
         # As in PyTorch, one that nobody can close any more ends here, and writes.

@@ -21,7 +21,6 @@ class Detail(NamedTuple):
 
     what: str
     """By PyTorch's names. In Python: ``module:attribute``."""
-    purpose: str
     lost: str
     """What is so where this PyTorch lacks it."""
 
@@ -36,76 +35,43 @@ RPC_LOST = "what a remote call runs is in traces of its own"
 NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
 
 OPERATORS: Mapping[str, Detail] = {
-    "forward_thread_id": Detail(
-        "RecordFunction::forwardThreadId", "links a backward node to its forward's thread", "forward thread ids are 0"
-    ),
-    "debug_handle": Detail("RecordFunction::debugHandle", "debug handles of mobile models", "debug handles are left out"),
-    "async": Detail(
-        "RecordFunction::isAsync", "marks ranges that may end in another thread", "asynchronous ranges are not marked"
-    ),
-    "nccl_meta": Detail("RecordFunction::isNcclMeta", "marks ranges that collect NCCL metadata", "they are not marked"),
-    "static_runtime": Detail(
-        "RecordFunction::isStaticRuntimeOutVariant", "marks Static Runtime's out variants", "out variants are not marked"
-    ),
-    "node_id": Detail(
-        "RecordFunction::getDefaultNodeId", "the rank that torch.distributed sets", "node ids are the program's own"
-    ),
+    "forward_thread_id": Detail("RecordFunction::forwardThreadId", "forward thread ids are 0"),
+    "debug_handle": Detail("RecordFunction::debugHandle", "debug handles are left out"),
+    "async": Detail("RecordFunction::isAsync", "asynchronous ranges are not marked"),
+    "nccl_meta": Detail("RecordFunction::isNcclMeta", "ranges that collect NCCL metadata are not marked"),
+    "static_runtime": Detail("RecordFunction::isStaticRuntimeOutVariant", "Static Runtime's out variants are not marked"),
+    "node_id": Detail("RecordFunction::getDefaultNodeId", "node ids are the program's own"),
     "set_node_id": Detail(
-        "RecordFunction::setDefaultNodeId",
-        "tells PyTorch the rank that the program sets",
-        "PyTorch's own profilers don't know the node id that the program sets",
+        "RecordFunction::setDefaultNodeId", "PyTorch's own profilers don't know the node id that the program sets"
     ),
     "shapes": Detail(
-        "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides",
-        "record_shapes",
-        "shapes and dtypes of inputs are not recorded",
+        "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides", "shapes and dtypes of inputs are not recorded"
     ),
-    "flops": Detail("RecordFunction::inputs, IValue", "with_flops", "floating point operations are not counted"),
+    "flops": Detail("RecordFunction::inputs, IValue", "floating point operations are not counted"),
     "torchscript_stack": Detail(
         "torch::jit::currentCallstack, StackEntry::filename",
-        "with_stack in TorchScript",
         "stacks of TorchScript's operators are those of the Python code that called them",
     ),
     "memory": Detail(
-        "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage",
-        "profile_memory",
-        "what operators allocate and free is not recorded",
+        "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage", "what operators allocate and free is not recorded"
     ),
     "local_callbacks": Detail(
         "get_record_function_tls_, set_record_function_tls_",
-        "carries what belongs to a thread to what works for it",
         "legacy profiler runs see no operators that PyTorch runs in threads of its own",
     ),
-    "callback_list": Detail(
-        "hasGlobalCallbacks",
-        "lets a fork wait for who changes PyTorch's list of callbacks",
-        "a process that forks while observers are switched may hang in the child",
-    ),
+    "callback_list": Detail("hasGlobalCallbacks", "a process that forks while observers are switched may hang in the child"),
     "other_observers": Detail(
         "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
-        "shows ranges of the program's to PyTorch's own observers",
         "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
     ),
     "gpu_times": Detail(
-        "profiler/stubs/base.h, cudaStubs()",
-        "times on a GPU for the legacy profiler, also of changes of memory",
-        "changes of memory have the newest time on the GPU of their thread",
+        "profiler/stubs/base.h, cudaStubs()", "changes of memory have the newest time on the GPU of their thread"
     ),
     "launches": Detail(
-        "ThreadLocalPythonObjects, SafePyObject",
-        "carries what is current to the threads that PyTorch starts",
-        "what PyTorch runs in threads of its own is in traces of their own",
+        "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),
-    "concrete_inputs": Detail(
-        "IValue::toComplexDouble, toListRef",
-        "the numbers among inputs, with record_shapes",
-        "the numbers among operators' inputs are not told",
-    ),
-    "words": Detail(
-        "IValue::isString, toStringRef",
-        "a convolution's padding that is a word, in extra_args",
-        "a convolution's padding that is a word is missing in extra_args",
-    ),
+    "concrete_inputs": Detail("IValue::toComplexDouble, toListRef", "the numbers among operators' inputs are not told"),
+    "words": Detail("IValue::isString, toStringRef", "a convolution's padding that is a word is missing in extra_args"),
 }
 """Of the observer, in C++."""
 
@@ -114,145 +80,87 @@ CALLBACKS: Mapping[str, Detail] = {
         name: OPERATORS[name]
         for name in ("forward_thread_id", "debug_handle", "async", "nccl_meta", "static_runtime", "callback_list")
     },
-    "inputs": Detail("RecordFunction::inputs", "inputs()", "inputs() is always empty"),
-    "kwinputs": Detail("RecordFunction::kwinputs", "kwinputs()", "kwinputs() is always empty"),
-    "outputs": Detail("RecordFunction::outputs", "outputs()", "outputs() is always empty"),
-    "counts": Detail("RecordFunction::num_inputs, num_outputs", "num_inputs(), num_outputs()", "they are 0"),
-    "needs": Detail("RecordFunction::needsInputs, needsOutputs", "needs_inputs(), needs_outputs()", "they are False"),
-    "active": Detail("RecordFunction::isActive", "is_active()", "it is always True"),
-    "operator_names": Detail("OperatorName::name, overload_name", "operator_name()", "operator_name() is always None"),
-    "schemas": Detail("RecordFunction::operator_schema", "operator_schema()", "operator_schema() is always None"),
-    "tensors": Detail("THPVariable_Wrap, Tensor::variable_data", "tensors in callbacks", "tensors show as their kind"),
+    "inputs": Detail("RecordFunction::inputs", "inputs() is always empty"),
+    "kwinputs": Detail("RecordFunction::kwinputs", "kwinputs() is always empty"),
+    "outputs": Detail("RecordFunction::outputs", "outputs() is always empty"),
+    "counts": Detail("RecordFunction::num_inputs, num_outputs", "num_inputs() and num_outputs() are 0"),
+    "needs": Detail("RecordFunction::needsInputs, needsOutputs", "needs_inputs() and needs_outputs() are False"),
+    "active": Detail("RecordFunction::isActive", "is_active() is always True"),
+    "operator_names": Detail("OperatorName::name, overload_name", "operator_name() is always None"),
+    "schemas": Detail("RecordFunction::operator_schema", "operator_schema() is always None"),
+    "tensors": Detail("THPVariable_Wrap, Tensor::variable_data", "tensors show as their kind"),
     "own_tensors": Detail(
         "PyObjectSlot::load_pyobj (2.13), _unchecked_untagged_pyobj (before)",
-        "shows the program's own tensor objects",
         "callbacks get other objects that share the tensors' data",
     ),
-    "lists": Detail("IValue::toListRef, toTupleRef", "tensors in lists", "lists are made by PyTorch, with its own tensors"),
-    "values": Detail("torch::jit::toPyObject", "other values in callbacks", "other values than tensors show as their kind"),
+    "lists": Detail("IValue::toListRef, toTupleRef", "lists in callbacks are made by PyTorch, with its own tensors"),
+    "values": Detail("torch::jit::toPyObject", "other values than tensors show as their kind"),
     "thread_callbacks": Detail(
         "set_record_function_tls_, sorted_tls_callbacks_",
-        "callbacks that belong to a thread",
         "a thread's own callbacks see only Python ranges, none of PyTorch's operators",
     ),
-    "seed": Detail(
-        "set_record_function_seed_for_testing", "sampling that can be repeated", "a seed has no effect on operators"
-    ),
+    "seed": Detail("set_record_function_seed_for_testing", "a seed has no effect on operators"),
 }
 """Of callbacks in Python, in C++."""
 
 PYTHON: Mapping[str, Detail] = {
     "module_call": Detail(
         "torch.nn.modules.module:Module._wrapped_call_impl",
-        "tells of module calls, and names traced ones",
         "module calls are not recorded, and traced ones are called as their code is",
     ),
     "module_call_impl": Detail(
         "torch.nn.modules.module:Module._call_impl",
-        "with CPython 3.11, tells of calls that a class's own __call__ hands on",
-        "such calls are not recorded",
+        "with CPython 3.11, calls that a class's own __call__ hands on are not recorded",
     ),
     "frame_observer": Detail(
-        "torch._C._dynamo:eval_frame.set_eval_frame",
-        "hides what is done at module calls from torch.compile",
-        "it compiles that, too",
+        "torch._C._dynamo:eval_frame.set_eval_frame", "torch.compile compiles what is done at module calls, too"
     ),
     "step_code": Detail(
-        "torch.optim.optimizer:Optimizer._optimizer_step_code",
-        "shows the parameters of optimizers whose steps are traced",
-        "they are not shown",
+        "torch.optim.optimizer:Optimizer._optimizer_step_code", "parameters of optimizers whose steps are traced are not shown"
     ),
     "step_pre_hook": Detail(
         "torch.optim.optimizer:register_optimizer_step_pre_hook",
-        "begins ranges of optimizer steps",
         "optimizer steps are recorded only where PyTorch's operators are",
     ),
     "step_hook": Detail(
         "torch.optim.optimizer:register_optimizer_step_post_hook",
-        "ends ranges of optimizer steps",
         "optimizer steps are recorded only where PyTorch's operators are",
     ),
-    "is_compiling": Detail(
-        "torch.compiler:is_compiling",
-        "keeps module hooks out of what torch.compile traces",
-        "module calls and optimizer steps are not recorded",
-    ),
-    "is_tracing": Detail(
-        "torch.jit:is_tracing", "leaves module calls out that torch.jit.trace makes", "such module calls are recorded"
-    ),
+    "is_compiling": Detail("torch.compiler:is_compiling", "module calls and optimizer steps are not recorded"),
+    "is_tracing": Detail("torch.jit:is_tracing", "module calls that torch.jit.trace makes are recorded"),
     "stopped_recomputation": Detail(
-        "torch.utils.checkpoint:_StopRecomputationError",
-        "knows a recomputation that is stopped early",
-        "ranges that a checkpoint stops early are recorded as errors",
+        "torch.utils.checkpoint:_StopRecomputationError", "ranges that a checkpoint stops early are recorded as errors"
     ),
     "profiler_start": Detail(
-        "torch.autograd.profiler:_run_on_profiler_start",
-        "makes room for torch.profiler",
-        "memory is recorded within PyTorch's operators only",
+        "torch.autograd.profiler:_run_on_profiler_start", "memory is recorded within PyTorch's operators only"
     ),
     "legacy_profiler_start": Detail(
-        "torch.autograd:_enable_profiler_legacy",
-        "makes room for PyTorch's legacy profiler",
-        "memory is recorded within PyTorch's operators only",
+        "torch.autograd:_enable_profiler_legacy", "memory is recorded within PyTorch's operators only"
     ),
-    "profiler_enable": Detail(
-        "torch.autograd.profiler:_enable_profiler", "tells when torch.profiler runs", NOT_SHOWN.format("torch.profiler")
-    ),
-    "profiler_disable": Detail(
-        "torch.autograd.profiler:_disable_profiler", "tells when torch.profiler has ended", NOT_SHOWN.format("torch.profiler")
-    ),
-    "legacy_profiler_stop": Detail(
-        "torch.autograd:_disable_profiler_legacy",
-        "tells when PyTorch's legacy profiler has ended",
-        NOT_SHOWN.format("PyTorch's legacy profiler"),
-    ),
+    "profiler_enable": Detail("torch.autograd.profiler:_enable_profiler", NOT_SHOWN.format("torch.profiler")),
+    "profiler_disable": Detail("torch.autograd.profiler:_disable_profiler", NOT_SHOWN.format("torch.profiler")),
+    "legacy_profiler_stop": Detail("torch.autograd:_disable_profiler_legacy", NOT_SHOWN.format("PyTorch's legacy profiler")),
     "execution_trace_enable": Detail(
-        "torch.profiler.profiler:_enable_execution_trace_observer",
-        "tells when an ExecutionTraceObserver runs",
-        NOT_SHOWN.format("ExecutionTraceObserver"),
+        "torch.profiler.profiler:_enable_execution_trace_observer", NOT_SHOWN.format("ExecutionTraceObserver")
     ),
     "execution_trace_disable": Detail(
-        "torch.profiler.profiler:_disable_execution_trace_observer",
-        "tells when an ExecutionTraceObserver has ended",
-        NOT_SHOWN.format("ExecutionTraceObserver"),
+        "torch.profiler.profiler:_disable_execution_trace_observer", NOT_SHOWN.format("ExecutionTraceObserver")
     ),
     "backward": Detail(
         "torch.autograd.variable:Variable._execution_engine",
-        "reads what is current where a backward pass begins",
         "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
     ),
-    "future": Detail(
-        "torch._C:Future",
-        "carries the current context along with what a future calls back",
-        "what a collective's future calls back in gloo's thread is in traces of its own",
-    ),
-    "rpc_pickler": Detail(
-        "torch.distributed.rpc.internal:_internal_rpc_pickler",
-        "carries the current context along with calls of Python functions by torch.distributed.rpc",
-        RPC_LOST,
-    ),
-    "rpc_call": Detail("torch.distributed.rpc.internal:PythonUDF", "tells such calls from their results", RPC_LOST),
+    "future": Detail("torch._C:Future", "what a collective's future calls back in gloo's thread is in traces of its own"),
+    "rpc_pickler": Detail("torch.distributed.rpc.internal:_internal_rpc_pickler", RPC_LOST),
+    "rpc_call": Detail("torch.distributed.rpc.internal:PythonUDF", RPC_LOST),
     "thread_switch": Detail(
-        "torch.autograd:_enable_record_function",
-        "makes enable_record_function PyTorch's own switch",
-        "PyTorch's operators are announced also where RecordFunction is switched off",
+        "torch.autograd:_enable_record_function", "PyTorch's operators are announced also where RecordFunction is switched off"
     ),
-    "carries": Detail(
-        "torch._C:_stash_obj_in_tls",
-        "has PyTorch hand callbacks and debug info on with its own state",
-        "in PyTorch's own threads, callbacks of a thread see no Python ranges",
-    ),
-    "parse_schema": Detail(
-        "torch._C:parse_schema", "operator schemas as objects in callbacks", "operator_schema() gives the schema's text"
-    ),
-    "sequence_nr": Detail(
-        "torch._C._autograd:_get_sequence_nr",
-        "sequence numbers of generated wrappers",
-        "ranges of generated wrappers have no sequence numbers",
-    ),
+    "carries": Detail("torch._C:_stash_obj_in_tls", "in PyTorch's own threads, callbacks of a thread see no Python ranges"),
+    "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
+    "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
     "compile_tables": Detail(
         "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
-        "tells torch.compile what ranges are (pytorch/compiling.py tries what else it takes)",
         "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
     ),
 }

@@ -45,19 +45,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 """What the functions of the library give and take, by their names after ``recfn_observer_``."""
 
 
-class ObserverStatus(NamedTuple):
-    """What a user wants to know about the observer."""
-
-    loaded: bool
-    enabled: bool
-    path: str
-    """The loaded library; empty before it is."""
-    features: str
-    """Which details of this torch the library found, by their names in ``details.py``, with a minus sign before those that it
-    didn't; empty before it is loaded."""
-    reason: str
-    """Why it isn't loaded; empty where it is, or where nobody asked for it yet."""
-
+NOT_OBSERVED = "PyTorch operators are not observed, everything else is"
 
 _loading = ForkSafeLock()
 _loaded: ctypes.CDLL | None = None
@@ -75,25 +63,21 @@ class TorchObserver(Source):
         self._recorder = recorder
         self._backward_passes = BackwardPasses(recorder)
         self._future_callbacks = FutureCallbacks()
-        self._enabled = False
         self._scopes = 0
-        self._reason = ""
-
-    @property
-    def enabled(self) -> bool:
+        self.enabled = False
         """Whether operators are announced to the recorder now."""
-        return self._enabled
 
     def announces_user_ranges(self) -> bool:
         """Whether PyTorch's own ``record_function`` ranges are announced now."""
-        return self._enabled and bool(self._scopes & 1 << RecordScope.USER_SCOPE)
+        return self.enabled and bool(self._scopes & 1 << RecordScope.USER_SCOPE)
 
     def prepare(self) -> bool:
         """What takes long: build and load the library. Where that can't be, warns once and returns False."""
         try:
             self.ensure_loaded()
         except (RecfnError, OSError) as error:
-            return self._is_unavailable(error)
+            _warn_once(f"{NOT_OBSERVED}: {error}")
+            return False
         return True
 
     def enable(self, wanted: Wanted) -> None:
@@ -101,27 +85,17 @@ class TorchObserver(Source):
 
         Where profiler runs are told apart, a begin outside every other range looks which run its thread works for.
         """
-        if not self.prepare() or (library := _loaded) is None:
+        if not self.prepare() or _loaded is None or not _call("enable", int(wanted.extras), lost=NOT_OBSERVED):
             return
-        try:
-            _check(library, "enable", library.recfn_observer_enable(int(wanted.extras)))
-        except ObserverUnavailable as error:
-            self._is_unavailable(error)
-            return
-        library.recfn_observer_watch_profilers(int(wanted.profilers))
+        _loaded.recfn_observer_watch_profilers(int(wanted.profilers))
         self._backward_passes.watch()
         self._future_callbacks.watch()
-        self._enabled, self._scopes, self._reason = True, wanted.scopes, ""
-
-    def _is_unavailable(self, error: Exception) -> bool:
-        self._reason = str(error)
-        _warn_once(f"PyTorch operators are not observed, everything else is: {error}")
-        return False
+        self.enabled, self._scopes = True, wanted.scopes
 
     def disable(self) -> None:
         """Observe nothing more. The library stays loaded."""
-        if self._enabled:
-            self._enabled = False
+        if self.enabled:
+            self.enabled = False
             self._backward_passes.leave()
             self._future_callbacks.leave()
             _call("disable", lost="PyTorch's observer could not be switched off")
@@ -132,12 +106,6 @@ class TorchObserver(Source):
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(self._recorder.core_api_address())
         self._recorder.default_node_id()  # PyTorch and the recorder tell each other what they know
-
-    def status(self) -> ObserverStatus:
-        """What is loaded and switched on now."""
-        if _loaded is None:
-            return ObserverStatus(False, False, "", "", self._reason)
-        return ObserverStatus(True, self._enabled, _loaded._name, _features(_loaded), self._reason)
 
 
 def set_profiler(profiler: int) -> None:
@@ -179,8 +147,8 @@ def _load_once(core_api: int) -> None:
             )
         if attached != 0:
             raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
-        details.tell_losses(_features(library), details.OPERATORS)
         _loaded = library
+        details.tell_losses(features(), details.OPERATORS)
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -191,24 +159,18 @@ def _open(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _features(library: ctypes.CDLL) -> str:
-    return (library.recfn_observer_features() or b"").decode("ascii", "replace")
+def features() -> str:
+    """Which details of this torch the loaded library found, by their names in ``details.py``; a minus sign before others."""
+    return _loaded.recfn_observer_features().decode("ascii") if _loaded is not None else ""
 
 
-def _call(function: str, *arguments: int, lost: str) -> None:
+def _call(function: str, *arguments: int, lost: str) -> bool:
     """Call a function of the library, if it is loaded. Where it fails, warns once of what is lost."""
-    if (library := _loaded) is None:
-        return
-    try:
-        _check(library, function, getattr(library, f"recfn_observer_{function}")(*arguments))
-    except ObserverUnavailable as error:
-        _warn_once(f"{lost}: {error}")
-
-
-def _check(library: ctypes.CDLL, function: str, code: int) -> None:
-    if code != 0:
-        message = (library.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")
-        raise ObserverUnavailable(f"recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn doctor`")
+    code = getattr(_loaded, f"recfn_observer_{function}")(*arguments) if _loaded is not None else 0
+    if _loaded is not None and code != 0:
+        message = (_loaded.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")
+        _warn_once(f"{lost}: recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn doctor`")
+    return code == 0
 
 
 def _warn_once(message: str) -> None:

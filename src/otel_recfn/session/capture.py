@@ -150,8 +150,8 @@ class Capture:
         self._failed = False
         self.rows = 0
         """Those that every sink has taken or missed."""
-        self.has_provider = False
-        """The program was seen to have a tracer provider for its spans."""
+        self.is_used = False
+        """Somebody uses its ranges: it was seen to have a tracer provider, or another capture ran beside it."""
         self.has_ended = False
         self.recorder_at_begin: RecorderCounters | None = None
         """What the recorder had counted when it began; None where it didn't."""

@@ -98,6 +98,8 @@ class Captures:
             capture.selection.begin_after(batch, since_serial)
         self.need_views = True
         self._running.append(capture)
+        for each in self:
+            each.is_used = True
 
     def leave(self, capture: Capture) -> None:
         """Remove a capture, if it is there: it gets no more batches."""

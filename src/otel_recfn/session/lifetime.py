@@ -125,18 +125,17 @@ class UnusedRanges:
         """When ranges were first seen that nobody uses; None while there are none."""
         self._told = False
 
-    def look(self, capture: Capture, *, alone: bool, ends: bool = False) -> None:
+    def look(self, capture: Capture, *, ends: bool = False) -> None:
         """Tell it where that has gone on for some seconds, or the capture ends. After a drain.
 
         Args:
-            capture: is asked for its provider until it has one. Where it makes no spans it isn't looked at.
-            alone: no other capture runs beside it.
+            capture: is asked until it is used. Where it makes no spans it isn't looked at.
             ends: it has got all that it will get.
         """
-        if self._told or capture.has_provider or capture.shown is None or not capture.rows:
+        if self._told or capture.is_used or capture.shown is None or not capture.rows:
             return
-        capture.has_provider = not capture.shown.spans.lacks_provider()
-        if capture.has_provider or not alone or capture.wants_unsampled:
+        capture.is_used = capture.wants_unsampled or not capture.shown.spans.lacks_provider()
+        if capture.is_used:
             self._since = None
             return
         now = time.monotonic()

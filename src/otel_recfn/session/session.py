@@ -168,7 +168,7 @@ class Session:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
                 self._record()
         for capture in self._captures:
-            self._unused.look(capture, alone=len(self._captures) == 1)
+            self._unused.look(capture)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
@@ -216,7 +216,7 @@ class Session:
                 if may_drain:
                     self._draining.drain(close_open=is_last, leaving=None if is_last else capture)
             self._leave(capture)
-        self._unused.look(capture, alone=not self._captures, ends=True)
+        self._unused.look(capture, ends=True)
         if not was_delivered:
             log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
         if was_delivered and not capture.is_delivering:

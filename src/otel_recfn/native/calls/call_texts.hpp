@@ -10,7 +10,7 @@
 #include "core/known_calls.hpp"
 #include "core/record.hpp"
 #include "cpython/python.hpp"
-#include "python/text.hpp"
+#include "python/arguments.hpp"
 
 namespace recfn {
 

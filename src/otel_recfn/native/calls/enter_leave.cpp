@@ -7,9 +7,6 @@
 #include "core/thread_buffer.hpp"
 
 namespace recfn {
-
-TracerPlace tracer_place;
-
 namespace {
 
 constexpr uint64_t kRoomOfCall = 64;  // words: of a begin with its name, mostly
@@ -122,31 +119,6 @@ void end_and_forget(ThreadCalls& calls) {
   calls.forget();
 }
 
-}  // namespace
-
-std::string call_site(PyFrameObject* called) {
-  PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();
-  if (called == nullptr) Py_XINCREF(frame);
-  while (frame != nullptr) {
-    const Made held(reinterpret_cast<PyObject*>(frame)), code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-    const CallName* line = tracer->names.of_call_site(code.object, frame, instruction_of(frame));
-    if (line == nullptr || !line->text.empty()) return line != nullptr ? line->text : std::string();
-    frame = PyFrame_GetBack(frame);
-  }
-  return {};
-}
-
-// Where there is no memory the thread isn't traced any more: the call's exit would be taken for another's.
-void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
-  if (calls.met_in != tracing) return end_call(calls, call.entry);
-  if (had_memory_for([&calls] { calls.stack.grow(); })) return calls.stack.push(call);
-  end_call(calls, call.entry);
-  while (!calls.stack.empty()) pop(calls);
-  calls.left_out = true;
-}
-
-namespace {
-
 // Where the thread's ring is full, others get the GIL until the drain has read some of it: else threads that compute in Python
 // leave the drain too little of the GIL to come in time. Once for each position that it has read up to: where it doesn't come, as
 // the calling thread drains, say, the thread goes on, and what doesn't fit is dropped.
@@ -209,7 +181,51 @@ int or_dropped(ThreadCalls& calls, Enter enter) {
   return result;
 }
 
+bool was_told_of(uint64_t thread) {
+  const auto& all = thread_calls().all();
+  return std::any_of(all.begin(), all.end(), [thread](const auto& calls) {
+    return calls->thread == thread && calls->tracing == tracer->tracing && (calls->left_out || calls->met_in == tracer->tracing);
+  });
+}
+
+// -1 with the error set.
+int stand_in_for(PyThreadState* thread, uint64_t native_id) {
+  const uint64_t id = PyThreadState_GetID(thread);
+  if (id > tracer->newest_thread || was_told_of(id) || had_other_profile_function(id)) return 0;
+  ThreadBuffer* const buffer = registry().stand_in(thread->thread_id, native_id);
+  if (buffer == nullptr) return 0;
+  ThreadCalls calls;
+  calls.buffer = buffer, calls.tracing = calls.met_in = tracer->tracing, calls.stands_for_another = true;
+  PyFrameObject* frames[kMaxStartFrames];
+  const int result = enter_stack(calls, frames, stack_of(PyThreadState_GetFrame(thread), frames), tracer->began_at);
+  buffer->ended.store(true, std::memory_order_release);
+  return result;
+}
+
 }  // namespace
+
+TracerPlace tracer_place;
+
+std::string call_site(PyFrameObject* called) {
+  PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();
+  if (called == nullptr) Py_XINCREF(frame);
+  while (frame != nullptr) {
+    const Made held(reinterpret_cast<PyObject*>(frame)), code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+    const CallName* line = tracer->names.of_call_site(code.object, frame, instruction_of(frame));
+    if (line == nullptr || !line->text.empty()) return line != nullptr ? line->text : std::string();
+    frame = PyFrame_GetBack(frame);
+  }
+  return {};
+}
+
+// Where there is no memory the thread isn't traced any more: the call's exit would be taken for another's.
+void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
+  if (calls.met_in != tracing) return end_call(calls, call.entry);
+  if (had_memory_for([&calls] { calls.stack.grow(); })) return calls.stack.push(call);
+  end_call(calls, call.entry);
+  while (!calls.stack.empty()) pop(calls);
+  calls.left_out = true;
+}
 
 int enter_slowly(ThreadCalls& calls, Begun begun) {
   return or_dropped(calls, [&] { return enter(calls, begun); });
@@ -261,31 +277,6 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (enter_stack(calls, frames, count, open_since(*buffer, calls.thread)) < 0) return -1;
   return calls.met_in == tracing ? 1 : 0;
 }
-
-namespace {
-
-bool was_told_of(uint64_t thread) {
-  const auto& all = thread_calls().all();
-  return std::any_of(all.begin(), all.end(), [thread](const auto& calls) {
-    return calls->thread == thread && calls->tracing == tracer->tracing && (calls->left_out || calls->met_in == tracer->tracing);
-  });
-}
-
-// -1 with the error set.
-int stand_in_for(PyThreadState* thread, uint64_t native_id) {
-  const uint64_t id = PyThreadState_GetID(thread);
-  if (id > tracer->newest_thread || was_told_of(id) || had_other_profile_function(id)) return 0;
-  ThreadBuffer* const buffer = registry().stand_in(thread->thread_id, native_id);
-  if (buffer == nullptr) return 0;
-  ThreadCalls calls;
-  calls.buffer = buffer, calls.tracing = calls.met_in = tracer->tracing, calls.stands_for_another = true;
-  PyFrameObject* frames[kMaxStartFrames];
-  const int result = enter_stack(calls, frames, stack_of(PyThreadState_GetFrame(thread), frames), tracer->began_at);
-  buffer->ended.store(true, std::memory_order_release);
-  return result;
-}
-
-}  // namespace
 
 int stand_in_for_blocked_threads(PyObject* native_ids) {
   if (!tracer->is_on() || tracer->stood_in_for == tracer->tracing) return 0;

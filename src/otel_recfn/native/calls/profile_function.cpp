@@ -101,16 +101,6 @@ namespace {
   return begins || !met ? begin_first(frame, what, argument) : on_event(*calls, frame, what, argument);
 }
 
-}  // namespace
-
-[[gnu::hot]] int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
-  ThreadCalls* const calls = ready_calls();
-  if (__builtin_expect(calls == nullptr, 0)) return on_event_elsewhere(frame, what, argument);
-  return on_event(*calls, frame, what, argument);
-}
-
-namespace {
-
 using SetProfile = int (*)(PyThreadState*, Py_tracefunc, PyObject*);
 
 // CPython's own means for other threads has no public name before 3.12, and there only one for all threads at once.
@@ -160,6 +150,12 @@ bool each_reached(Work work) {
 }
 
 }  // namespace
+
+[[gnu::hot]] int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
+  ThreadCalls* const calls = ready_calls();
+  if (__builtin_expect(calls == nullptr, 0)) return on_event_elsewhere(frame, what, argument);
+  return on_event(*calls, frame, what, argument);
+}
 
 bool reaches_other_threads() { return set_profile() != nullptr; }
 

@@ -16,7 +16,7 @@
 #include "calls/thread_calls.hpp"
 #include "core/known_calls.hpp"
 #include "cpython/python.hpp"
-#include "python/context_reader.hpp"
+#include "python/task_contexts.hpp"
 
 namespace recfn {
 

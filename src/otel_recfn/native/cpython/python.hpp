@@ -135,20 +135,24 @@ class Reference {
 class Utf8Text {
  public:
   // Without a string, or with an error set, the text has no data.
-  explicit Utf8Text(PyObject* string) {
+  [[gnu::always_inline]] explicit Utf8Text(PyObject* string) {
+    if (string == nullptr) return;
     Py_ssize_t size = 0;
-    const char* data = string != nullptr ? PyUnicode_AsUTF8AndSize(string, &size) : nullptr;
-    if (data == nullptr && string != nullptr && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
-      PyErr_Clear();
-      escaped_ = Reference(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
-      if (escaped_) data = PyBytes_AS_STRING(escaped_.get()), size = PyBytes_GET_SIZE(escaped_.get());
-    }
+    const char* const data = PyUnicode_AsUTF8AndSize(string, &size);
     text_ = {data, static_cast<size_t>(size)};
+    if (__builtin_expect(data == nullptr, 0)) escape(string);
   }
 
   std::string_view text() const { return text_; }
 
  private:
+  [[gnu::noinline]] void escape(PyObject* string) {
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return;
+    PyErr_Clear();
+    escaped_ = Reference(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
+    if (escaped_) text_ = {PyBytes_AS_STRING(escaped_.get()), static_cast<size_t>(PyBytes_GET_SIZE(escaped_.get()))};
+  }
+
   std::string_view text_;
   Reference escaped_;
 };
@@ -163,6 +167,11 @@ inline PyObject* take_raised() {
   Py_DECREF(type);
   Py_XDECREF(traceback);
   return value;
+}
+
+// Takes it.
+inline void raise_again(PyObject* raised) {
+  PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised));
 }
 
 inline int raise_taken(void* taken) {

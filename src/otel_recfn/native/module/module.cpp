@@ -36,8 +36,8 @@ PyMethodDef functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARG
 
 // What each part adds is written where it is defined, in the folders. They return 0, or -1 with a Python error set.
 #define RECFN_PARTS(PART) \
-  PART(add_recorder) PART(add_ranges) PART(add_drain) PART(add_context_reader) PART(add_task_entries) \
-  PART(add_record_function_type) PART(add_range_observer) PART(add_python_stack) PART(add_watched_calls) \
+  PART(add_recorder) PART(add_ranges) PART(add_context_reader) PART(add_task_entries) \
+  PART(add_record_function_type) PART(add_range_observer) PART(add_watched_calls) \
   PART(add_call_tracer) PART(add_monitoring) PART(add_gathering) PART(add_stage_type) PART(add_links_type) \
   PART(add_chrome_encoder) PART(add_otlp_encoder) PART(add_metrics)
 #define RECFN_DECLARE(add) int add(PyObject* module);

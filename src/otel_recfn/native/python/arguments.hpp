@@ -1,13 +1,17 @@
-// The arguments of a function that is called often: taken from where the interpreter has them, only those that were given.
+// What Python's functions of ours are called with: arguments, and texts as UTF-8.
 #pragma once
-#include "cpython/python.hpp"
-
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+
+#include "core/begin_end.hpp"
+#include "core/record.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 
-// Of a function with N parameters: the first `required` have to be given, and `by_position` of them may be without their names.
+// The arguments of a function that is called often: taken from where the interpreter has them, only those that were given. Of N
+// parameters the first `required` have to be given, and `by_position` of them may be without their names.
 template <size_t N>
 class Arguments {
  public:
@@ -89,5 +93,41 @@ using FunctionWithNames = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t,
 inline PyMethodDef with_names(const char* name, FunctionWithNames function, const char* documentation) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL | METH_KEYWORDS, documentation};
 }
+
+// A string as UTF-8, cut at a character: without a copy where Python holds it already.
+class Utf8 {
+ public:
+  [[gnu::always_inline]] Utf8(PyObject* string, uint32_t max_bytes) : whole_(string) {
+    if (string == nullptr) return;
+    const std::string_view text = whole_.text();
+    if (__builtin_expect(text.data() != nullptr, 1)) {
+      text_ = {text.data(), cut_at_character(text.data(), text.size(), max_bytes)};
+    } else {
+      PyErr_Clear();
+    }
+  }
+
+  Text text() const { return text_; }
+
+ private:
+  Utf8Text whole_;
+  Text text_;
+};
+
+// What a range was left by, as support/texts.py tells it; null and empty where it ended well.
+class FailureTexts {
+ public:
+  FailureTexts(PyObject* error, PyObject* stacktrace)
+      : failed_(error != nullptr && PyUnicode_GET_LENGTH(error) > 0),
+        error_(error, kMaxErrorBytes),
+        stacktrace_(failed_ ? stacktrace : nullptr, kMaxStacktraceBytes) {}
+
+  Failure failure() const { return {error_.text(), stacktrace_.text()}; }
+  uint32_t flags() const { return failed_ ? uint32_t{kError} : 0; }
+
+ private:
+  bool failed_;
+  Utf8 error_, stacktrace_;
+};
 
 }  // namespace recfn

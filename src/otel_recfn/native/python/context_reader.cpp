@@ -1,12 +1,13 @@
-#include "python/context_reader.hpp"
-
+// The one look at Python from an operator's thread: what is current there, by a reader written in Python.
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
-#include "python/launches.hpp"
+#include "python/task_contexts.hpp"
 #include "python/task_entries.hpp"
-#include "python/watched_calls.hpp"
 
 namespace recfn {
+
+PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);  // watched_calls.cpp
+
 namespace {
 
 PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
@@ -21,13 +22,9 @@ uint64_t context_version(const ThreadBuffer& buffer) {
 // A call may let another thread replace what is called: it is held meanwhile.
 void note_thread(ThreadBuffer& buffer) {
   buffer.name_noted = true;
-  PyObject* noter = Py_NewRef(thread_noter);
-  PyObject* number = PyLong_FromUnsignedLongLong(buffer.number);
-  PyObject* result = number != nullptr ? call_unseen(noter, &number, 1) : nullptr;
-  buffer.of_python = result == Py_True;
-  Py_XDECREF(result);
-  Py_XDECREF(number);
-  Py_DECREF(noter);
+  const Made noter(Py_NewRef(thread_noter)), number(PyLong_FromUnsignedLongLong(buffer.number));
+  const Made result(number.object != nullptr ? call_unseen(noter.object, &number.object, 1) : nullptr);
+  buffer.of_python = result.object == Py_True;
 }
 
 // An Exception is the reader's own failure. What else comes out of it was raised in the program while it ran.
@@ -40,24 +37,22 @@ void hand_on_error() {
 // A new reference; null where there is nothing to read.
 PyObject* call_context_reader() {
   if (context_reader == nullptr || PyErr_Occurred() != nullptr) return nullptr;
-  PyObject* reader = Py_NewRef(context_reader);
-  PyObject* reading = call_unseen(reader, nullptr, 0);
-  Py_DECREF(reader);
-  return reading;
+  const Made reader(Py_NewRef(context_reader));
+  return call_unseen(reader.object, nullptr, 0);
 }
 
 void view_current(ThreadBuffer& buffer, TaskView& view) {
   if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
-  PyObject *reading = call_context_reader(), *span = nullptr;
-  if (reading != nullptr && reading != Py_None) {
+  const Made reading(call_context_reader());
+  PyObject* span = nullptr;
+  if (reading.object != nullptr && reading.object != Py_None) {
     unsigned long long words[6];
-    if (PyArg_ParseTuple(reading, "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
+    if (PyArg_ParseTuple(reading.object, "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
       view.current = Context{words[0], words[1], words[2], words[3], words[4], words[5]};
     }
   }
   hand_on_error();
   view_task(buffer, view, span);
-  Py_XDECREF(reading);
 }
 
 // The one look at Python from an operator's thread, which works for no other one.

@@ -1,15 +1,11 @@
-#include "python/launches.hpp"
 
 #include <atomic>
 #include <utility>
 
 #include "core/registry.hpp"
-#include "python/task_chain.hpp"
+#include "python/task_entries.hpp"
 
 namespace recfn {
-
-using namespace task_chain;
-
 namespace {
 
 std::atomic<TaskEntry*> let_go_entries{nullptr};
@@ -35,35 +31,6 @@ void give_back() {
 }
 
 uint64_t serial_of(const TaskEntry* entry) { return entry != nullptr ? entry->serial : 0; }
-
-}  // namespace
-
-const Launch* launch_in_other_thread() {
-  const auto find = globals().launch.load(std::memory_order_relaxed);
-  const Launch* launch = find != nullptr ? find() : nullptr;
-  return launch != nullptr && launch->thread != registry().thread_number() ? launch : nullptr;
-}
-
-uint64_t launch_version(const Launch& launch) {
-  return kLaunchedTask | serial_of(static_cast<const TaskEntry*>(launch.entry));
-}
-
-bool view_launch(const Launch& launch, TaskView& view) {
-  const auto* entry = static_cast<const TaskEntry*>(launch.entry);
-  if (entry != nullptr && !entry->placed) return false;
-  view.tasks[0] = launch.task;
-  if (entry == nullptr) return true;
-  view.has_latest = true;
-  view.since_thread = entry->since_thread, view.since_ordinal = entry->since_ordinal;
-  view.current = entry->context;
-  view.current.enclosing = view.current.root = 0;
-  if (!is_range(*entry) || entry->recording != recording_now()) return true;
-  view.range = entry->event_id;
-  view.range_context = entry->context;
-  return true;
-}
-
-namespace {
 
 // Takes a reference. Needs no GIL.
 void set_launch(ThreadBuffer& buffer, TaskEntry* entry) {
@@ -94,6 +61,31 @@ void change_later(ThreadBuffer& buffer, TaskEntry* entry) {
 }
 
 }  // namespace
+
+const Launch* launch_in_other_thread() {
+  const auto find = globals().launch.load(std::memory_order_relaxed);
+  const Launch* launch = find != nullptr ? find() : nullptr;
+  return launch != nullptr && launch->thread != registry().thread_number() ? launch : nullptr;
+}
+
+uint64_t launch_version(const Launch& launch) {
+  return kLaunchedTask | serial_of(static_cast<const TaskEntry*>(launch.entry));
+}
+
+bool view_launch(const Launch& launch, TaskView& view) {
+  const auto* entry = static_cast<const TaskEntry*>(launch.entry);
+  if (entry != nullptr && !entry->placed) return false;
+  view.tasks[0] = launch.task;
+  if (entry == nullptr) return true;
+  view.has_latest = true;
+  view.since_thread = entry->since_thread, view.since_ordinal = entry->since_ordinal;
+  view.current = entry->context;
+  view.current.enclosing = view.current.root = 0;
+  if (!is_range(*entry) || entry->recording != recording_now()) return true;
+  view.range = entry->event_id;
+  view.range_context = entry->context;
+  return true;
+}
 
 void hand_on(ThreadBuffer* buffer, TaskEntry* entry) {
   if (buffer == nullptr) return;

@@ -3,7 +3,6 @@
 #include "python/arguments.hpp"
 #include "python/python_stack.hpp"
 #include "python/task_entries.hpp"
-#include "python/text.hpp"
 
 #include <algorithm>
 #include <string>
@@ -17,6 +16,11 @@ ThreadBuffer* buffer_or_drop() {
   ThreadBuffer* buffer = registry().current();
   if (buffer == nullptr) globals().dropped_without_buffer.fetch_add(1, std::memory_order_relaxed);
   return buffer;
+}
+
+// The same, or null where nothing is recorded.
+ThreadBuffer* recording_buffer() {
+  return (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0 ? buffer_or_drop() : nullptr;
 }
 
 bool has_no_scopes(uint32_t source) { return source < 32 && (kSourcesWithoutScopes >> source & 1) != 0; }
@@ -112,8 +116,7 @@ PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keyw
 
 PyObject* mark(PyObject*, PyObject* name) {
   if (!PyUnicode_Check(name)) return PyErr_Format(PyExc_TypeError, "mark takes a name, a str, not %s", Py_TYPE(name)->tp_name);
-  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
-  ThreadBuffer* buffer = recording ? buffer_or_drop() : nullptr;
+  ThreadBuffer* buffer = recording_buffer();
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(name, kMaxNameBytes);
   return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kMayLook));
@@ -131,9 +134,7 @@ PyObject* memory(PyObject*, PyObject* args) {
   long long nbytes;
   PyObject* device;
   if (!PyArg_ParseTuple(args, "LU", &nbytes, &device)) return nullptr;
-  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
-  const bool wanted = recording && (globals().extras.load() & kMemoryExtra) != 0;
-  ThreadBuffer* buffer = wanted ? buffer_or_drop() : nullptr;
+  ThreadBuffer* buffer = (globals().extras.load() & kMemoryExtra) != 0 ? recording_buffer() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(device, kMaxNameBytes);
   return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kMayLook));

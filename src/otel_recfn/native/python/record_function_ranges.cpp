@@ -1,17 +1,82 @@
 // Entering and leaving a `record_function` object.
-#include "python/record_function_object.hpp"
-
 #include <algorithm>
 #include <iterator>
 
+#include "core/globals.hpp"
 #include "core/registry.hpp"
-#include "cpython/python.hpp"
+#include "python/arguments.hpp"
 #include "python/python_stack.hpp"
-#include "python/range_observer.hpp"
-#include "python/text.hpp"
+#include "python/record_function.hpp"
 
 namespace recfn {
 namespace {
+
+// --- who sees the ranges instead of the recorder, and which ranges it leaves to the recorder all the same
+
+PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/ranges.py
+uint64_t observer_version = 0;
+
+// Of the calling thread; they count while `version` is the observer's.
+struct Unobserved {
+  uint64_t ranges;
+  uint64_t version;
+};
+thread_local Unobserved unobserved RECFN_FAST_TLS = {0, 0};
+
+PyObject* set_range_observer(PyObject*, PyObject* args) {
+  PyObject* wanted;
+  unsigned long long version = 0;
+  if (!PyArg_ParseTuple(args, "O|K", &wanted, &version)) return nullptr;
+  PyObject* before = observer;
+  observer = wanted != Py_None ? Py_NewRef(wanted) : nullptr;
+  observer_version = version;
+  if (observer != nullptr) {
+    globals().recording.fetch_or(kObservedBit);
+  } else {
+    globals().recording.fetch_and(~kObservedBit);
+  }
+  Py_XDECREF(before);
+  Py_RETURN_NONE;
+}
+
+PyObject* range_observer(PyObject*, PyObject*) { return Py_NewRef(observer != nullptr ? observer : Py_None); }
+
+PyObject* leave_unobserved(PyObject*, PyObject* args) {
+  unsigned long long ranges, version;
+  if (!PyArg_ParseTuple(args, "KK", &ranges, &version)) return nullptr;
+  unobserved = {version == observer_version ? ranges : 0, version};
+  return PyLong_FromUnsignedLongLong(unobserved.ranges);
+}
+
+PyObject* take_back_unobserved(PyObject*, PyObject*) {
+  const uint64_t left = unobserved.version == observer_version ? unobserved.ranges : 0;
+  unobserved.ranges = 0;
+  return PyLong_FromUnsignedLongLong(left);
+}
+
+PyMethodDef observer_functions[] = {
+    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version=0)"},
+    {"range_observer", range_observer, METH_NOARGS, "range_observer() -> what was set, or None"},
+    {"leave_unobserved", leave_unobserved, METH_VARARGS, "leave_unobserved(ranges, version) -> how many won't be observed."},
+    {"take_back_unobserved", take_back_unobserved, METH_NOARGS, "take_back_unobserved() -> how many of them were left."},
+    {nullptr, nullptr, 0, nullptr}};
+
+// Whether the calling thread's next range, which is begun now, is one that the observer said it doesn't want.
+bool begins_unobserved() {
+  if (unobserved.ranges == 0 || unobserved.version != observer_version) return false;
+  --unobserved.ranges;
+  return true;
+}
+
+// Hands a range to the observer, which must be set, and may be replaced while it is called: it is held meanwhile. Returns its
+// handle, or null with the exception set.
+PyObject* observe_range(const RecordFunctionObject& range) {
+  const Made called(Py_NewRef(observer));
+  return range.code != nullptr ? PyObject_CallFunction(called.object, "OOiO", range.name, range.args, 0, range.code)
+                               : PyObject_CallFunction(called.object, "OOis", range.name, range.args, 0, "");
+}
+
+// --- how a range begins
 
 RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   Globals& shared = globals();
@@ -76,19 +141,6 @@ bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
   return Py_NewRef(self);
 }
 
-}  // namespace
-
-PyObject* range_enter(PyObject* self, PyObject*) {
-  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
-  RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
-  entry.thread = this_thread();
-  if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
-  return Py_NewRef(self);
-}
-
-namespace {
-
 // The newest entry of this thread; where it has none, the newest of all: a range may be left on another thread.
 RangeEntry take_entry(RecordFunctionObject& range) {
   RangeEntry taken = range.newest;
@@ -107,26 +159,21 @@ RangeEntry take_entry(RecordFunctionObject& range) {
   return taken;
 }
 
-bool is_pair_of_texts(PyObject* texts) {
-  return texts != nullptr && PyTuple_Check(texts) && PyTuple_GET_SIZE(texts) == 2 && PyUnicode_Check(PyTuple_GET_ITEM(texts, 0)) &&
-         PyUnicode_Check(PyTuple_GET_ITEM(texts, 1));
-}
-
 // Calls `end` with the exception's text and its stack trace (null where there is no memory for any). False, with the error set,
 // when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* failure = record_function_helpers.failure;
-  PyObject* texts = failure != nullptr ? PyObject_CallOneArg(failure, exception) : nullptr;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  if (!is_pair_of_texts(texts)) Py_XSETREF(texts, Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
-  const bool ended = texts != nullptr ? end(PyTuple_GET_ITEM(texts, 0), PyTuple_GET_ITEM(texts, 1)) : end(nullptr, nullptr);
-  Py_XDECREF(texts);
-  if (!ended) return Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(traceback), false;
-  PyErr_Restore(type, value, traceback);
-  if (type != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-  return PyErr_Occurred() == nullptr;
+  PyObject* told = PyObject_CallOneArg(record_function_helpers.failure, exception);
+  const Made raised(take_raised());
+  const Made texts(told != nullptr ? told : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
+  const bool has_texts = texts.object != nullptr;
+  if (!has_texts) PyErr_Clear();
+  if (!end(has_texts ? PyTuple_GET_ITEM(texts.object, 0) : nullptr, has_texts ? PyTuple_GET_ITEM(texts.object, 1) : nullptr)) {
+    return false;
+  }
+  if (raised.object == nullptr || PyErr_GivenExceptionMatches(raised.object, PyExc_Exception) != 0) return true;
+  raise_again(Py_NewRef(raised.object));
+  return false;
 }
 
 bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
@@ -144,6 +191,15 @@ bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
 }
 
 }  // namespace
+
+PyObject* range_enter(PyObject* self, PyObject*) {
+  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
+  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
+  RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
+  entry.thread = this_thread();
+  if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
+  return Py_NewRef(self);
+}
 
 PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   RecordFunctionObject* range = as_range(self);
@@ -180,5 +236,7 @@ PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObje
   const Made given(arguments_of("__exit__", args, count, keywords));
   return given.object != nullptr ? range_exit(owner_of(bound), &PyTuple_GET_ITEM(given.object, 0), 3) : nullptr;
 }
+
+int add_range_observer(PyObject* module) { return PyModule_AddFunctions(module, observer_functions); }
 
 }  // namespace recfn

@@ -1,14 +1,120 @@
-// Which contextvars contexts are entered in the calling thread, as numbers that are never given twice.
+// The contextvars contexts that are entered in a thread: whether they may have changed, and which they are, as numbers that are never
+// given twice.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <unordered_map>
+
+#include "core/globals.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 
+// Changes also when another look may find that the thread is to rest.
+inline uint64_t version_with_sampling(const Globals& globals, uint64_t version) {
+  return version << 1 | globals.sampled_alone.load(std::memory_order_relaxed);
+}
+
+// Changes with the thread's contextvars context.
+inline uint64_t context_version_of(const Globals& globals, const PyThreadState* state) {
+  return version_with_sampling(globals, state->context_ver);
+}
+
+constexpr size_t kSweepAbove = 256;
+
+// A context that has a number.
+struct Numbered {
+  uint64_t number;
+  PyObject* alive;  // a weak reference: another context may get the address
+};
+
+inline Py_ssize_t outer_offset = -1;
+inline uint64_t last_number = 0;
+inline size_t sweep_above = kSweepAbove;
+
+inline std::unordered_map<PyObject*, Numbered>& numbered() {
+  static auto* instance = new std::unordered_map<PyObject*, Numbered>;
+  return *instance;
+}
+
+inline bool is_alive(const Numbered& known) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* referent = nullptr;
+  const bool alive = PyWeakref_GetRef(known.alive, &referent) == 1;
+  Py_XDECREF(referent);
+  return alive;
+#else
+  return PyWeakref_GetObject(known.alive) != Py_None;
+#endif
+}
+
+inline void forget_dead() {
+  auto& known = numbered();
+  for (auto at = known.begin(); at != known.end();) {
+    if (is_alive(at->second)) {
+      ++at;
+      continue;
+    }
+    Py_DECREF(at->second.alive);
+    at = known.erase(at);
+  }
+  sweep_above = std::max(kSweepAbove, 2 * known.size());
+}
+
+// 0, which no context has, where there is no memory.
+inline uint64_t number_of(PyObject* context) {
+  auto& known = numbered();
+  const auto found = known.find(context);
+  if (found != known.end() && is_alive(found->second)) return found->second.number;
+  if (known.size() > sweep_above) forget_dead();
+  const Made alive(PyWeakref_NewRef(context, nullptr));
+  if (alive.object == nullptr) return PyErr_Clear(), 0;
+  uint64_t number = 0;
+  had_memory_for([&] {
+    Numbered& one = known[context];
+    Py_XSETREF(one.alive, Py_NewRef(alive.object));
+    number = one.number = ++last_number;
+  });
+  return number;
+}
+
+inline PyObject* outer_of(PyObject* context) {
+  if (outer_offset < 0) return nullptr;
+  PyObject* outer = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(context) + outer_offset);
+  return outer != nullptr && PyContext_CheckExact(outer) ? outer : nullptr;
+}
+
+// Where `inner`, entered inside `outer`, keeps it.
+inline Py_ssize_t offset_of_outer(PyObject* inner, PyObject* outer) {
+  constexpr auto kStep = static_cast<Py_ssize_t>(sizeof(PyObject*));
+  for (Py_ssize_t at = sizeof(PyObject); at + kStep <= Py_TYPE(inner)->tp_basicsize; at += kStep) {
+    if (*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(inner) + at) == outer) return at;
+  }
+  return -1;
+}
+
 // Fills at most `most` numbers, the innermost context's first; returns how many. Needs the GIL.
-uint64_t entered_contexts(uint64_t* numbers, uint64_t most);
+inline uint64_t entered_contexts(uint64_t* numbers, uint64_t most) {
+  uint64_t count = 0;
+  for (PyObject* context = PyThreadState_Get()->context; context != nullptr && count < most; context = outer_of(context)) {
+    numbers[count++] = number_of(context);
+  }
+  return count;
+}
 
 // Finds out, once, where CPython keeps a context's outer one. Where that can't be found only the innermost is known.
-void find_outer_context_offset();
-bool knows_outer_contexts();
+inline void find_outer_context_offset() {
+  PyObject *outer = PyContext_New(), *inner = PyContext_New();
+  if (outer != nullptr && inner != nullptr && PyContext_Enter(outer) == 0) {
+    if (PyContext_Enter(inner) == 0) {
+      if (PyThreadState_Get()->context == inner) outer_offset = offset_of_outer(inner, outer);
+      PyContext_Exit(inner);
+    }
+    PyContext_Exit(outer);
+  }
+  Py_XDECREF(outer);
+  Py_XDECREF(inner);
+  PyErr_Clear();
+}
 
 }  // namespace recfn

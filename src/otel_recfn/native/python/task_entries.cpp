@@ -5,15 +5,9 @@
 #include <utility>
 
 #include "core/range_parent.hpp"
-#include "cpython/python.hpp"
-#include "python/launches.hpp"
-#include "python/task_chain.hpp"
 #include "python/task_contexts.hpp"
 
 namespace recfn {
-
-using namespace task_chain;
-
 namespace {
 
 PyObject* innermost_var = nullptr;
@@ -36,12 +30,6 @@ void set_value_in_task(ThreadBuffer* buffer, TaskEntry* entry) {
   PyErr_Clear();
 }
 
-}  // namespace
-
-TaskEntry* task_chain::innermost(const ThreadBuffer* buffer) { return living(value_in_task(buffer), recording_now()); }
-
-namespace {
-
 void set_outer(TaskEntry& entry, TaskEntry* outer) {
   if (entry.outer == outer) return;
   Py_XINCREF(outer);
@@ -53,32 +41,6 @@ constexpr int kMaxSpareEntries = 16;
 TaskEntry* spare_entries[kMaxSpareEntries];
 int spare_entry_count = 0;
 
-}  // namespace
-
-TaskEntry* task_chain::new_entry() {
-  TaskEntry* entry;
-  if (spare_entry_count > 0) {
-    entry = spare_entries[--spare_entry_count];
-    PyObject_Init(reinterpret_cast<PyObject*>(entry), &TaskEntryType);
-  } else {
-    entry = PyObject_New(TaskEntry, &TaskEntryType);
-    if (entry == nullptr) return PyErr_Clear(), nullptr;
-  }
-  entry->outer = entry->range = nullptr;
-  entry->span = entry->shown = nullptr;
-  entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
-  entry->length = 0;
-  entry->ended = false;
-  entry->times_let_go.store(0, std::memory_order_relaxed);
-  entry->scope = entry->source = 0;
-  entry->placed = false;
-  entry->context = Context{};
-  entry->serial = ++last_serial;
-  return entry;
-}
-
-namespace {
-
 // One after the other: a long chain freed by recursion would overflow the C stack.
 void release_chain(TaskEntry* entry) {
   while (entry != nullptr && Py_REFCNT(reinterpret_cast<PyObject*>(entry)) == 1) {
@@ -88,23 +50,6 @@ void release_chain(TaskEntry* entry) {
   }
   Py_XDECREF(reinterpret_cast<PyObject*>(entry));
 }
-
-}  // namespace
-
-void task_chain::dealloc(PyObject* self) {
-  auto* entry = reinterpret_cast<TaskEntry*>(self);
-  release_chain(entry->outer);
-  Py_XDECREF(entry->range);
-  Py_XDECREF(entry->span);
-  Py_XDECREF(entry->shown);
-  if (spare_entry_count < kMaxSpareEntries) {
-    spare_entries[spare_entry_count++] = entry;
-  } else {
-    PyObject_Free(self);
-  }
-}
-
-namespace {
 
 // Index on the stack of what the range at this depth of it lies in, as `find_parent` found it; kNowhere if there is nothing.
 uint32_t place_of_parent(const ThreadBuffer& buffer, uint32_t depth) {
@@ -197,48 +142,6 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
   return entry;
 }
 
-}  // namespace
-
-void task_chain::push(ThreadBuffer* buffer, TaskEntry* entry, TaskEntry* outer) {
-  set_outer(*entry, outer);
-  entry->length = outer != nullptr ? outer->length + 1 : 1;
-  if (entry->length % kShortenEvery == 0) entry->length = shorten(entry);
-  set_value_in_task(buffer, entry);
-}
-
-// It stays in the chains, and is passed over there: taking it out would cost as much again as putting it in.
-void task_chain::end_range_entry(TaskEntry& entry) {
-  entry.ended = true;
-  hand_on_no_more(entry, living(entry.outer, recording_now()));
-  Py_CLEAR(entry.shown);
-}
-
-void task_chain::pop_span(TaskEntry* entry) {
-  ThreadBuffer* buffer = registry().existing();
-  TaskEntry* outer = living(entry->outer, recording_now());
-  if (innermost(buffer) == entry) set_value_in_task(buffer, outer);
-  hand_on_no_more(*entry, outer);
-}
-
-void hand_on_torchs_range(ThreadBuffer& buffer) {
-  const uint32_t place = place_of_parent(buffer, buffer.depth);
-  if (place == kNowhere || buffer.stack[place].is_entered()) return;
-  if (buffer.look_parent == kByContext && place < buffer.look_depth) return;
-  TaskEntry* entry = new_entry();
-  if (entry == nullptr) return;
-  entry->event_id = make_event_id(buffer.number, buffer.stack[place].ordinal());
-  entry->recording = buffer.generation;
-  entry->since_thread = buffer.number, entry->since_ordinal = buffer.stack[place].ordinal();
-  place_by_stack(*entry, buffer, place, innermost());
-  entry->context.enclosing = entry->event_id, entry->context.root = entry->root;
-  entry->placed = true;
-  hand_on(&buffer, entry);
-  Py_DECREF(reinterpret_cast<PyObject*>(entry));
-  buffer.context_stale = true;  // nobody tells when it ends: the thread's next begin has what is current handed on again
-}
-
-namespace {
-
 // EventFlag bits that are known when the range ends.
 uint32_t end_flags_of(const TaskEntry& range) { return range.shown != nullptr && range.shown != Py_None ? uint32_t{kShown} : 0; }
 
@@ -249,25 +152,6 @@ OpenRanges& open_ranges() {
   static auto* instance = new OpenRanges;
   return *instance;
 }
-
-}  // namespace
-
-TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
-  TaskEntry* outer = innermost(&buffer);
-  TaskEntry* entry = new_range_entry(buffer, event_id, scope, source, outer);
-  if (entry != nullptr) push(&buffer, entry, outer);
-  return entry;
-}
-
-uint32_t leave_range(TaskEntry* entry) {
-  if (entry == nullptr) return 0;
-  const uint32_t flags = end_flags_of(*entry);
-  end_range_entry(*entry);
-  Py_DECREF(reinterpret_cast<PyObject*>(entry));
-  return flags;
-}
-
-namespace {
 
 // The entry that says of the current span what the look found; `latest` is what the task has of it. A new reference.
 TaskEntry* placed_span(TaskEntry* latest, PyObject* span, const Context& current) {
@@ -293,6 +177,96 @@ void view_tasks(ThreadBuffer& buffer, TaskView& view) {
 }
 
 }  // namespace
+
+TaskEntry* innermost(const ThreadBuffer* buffer) { return living(value_in_task(buffer), recording_now()); }
+
+TaskEntry* new_entry() {
+  TaskEntry* entry;
+  if (spare_entry_count > 0) {
+    entry = spare_entries[--spare_entry_count];
+    PyObject_Init(reinterpret_cast<PyObject*>(entry), &TaskEntryType);
+  } else {
+    entry = PyObject_New(TaskEntry, &TaskEntryType);
+    if (entry == nullptr) return PyErr_Clear(), nullptr;
+  }
+  entry->outer = entry->range = nullptr;
+  entry->span = entry->shown = nullptr;
+  entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
+  entry->length = 0;
+  entry->ended = false;
+  entry->times_let_go.store(0, std::memory_order_relaxed);
+  entry->scope = entry->source = 0;
+  entry->placed = false;
+  entry->context = Context{};
+  entry->serial = ++last_serial;
+  return entry;
+}
+
+void free_entry(PyObject* self) {
+  auto* entry = reinterpret_cast<TaskEntry*>(self);
+  release_chain(entry->outer);
+  Py_XDECREF(entry->range);
+  Py_XDECREF(entry->span);
+  Py_XDECREF(entry->shown);
+  if (spare_entry_count < kMaxSpareEntries) {
+    spare_entries[spare_entry_count++] = entry;
+  } else {
+    PyObject_Free(self);
+  }
+}
+
+void push(ThreadBuffer* buffer, TaskEntry* entry, TaskEntry* outer) {
+  set_outer(*entry, outer);
+  entry->length = outer != nullptr ? outer->length + 1 : 1;
+  if (entry->length % kShortenEvery == 0) entry->length = shorten(entry);
+  set_value_in_task(buffer, entry);
+}
+
+// It stays in the chains, and is passed over there: taking it out would cost as much again as putting it in.
+void end_range_entry(TaskEntry& entry) {
+  entry.ended = true;
+  hand_on_no_more(entry, living(entry.outer, recording_now()));
+  Py_CLEAR(entry.shown);
+}
+
+void pop_span(TaskEntry* entry) {
+  ThreadBuffer* buffer = registry().existing();
+  TaskEntry* outer = living(entry->outer, recording_now());
+  if (innermost(buffer) == entry) set_value_in_task(buffer, outer);
+  hand_on_no_more(*entry, outer);
+}
+
+void hand_on_torchs_range(ThreadBuffer& buffer) {
+  const uint32_t place = place_of_parent(buffer, buffer.depth);
+  if (place == kNowhere || buffer.stack[place].is_entered()) return;
+  if (buffer.look_parent == kByContext && place < buffer.look_depth) return;
+  TaskEntry* entry = new_entry();
+  if (entry == nullptr) return;
+  entry->event_id = make_event_id(buffer.number, buffer.stack[place].ordinal());
+  entry->recording = buffer.generation;
+  entry->since_thread = buffer.number, entry->since_ordinal = buffer.stack[place].ordinal();
+  place_by_stack(*entry, buffer, place, innermost());
+  entry->context.enclosing = entry->event_id, entry->context.root = entry->root;
+  entry->placed = true;
+  hand_on(&buffer, entry);
+  Py_DECREF(reinterpret_cast<PyObject*>(entry));
+  buffer.context_stale = true;  // nobody tells when it ends: the thread's next begin has what is current handed on again
+}
+
+TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
+  TaskEntry* outer = innermost(&buffer);
+  TaskEntry* entry = new_range_entry(buffer, event_id, scope, source, outer);
+  if (entry != nullptr) push(&buffer, entry, outer);
+  return entry;
+}
+
+uint32_t leave_range(TaskEntry* entry) {
+  if (entry == nullptr) return 0;
+  const uint32_t flags = end_flags_of(*entry);
+  end_range_entry(*entry);
+  Py_DECREF(reinterpret_cast<PyObject*>(entry));
+  return flags;
+}
 
 void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span) {
   view_tasks(buffer, view);
@@ -336,14 +310,14 @@ void forget_open_ranges() {
   for (auto& [event_id, entry] : forgotten) Py_DECREF(entry);
 }
 
-uint64_t task_chain::next_serial() { return ++last_serial; }
+uint64_t next_serial() { return ++last_serial; }
 
-bool task_chain::start() {
+bool start_task_chain() {
   innermost_var = PyContextVar_New("otel_recfn_task", nullptr);
   return innermost_var != nullptr;
 }
 
-TaskEntry* task_chain::open_range(uint64_t event_id) {
+TaskEntry* open_range(uint64_t event_id) {
   const auto found = open_ranges().find(event_id);
   return found != open_ranges().end() ? found->second : nullptr;
 }

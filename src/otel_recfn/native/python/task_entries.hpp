@@ -6,12 +6,12 @@
 // chain of its parent as it was at the launch. A range that ended out of order, or elsewhere, stays in the chains that have it
 // and is skipped from then on; so is a span that is no longer current. Everything here needs the GIL.
 #pragma once
-#include "cpython/python.hpp"
-
 #include <atomic>
 #include <cstdint>
 
+#include "core/registry.hpp"
 #include "core/thread_buffer.hpp"
+#include "cpython/python.hpp"
 
 namespace recfn {
 
@@ -51,5 +51,86 @@ void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span);
 
 // Hands on the range of PyTorch's that the calling thread is in, where that began later than what its task is in.
 void hand_on_torchs_range(ThreadBuffer& buffer);
+
+// --- the chain of entries that a task's context holds, and what may be done to it
+
+extern PyTypeObject TaskEntryType;
+
+inline uint64_t recording_now() { return globals().generation.load(std::memory_order_relaxed); }
+
+inline bool is_over(const TaskEntry& entry, uint64_t recording) {
+  if (entry.ended || (entry.range != nullptr && entry.range->ended)) return true;
+  return entry.span == nullptr && entry.recording != recording;
+}
+
+inline TaskEntry* living(TaskEntry* entry, uint64_t recording) {
+  while (entry != nullptr && is_over(*entry, recording)) entry = entry->outer;
+  return entry;
+}
+
+inline bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
+
+// The calling task's; null where it is in nothing. Borrowed: the task's context holds it. `buffer` is the thread's, or null.
+TaskEntry* innermost(const ThreadBuffer* buffer);
+inline TaskEntry* innermost() { return innermost(registry().existing()); }
+
+// In no chain yet. Null, with no error set, where there is no memory.
+TaskEntry* new_entry();
+void free_entry(PyObject* entry);
+
+// From here on the calling task is in it; `outer` is its innermost entry.
+void push(ThreadBuffer* buffer, TaskEntry* entry, TaskEntry* outer);
+
+// It is over, in every task that has it.
+void end_range_entry(TaskEntry& entry);
+
+// The calling task has detached that span.
+void pop_span(TaskEntry* entry);
+
+// Of the ranges that are begun and ended by their ids; null where it isn't open.
+TaskEntry* open_range(uint64_t event_id);
+
+// Larger than that of every entry.
+uint64_t next_serial();
+
+// To be called once, before anything else here. False, with a Python error set, where there is no memory.
+bool start_task_chain();
+
+// --- launches
+
+// What the calling thread works for, and what it hands on to the threads that work for it.
+//
+//     a range begins ─► hand_on_later ─► PyTorch's next begin ─┐
+//     a look, a range's end ─► hand_on ────────────────────────┴► PyTorch's thread-local state ─► another thread
+//
+// PyTorch copies its thread-local state where work is launched, and installs the copy where that runs (observer/launch.hpp). There
+// the launching task's entry stands for what a contextvars context has elsewhere. Such a thread reads it without the GIL: whoever
+// launched the work may hold that while it waits.
+
+// In a thread that Python may not have started.
+const Launch* launch_in_other_thread();
+
+// Null where the thread works for itself. Needs no GIL.
+inline const Launch* launch_of_another(const ThreadBuffer* buffer) {
+  return buffer != nullptr && buffer->of_python ? nullptr : launch_in_other_thread();
+}
+
+// Changes with the launch.
+uint64_t launch_version(const Launch& launch);
+
+// What the launching task is in. False where only Python knows, since no look has come by there.
+bool view_launch(const Launch& launch, TaskView& view);
+
+// From here on the calling thread, whose buffer that is, hands that on, null for nothing.
+void hand_on(ThreadBuffer* buffer, TaskEntry* entry);
+
+// The same from PyTorch's next begin in the thread on: a range in which none begins costs next to nothing.
+void hand_on_later(ThreadBuffer* buffer, TaskEntry* entry);
+
+// The entry is over: if it is handed on, or would be later, `outer` is from here on.
+void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer);
+
+// To be called once.
+void start_launches();
 
 }  // namespace recfn

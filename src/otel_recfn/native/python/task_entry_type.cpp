@@ -1,17 +1,13 @@
 // What Python has of a task's entries: the type, and the functions that enter and leave ranges and tell of spans.
-#include "python/task_chain.hpp"
+#include "python/task_entries.hpp"
 
 #include <structmember.h>
 
 #include <cstddef>
 
-#include "python/launches.hpp"
 #include "python/task_contexts.hpp"
 
 namespace recfn {
-
-using namespace task_chain;
-
 namespace {
 
 TaskEntry* as_entry(PyObject* object) {
@@ -146,8 +142,6 @@ PyObject* launching_span(PyObject*, PyObject*) {
 
 PyObject* task_serial(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(next_serial()); }
 
-PyObject* outer_contexts_known(PyObject*, PyObject*) { return PyBool_FromLong(knows_outer_contexts()); }
-
 PyObject* context_of(PyObject* self, void*) {
   const Context& context = reinterpret_cast<TaskEntry*>(self)->context;
   using Word = unsigned long long;
@@ -201,19 +195,13 @@ PyTypeObject entry_type() {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "otel_recfn._native.TaskEntry";
   type.tp_basicsize = sizeof(TaskEntry);
-  type.tp_dealloc = dealloc;
+  type.tp_dealloc = free_entry;
   type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc = "A range that a task is in.";
   type.tp_members = entry_members;
   type.tp_getset = entry_properties;
   return type;
 }
-
-}  // namespace
-
-PyTypeObject TaskEntryType = entry_type();
-
-namespace {
 
 PyMethodDef entry_functions[] = {
     {"enter", enter, METH_O, "enter(event_id) -> TaskEntry | None"},
@@ -226,13 +214,14 @@ PyMethodDef entry_functions[] = {
     {"before_launch", before_launch, METH_O, "before_launch(launcher) -> launcher.launches, after a look"},
     {"launching_span", launching_span, METH_NOARGS, "launching_span() -> span | None"},
     {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
-    {"knows_outer_contexts", outer_contexts_known, METH_NOARGS, "Whether contexts around the current one are seen."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
+PyTypeObject TaskEntryType = entry_type();
+
 int add_task_entries(PyObject* module) {
-  if (!start() || PyType_Ready(&TaskEntryType) < 0) return -1;
+  if (!start_task_chain() || PyType_Ready(&TaskEntryType) < 0) return -1;
   start_launches();
   find_outer_context_offset();
   return PyModule_AddFunctions(module, entry_functions);

@@ -1,5 +1,7 @@
-#include "python/watched_calls.hpp"
-
+// Tells of each call of a Python function, at its begin and its end, and leaves the function as it is.
+//
+// A function has a pointer to what runs it, which CPython lets be replaced (PyFunction_SetVectorcall). Code, attributes and
+// identity stay the same, no frame is added, and whoever compiles or traces the function sees what it would see.
 #include "cpython/python.hpp"
 
 namespace recfn {
@@ -30,8 +32,6 @@ void run_by(PyObject* function, vectorcallfunc run) {
 
 vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
 
-void raise_again(PyObject* raised) { PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised)); }
-
 // `set_observer(None)` gives what it was.
 PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
   if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
@@ -46,21 +46,18 @@ PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count
   return result;
 }
 
-// Of what `leave` raises, a signal handler's exception, that goes to the program in place of the result. It may have come
-// before `leave` did anything, which is why that is called once more.
+// What `leave` raises, a signal handler's exception, goes to the program in place of the result.
 PyObject* left(PyObject* leave, PyObject* token, PyObject* result, PyObject* set_observer) {
   PyObject* raised = result == nullptr ? take_raised() : nullptr;
   PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
   const Made told(call_unseen_by(leave, args, 2, set_observer));
-  if (told.object == nullptr) {
-    Py_XDECREF(raised);
-    Py_CLEAR(result);
-    raised = take_raised();
-    const Made again(call_unseen_by(leave, args, 1, set_observer));
-    if (again.object == nullptr) PyErr_Clear();
+  if (told.object != nullptr) {
+    if (raised != nullptr) raise_again(raised);
+    return result;
   }
-  if (raised != nullptr) raise_again(raised);
-  return result;
+  Py_XDECREF(raised);
+  Py_XDECREF(result);
+  return nullptr;
 }
 
 PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged, PyObject* names) {
@@ -114,13 +111,14 @@ PyObject* watch_calls(PyObject*, PyObject* args) {
 PyMethodDef watch_functions[] = {
     {"watch_calls", watch_calls, METH_VARARGS,
      "watch_calls(functions, enter, leave, set_observer): enter(first argument) before each call; unless it gives None,\n"
-     "leave(what it gave, exception or None) after it, and leave(what it gave) where that raised. A call that the first of\n"
-     "two functions hands on to the second is one. Around both set_observer(None), unless it is None, and then what it gave."},
+     "leave(what it gave, exception or None) after it. A call that the first of two functions hands on to the second is one.\n"
+     "Around both set_observer(None), unless it is None, and then what it gave."},
     {"unwatch_calls", unwatch_calls, METH_NOARGS, "unwatch_calls(): end that. Calls that run are still left."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
+// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
   const Made set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
   return call_unseen_by(function, args, count, set_observer.object);

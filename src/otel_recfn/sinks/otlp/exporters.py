@@ -5,7 +5,7 @@
     an exporter object        as that one was configured; it is not called
 
 This is the one place that knows the insides of the official exporters: of an object of the program's, or of one that is made
-for its reading of the environment. What is read that they don't promise, pinned by ``test_official_exporters.py``; where it is
+for its reading of the environment. What is read that they don't promise, pinned by ``test_either_way.py``; where it is
 missing there is no way around the processors:
 
     HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session

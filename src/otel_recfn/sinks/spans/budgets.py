@@ -98,9 +98,6 @@ class SpanRate:
     Half of them are for units that fail or take unusually long, half for the others, so that neither leave the others none.
     What one half has no room for, the other has. Time is that of the units, by when they end, and not when they are decided: so
     the same program gives the same spans however busy the machine is.
-
-    Args:
-        per_second: how many spans.
     """
 
     def __init__(self, per_second: float) -> None:
@@ -166,12 +163,7 @@ class _Claim(NamedTuple):
 
 
 class Budgets:
-    """Grants spans to units.
-
-    Args:
-        most: spans of a unit.
-        volume: of the others.
-    """
+    """Grants spans to units, which have ``most`` at most."""
 
     def __init__(self, most: int, volume: Volume) -> None:
         self._most, self._of_trace = most, volume.of_trace

@@ -82,13 +82,11 @@ class _Exporter:
     """Its ``now`` is true in threads that are in the middle of an export."""
 
     def __init__(self, exporter: Any, scope: object) -> None:
-        self.exporter, self.scope = exporter, scope
+        self.scope = scope
         self.exported = self.failed = 0
         self.has_failed = self.refuses = False
         self._lock = ForkSafeLock()
-        self.shadow: Shadow | None = None
-        with suppress(AttributeError, TypeError):  # slots, or a frozen class
-            self.shadow = Shadow(exporter, "export", self._export)
+        self.shadow = Shadow(exporter, "export", self._export)
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
         theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
@@ -176,7 +174,9 @@ class SpanDelivery:
             return
         self._unwatch()
         self._used = [target, *processors, *exporters]
-        self._exporters = [one for one in (_Exporter(each, target.scope) for each in exporters) if one.shadow is not None]
+        for exporter in exporters:
+            with suppress(AttributeError, TypeError):  # slots, or a frozen class
+                self._exporters.append(_Exporter(exporter, target.scope))
         self._receivers, queue = target.receivers(), shortest_queue(processors)
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
@@ -195,12 +195,9 @@ class SpanDelivery:
                 try:
                     receive(span)
                 except (Exception, SystemExit) as error:
-                    self._tell_raised(error)
-
-    def _tell_raised(self, error: BaseException) -> None:
-        if not self._logged:
-            self._logged = True
-            _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
+                    if not self._logged:
+                        self._logged = True
+                        _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
 
     def flush(self, timeout_s: float) -> bool:
         """Have the processors export."""
@@ -231,8 +228,7 @@ class SpanDelivery:
         self._returned_before = self._returned()
         exporters, self._exporters, self._used = self._exporters, [], []
         for one in exporters:
-            if one.shadow is not None:
-                one.shadow.remove()
+            one.shadow.remove()
 
     def _returned(self) -> tuple[int, int]:
         """How many spans were exported and how many failed: of several exporters, the one that took fewest counts."""
@@ -257,11 +253,7 @@ class SpanDelivery:
 
 
 class ProviderCalls:
-    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread.
-
-    Args:
-        flush: delivers what was recorded, in so many seconds; False where they were not enough.
-    """
+    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread."""
 
     def __init__(self, flush: Callable[[float], bool]) -> None:
         self._flush = flush

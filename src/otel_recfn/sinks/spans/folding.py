@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 from opentelemetry.trace import Link, SpanContext
@@ -88,21 +87,8 @@ class OpenUnit:
         return self.first_ns if start_ns is None else start_ns, self.last_ns if end_ns is None else end_ns
 
 
-class _Granted(NamedTuple):
-    unit: OpenUnit
-    end: UnitEnd
-    grant: Grant
-
-
 class Folding:
-    """Of one sink.
-
-    Args:
-        most: spans of a unit.
-        volume: how many spans units may have.
-        spans: the program's.
-        traces: of our own.
-    """
+    """Of one sink. ``most`` spans are those of a unit, ``spans`` the program's, ``traces`` our own."""
 
     def __init__(self, most: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
         self._budgets, self._spans, self._traces = Budgets(most, volume), spans, traces
@@ -114,9 +100,7 @@ class Folding:
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """Add a batch's ranges to their units. Those that are full are decided in part, and go on.
 
-        Args:
-            batch: the batch.
-            roots: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
+        ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         added = self._stage.add(batch, roots)
@@ -193,8 +177,8 @@ class Folding:
     def _decide(self, units: Sequence[OpenUnit], *, goes_on: bool) -> list[DecidedUnits]:
         """In the order in which they ended, ordinary ones apart."""
         ended = sorted([(unit, self._end_of(unit, goes_on)) for unit in units], key=lambda one: one[1].end_ns)
-        granted = [_Granted(unit, end, self._budgets.grant(end)) for unit, end in ended]
-        decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, attrgetter("grant.is_ordinary"))]
+        granted = [(unit, self._budgets.grant(end)) for unit, end in ended]
+        decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, lambda one: one[1].is_ordinary)]
         for unit in units:
             unit.rows = 0
             if not goes_on:
@@ -215,13 +199,13 @@ class Folding:
             last_ns = max(last_ns, min(end_ns, unit.ended_ns))
         return UnitEnd(*unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
 
-    def _decided(self, part: Sequence[_Granted], goes_on: bool) -> DecidedUnits:
-        ranges = sum(one.end.ranges for one in part)
+    def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
+        ranges = sum(unit.rows for unit, _ in part)
         done = self._stage.decide(
-            [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, _, grant in part],
+            [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, grant in part],
             ranges,
         )
-        traces = [one.unit.trace for one in part]
+        traces = [unit.trace for unit, _ in part]
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
         for place in places:  # what was folded directly into traces of ours, whose roots tell it
             trace = traces[done.sums["unit"][place]]
@@ -230,7 +214,7 @@ class Folding:
         roots = [trace for trace in traces if trace is not None]
         beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
         nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside) + len(roots) * ROOT_BYTES
-        return DecidedUnits(done.plan, done, roots, ranges, part[0].grant.is_ordinary, nbytes=nbytes)
+        return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 
 
 def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
@@ -278,11 +262,7 @@ class OpenTraces:
 
     They can't be sent in the trace that they belong to: the span around them hasn't ended, and may never come, and they come
     there themselves, under the same ids, when they end.
-
-    Args:
-        traces: of our own.
-        hook: the program's, which is asked apart from the spans of ranges that have ended; None where it has none.
-        most: spans of ranges in a trace.
+    The program's hook is asked apart from the spans of ranges that have ended.
     """
 
     def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
@@ -293,9 +273,7 @@ class OpenTraces:
     def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
         """A trace of each tree of open ranges that has some which weren't told, with what they lie in.
 
-        Args:
-            batch: all ranges that are open for long, as partial rows.
-            target: where spans go now.
+        ``batch`` has all ranges that are open for long, as partial rows.
         """
         self._told = self._told[is_in(self._told, batch.event_id)]
         fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)

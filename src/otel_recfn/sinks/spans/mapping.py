@@ -1,8 +1,7 @@
 """From a plan's rows to finished spans: what each field of a span is made of.
 
 Building a span takes a few microseconds under the GIL, and the program waits meanwhile. So the loop works on plain lists, makes
-each span context once (a parent's is made for its first child and kept for the parent's own row), and looks at seldom filled
-columns only in rows that have something in them.
+each span context once in a call, and looks at seldom filled columns only in rows that have something in them.
 
 One invalid field makes the SDK's encoder lose its whole batch. So times are clamped to be positive and ordered, unsigned ids
 become the signed integers of OTLP with the same bits, and lone surrogates in texts are escaped.
@@ -38,27 +37,18 @@ Attributes = dict[str, AttributeValue]
 
 
 def sums_of(decided: Decided, places: Places) -> list[Attributes]:
-    """The attributes of spans.
-
-    Args:
-        decided: what was decided.
-        places: of their sums there.
-    """
+    """The attributes that tell the sums at these places."""
     sums = decided.sums[places]
     begins = begins_of(decided.sums["top_end"], places)
     lengths = sums["top_end"] - begins
-    ends, top = np.cumsum(lengths), _top(decided, places_in(begins, lengths))
+    ends, rows = np.cumsum(lengths), decided.top[places_in(begins, lengths)].tolist()
+    texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
+    top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
     columns = (sums["ranges"], sums["duration_ns"], ends - lengths, ends)
     return [
         {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns, "recfn.folded.top": top[first:last]}
         for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
     ]
-
-
-def _top(decided: Decided, places: Places) -> list[str]:
-    rows = decided.top[places].tolist()
-    texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
-    return [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
 
 
 def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
@@ -131,12 +121,7 @@ _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | 
 
 
 class SpanMapper:
-    """Builds spans for one target, but for those that the program's hook drops.
-
-    Args:
-        target: the target.
-        hook: the program's; None where it has none.
-    """
+    """Builds spans for one target, but for those that the program's hook drops."""
 
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
@@ -144,12 +129,7 @@ class SpanMapper:
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
     def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
-        """The spans of a plan, in its order.
-
-        Args:
-            plan: the plan.
-            told: further attributes, by row.
-        """
+        """The spans of a plan, in its order. ``told`` are further attributes, by row."""
         batch, rows, hook = plan.batch, plan.row, self._hook
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)

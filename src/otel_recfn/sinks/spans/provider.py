@@ -99,11 +99,7 @@ def _unbound(max_count: int | None, max_length: int | None) -> bool:
 
 
 class HashedResource(Resource):
-    """Another one's attributes and whatever else it has, with its hash.
-
-    Args:
-        known: the other one, which never changes.
-    """
+    """Another one's attributes and whatever else it has, with its hash; that one never changes."""
 
     def __init__(self, known: Resource) -> None:
         vars(self).update(vars(known))
@@ -147,12 +143,9 @@ class RootStart(NamedTuple):
 
 
 class SpanTarget:
-    """An SDK provider, as far as finished spans need it.
+    """An SDK provider and its tracer, as far as finished spans need it.
 
-    Args:
-        provider: the SDK's.
-        tracer: one of its tracers.
-        is_set: the program has set the provider; the spans of another one are seen by nobody.
+    Where the program has not set it (``is_set``), live spans of it are seen by nobody.
     """
 
     def __init__(self, provider: Any, tracer: Any, is_set: bool = True) -> None:
@@ -273,12 +266,9 @@ def shortest_queue(processors: Sequence[Any]) -> int:
 
 
 class ProviderResolver:
-    """Finds the provider late: it may be set after ``instrument()``, and be replaced in tests.
+    """Finds the provider late: the global one may be set after ``instrument()``, and be replaced in tests.
 
-    Args:
-        tracer_provider: the provider to use; None for the global one, looked up each time.
-        otherwise: the one to use while there is no global one.
-        found: is told of each provider that spans go to from now on.
+    ``otherwise`` is used while there is no global one. ``found`` is told of each provider that spans go to from now on.
     """
 
     def __init__(

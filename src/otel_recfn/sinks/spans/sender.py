@@ -90,10 +90,7 @@ class DecidedUnits:
     def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Made]:
         """The spans, so many at a time, made when they are asked for.
 
-        Args:
-            mapper: makes them.
-            size: of a chunk.
-            dropped: how many ranges and spans were lost since that was told last, which the first span of a range tells.
+        ``dropped`` says how many ranges and spans were lost since that was told last; the first span of a range tells it.
         """
         mapper = self.mapper or mapper
         telling, summaries = 0, 0
@@ -142,15 +139,7 @@ def unit_queue() -> TaskQueue[DecidedUnits]:
 
 
 class Sender:
-    """Of one sink.
-
-    Args:
-        resolver: tells what takes spans now, if anything does.
-        delivery: hands them on.
-        hook: the program's; None where it has none.
-        sent: is given each plan whose spans have been handed on; None for nobody.
-        recorder_lost: ranges that the recorder has lost in all.
-    """
+    """Of one sink. ``sent`` is given each plan whose spans were handed on; ``recorder_lost`` counts the recorder's losses."""
 
     def __init__(
         self,

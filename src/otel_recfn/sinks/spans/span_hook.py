@@ -36,11 +36,7 @@ _TELLING = {FOLDED_COUNT, DROPPED}
 
 
 class SpanHook:
-    """Calls the function, and knows what it dropped.
-
-    Args:
-        function: the program's; one that raises is called no more.
-    """
+    """Calls the program's function, and knows what it dropped. One that raises is called no more."""
 
     def __init__(self, function: Hook) -> None:
         self._function: Hook | None = function

@@ -62,10 +62,7 @@ CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
 class RootLimiter:
     """Limits how many traces we start ourselves: a bucket that begins with a hundred tokens and isn't filled that high again.
 
-    Time is that of the events, so what is admitted doesn't depend on how far behind the sink is.
-
-    Args:
-        roots_per_second: tokens a second; None admits everything.
+    Time is that of the events, so what is admitted doesn't depend on how far behind the sink is. A rate of None admits all.
     """
 
     def __init__(self, roots_per_second: float | None) -> None:
@@ -218,14 +215,7 @@ def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
 
 
 class StepTraces:
-    """Groups top-level ranges into traces, per thread.
-
-    Args:
-        roots_per_second: how many traces may start, beyond the first hundred; None for all.
-        surroundings: what they are called after, and belong to.
-        promised: traces that the program was told of.
-        most_spans: a trace with so many ranges takes no more outermost ones.
-    """
+    """Groups top-level ranges into traces, per thread. One with ``most_spans`` ranges takes no more outermost ones."""
 
     def __init__(
         self,
@@ -246,11 +236,7 @@ class StepTraces:
         """The traces whose root spans are complete, each once; only those that are recorded."""
 
     def advance(self, batch: Batch, target: SpanTarget) -> dict[int, SpanContext]:
-        """Take in a batch: its announced begins, then whatever its rows say.
-
-        Args:
-            batch: the batch.
-            target: asked for each new trace.
+        """Take in a batch: its announced begins, then whatever its rows say. The target is asked for each new trace.
 
         Returns:
             Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.

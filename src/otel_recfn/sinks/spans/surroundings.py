@@ -5,17 +5,10 @@
     a thread           a root that is called after the thread
 
 In a forked child the span that was current at the fork is still current, and will never end there. In a child that was started
-otherwise it counts as current where no other one is (``otel_context.py``). So the program's spans above ranges are remembered:
+otherwise it counts as current where no other one is (``otel_context.py``). So the program's spans above ranges are remembered.
 
-    program's thread   saw(span)  ──►  remembered, the newest  ──►  find ─ forget   sink's thread
-
-And traces of ours, which the program has to know while their ranges are open: a span that it opens inside belongs to them.
-
-    program's thread   trace_of(root) ──┐
-                                        ├──► who comes first decides, for both
-    sink's thread      decide(root)   ──┘    publish(root, context)
-
-A sink decides on a trace when it sees its outermost range begin, a drain later. Until then the program's thread may decide.
+And traces of ours, which the program has to know while their ranges are open: a span that it opens inside belongs to them. A
+sink decides on a trace when it sees its outermost range begin, a drain later; until then the program's thread may decide.
 """
 
 from __future__ import annotations
@@ -185,12 +178,7 @@ def no_worker() -> WorkerProcess | None:
 
 
 class Surroundings:
-    """Of one process.
-
-    Args:
-        spans: the program's, among them those that this process was made in.
-        find_worker: what this process works for. It may become one later, and never ceases to be one.
-    """
+    """Of one process. It may become a worker later, and never ceases to be one."""
 
     def __init__(self, spans: ProgramSpans, find_worker: FindsWorker = no_worker) -> None:
         self._spans, self._find_worker = spans, find_worker

@@ -1,4 +1,4 @@
-"""What follows from settings: what a capture asks for, and what children that aren't forked are given."""
+"""Settings on their way to a child that isn't forked. It must not import numpy: a program may record nothing."""
 
 from __future__ import annotations
 
@@ -9,24 +9,11 @@ from dataclasses import fields
 from types import FunctionType
 from typing import Any
 
-from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
-from otel_recfn.model.events import EventSource, Extra, scopes_mask
-from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
-from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
+from otel_recfn.settings.table import Settings
 from otel_recfn.sinks.growing_file import absolute
 
 MOST_BYTES = 1 << 16
 """Of one setting: each child gets them."""
-
-
-def selected(settings: Settings | ProfileSettings) -> Selected:
-    """The scopes, extras and sources that ``instrument()`` or ``profile(...)`` was asked for."""
-    table = SETTINGS if isinstance(settings, Settings) else PROFILE_SETTINGS
-    wanted = [setting.selects for setting in table if getattr(settings, setting.name)]
-    extras = Extra(sum({extra for extra in wanted if isinstance(extra, Extra)}))
-    sources = RECORD_FUNCTIONS | {source for source in wanted if isinstance(source, EventSource)}
-    calls = settings.python_calls if isinstance(settings.python_calls, PythonCalls) else ALL_CALLS
-    return Selected(scopes_mask(settings.scopes), extras, sources, calls=calls)
 
 
 def handed_over(settings: Settings) -> dict[str, bytes]:

@@ -1,9 +1,11 @@
+// The type of `record_function` objects.
+#include "python/record_function.hpp"
+
 #include <structmember.h>
 
 #include <cstddef>
 
 #include "cpython/python.hpp"
-#include "python/record_function_object.hpp"
 
 namespace recfn {
 namespace {
@@ -22,29 +24,74 @@ PyObject* to_dict(PyObject* names, PyObject* const* values) {
   return dict;
 }
 
-}  // namespace
-
-RecordFunctionHelpers record_function_helpers;
-
-PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords) {
-  const Py_ssize_t size = PyVectorcall_NARGS(count);
-  const Made positional(PyTuple_New(size));
-  if (positional.object == nullptr) return nullptr;
-  for (Py_ssize_t at = 0; at < size; ++at) PyTuple_SET_ITEM(positional.object, at, Py_NewRef(args[at]));
-  if (keywords == nullptr) return checked_arguments(method, positional.object, nullptr);
-  const Made named(to_dict(keywords, args + size));
-  return named.object != nullptr ? checked_arguments(method, positional.object, named.object) : nullptr;
+PyTypeObject bound_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn._native.bound_method";
+  type.tp_basicsize = sizeof(BoundMethod);
+  type.tp_dealloc = [](PyObject* self) { Py_DECREF(owner_of(self)); };  // the memory is the owner's
+  type.tp_call = PyVectorcall_Call;
+  type.tp_vectorcall_offset = offsetof(BoundMethod, call);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  return type;
 }
 
-namespace {
+PyTypeObject BoundMethodType = bound_type();
+
+struct Descriptor {
+  PyObject_HEAD
+  PyObject* method;  // as the type had it: what the class gives, and what is called with the object as first argument
+  Py_ssize_t offset;
+};
+
+PyObject* descriptor_get(PyObject* self, PyObject* object, PyObject*) {
+  const auto* descriptor = reinterpret_cast<Descriptor*>(self);
+  if (object == nullptr || object == Py_None) return Py_NewRef(descriptor->method);
+  PyObject* bound = reinterpret_cast<PyObject*>(reinterpret_cast<char*>(object) + descriptor->offset);
+  if (bound->ob_refcnt > 0) return Py_NewRef(bound);
+  Py_INCREF(object);
+  return PyObject_Init(bound, &BoundMethodType);
+}
+
+PyObject* descriptor_call(PyObject* self, PyObject* args, PyObject* keywords) {
+  return PyObject_Call(reinterpret_cast<Descriptor*>(self)->method, args, keywords);
+}
+
+PyTypeObject descriptor_type() {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "otel_recfn._native.method";
+  type.tp_basicsize = sizeof(Descriptor);
+  type.tp_call = descriptor_call;
+  type.tp_descr_get = descriptor_get;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  return type;
+}
+
+PyTypeObject DescriptorType = descriptor_type();
+
+// Makes `type.name`, a method that stands in the type already, bind to the BoundMethod at `offset` of the object.
+int embed_bound_method(PyTypeObject& type, const char* name, Py_ssize_t offset) {
+  PyObject* method = PyDict_GetItemString(type.tp_dict, name);
+  auto* descriptor = method != nullptr ? PyObject_New(Descriptor, &DescriptorType) : nullptr;
+  if (descriptor == nullptr) return -1;
+  descriptor->method = Py_NewRef(method);
+  descriptor->offset = offset;
+  const int result = PyDict_SetItemString(type.tp_dict, name, reinterpret_cast<PyObject*>(descriptor));
+  Py_DECREF(descriptor);
+  PyType_Modified(&type);
+  return result;
+}
 
 // Objects live for one `with` each: a few are kept for the next.
 constexpr int kMaxSpareRanges = 16;
 PyObject* spare_ranges[kMaxSpareRanges];
 int spare_range_count = 0;
 
-PyTypeObject range_type();
 extern PyTypeObject RecordFunctionType;
+
+void init_bound_method(BoundMethod& bound, vectorcallfunc call, PyObject* owner) {
+  reinterpret_cast<PyObject*>(&bound)->ob_refcnt = 0;
+  bound.call = call, bound.owner = owner;
+}
 
 // `name` is a str, `args` one or None.
 PyObject* make(PyObject* name, PyObject* args) {
@@ -184,13 +231,9 @@ PyTypeObject range_type() {
 PyTypeObject RecordFunctionType = range_type();
 
 PyObject* set_helpers(PyObject*, PyObject* args) {
-  PyObject *decorate, *aenter, *aexit, *failure, *arguments;
-  if (!PyArg_ParseTuple(args, "OOOOO", &decorate, &aenter, &aexit, &failure, &arguments)) return nullptr;
-  Py_XSETREF(record_function_helpers.decorate, Py_NewRef(decorate));
-  Py_XSETREF(record_function_helpers.aenter, Py_NewRef(aenter));
-  Py_XSETREF(record_function_helpers.aexit, Py_NewRef(aexit));
-  Py_XSETREF(record_function_helpers.failure, Py_NewRef(failure));
-  Py_XSETREF(record_function_helpers.arguments, Py_NewRef(arguments));
+  RecordFunctionHelpers& all = record_function_helpers;
+  if (!PyArg_ParseTuple(args, "OOOOO", &all.decorate, &all.aenter, &all.aexit, &all.failure, &all.arguments)) return nullptr;
+  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.arguments}) Py_INCREF(helper);
   Py_RETURN_NONE;
 }
 
@@ -200,9 +243,19 @@ PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, M
 
 }  // namespace
 
+PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords) {
+  const Py_ssize_t size = PyVectorcall_NARGS(count);
+  const Made positional(PyTuple_New(size));
+  if (positional.object == nullptr) return nullptr;
+  for (Py_ssize_t at = 0; at < size; ++at) PyTuple_SET_ITEM(positional.object, at, Py_NewRef(args[at]));
+  if (keywords == nullptr) return checked_arguments(method, positional.object, nullptr);
+  const Made named(to_dict(keywords, args + size));
+  return named.object != nullptr ? checked_arguments(method, positional.object, named.object) : nullptr;
+}
+
 int add_record_function_type(PyObject* module) {
   if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, helper_functions) < 0) return -1;
-  if (ready_bound_methods() < 0 ||
+  if (PyType_Ready(&BoundMethodType) < 0 || PyType_Ready(&DescriptorType) < 0 ||
       embed_bound_method(RecordFunctionType, "__enter__", offsetof(RecordFunctionObject, enter)) < 0 ||
       embed_bound_method(RecordFunctionType, "__exit__", offsetof(RecordFunctionObject, exit)) < 0) {
     return -1;

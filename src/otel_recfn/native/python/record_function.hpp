@@ -1,14 +1,25 @@
 // What a `record_function` object holds, and how it is entered and left.
 #pragma once
-#include "cpython/python.hpp"
-
 #include <cstdint>
 #include <vector>
 
-#include "python/bound_method.hpp"
+#include "cpython/python.hpp"
 #include "python/task_entries.hpp"
 
 namespace recfn {
+
+// A bound method that lives inside the object it is bound to.
+//
+// A `with` statement looks up __enter__ and __exit__ and binds both, and for methods written in C each binding allocates an
+// object that the garbage collector tracks: more than recording a range costs. Here the bound object is a part of its owner.
+// Its reference count is zero while nobody holds it; who takes it first makes it hold a reference to its owner.
+struct BoundMethod {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* owner;
+};
+
+inline PyObject* owner_of(PyObject* bound) { return reinterpret_cast<BoundMethod*>(bound)->owner; }
 
 // The rarely used parts are written in Python (recording/ranges.py, support/texts.py); recording/recorder.py sets them once.
 struct RecordFunctionHelpers {
@@ -41,7 +52,7 @@ struct RecordFunctionObject {
 
 inline RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<RecordFunctionObject*>(self); }
 
-extern RecordFunctionHelpers record_function_helpers;
+inline RecordFunctionHelpers record_function_helpers;
 
 // The arguments of a vectorcall that is not the usual one, as a tuple; recording/signatures.py says what they may be.
 [[gnu::noinline]] PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords);

@@ -1,6 +1,6 @@
 """Programs that begin where libraries are imported already: PyTorch takes seconds, a fork of a process that has it none.
 
-    python tests/prepared_programs.py torch
+    python tests/integration/prepared_programs.py torch
 
 imports what it is told to, then reads a request per line, forks, and becomes the program in the child: this falls out of the
 loop and off the end of this file, so that it ends as the interpreter ends any program, but for the collector of garbage: it

@@ -200,14 +200,7 @@ class _Candidate:
 
 
 class ScopeSampler:
-    """One thread's callbacks of one scope.
-
-    Args:
-        scope: theirs.
-        entries: the callbacks, in the order in which they run.
-        generator: the thread's.
-        ask: calls their ``should_run``.
-    """
+    """Those of one thread's callbacks that are of one scope, in the order in which they run."""
 
     __slots__ = ("_ask", "_asked", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
 

@@ -56,12 +56,7 @@ def loaded() -> Library | None:
 def load(report: Report) -> Library:
     """The library, built if needed and loaded once per process; torch must be imported.
 
-    Args:
-        report: the first one given is told of what callbacks raise.
-
-    Raises:
-        ObserverUnavailable: it can't be built or loaded here.
-        CacheUnsafe: the cache of built libraries can't be trusted.
+    The first ``report`` is told of what callbacks raise. Where it can't be loaded, a RecfnError says why.
     """
     global _library
     if _library is None:
@@ -106,10 +101,7 @@ class _OfThread(threading.local):
 class TorchCallbacks:
     """Makes PyTorch's lists of callbacks the same as ours, after each change of ours. It never raises.
 
-    Args:
-        lock: of our lists; whoever changes them, and calls ``repeat_...`` or ``fail``, holds it.
-        global_entries: our list of the process.
-        report: see ``Report``.
+    Whoever changes our lists, and calls ``repeat_...`` or ``fail``, holds ``lock``.
     """
 
     def __init__(self, lock: ForkSafeLock, global_entries: Callable[[], Entries], report: Report) -> None:

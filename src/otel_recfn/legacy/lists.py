@@ -159,7 +159,7 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
     place_of_begins = np.arange(len(begins)) + np.searchsorted(begins_before, np.arange(len(begins)), "right")
     count = len(begins) + int(np.count_nonzero(here))
     moments = Moments(np.empty(count, np.int64), np.full(count, EventKind.POP_RANGE, np.uint8))
-    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, KINDS[batch.kind[begins]]
+    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, np.take(KINDS, batch.kind[begins])
     moments.rows[place_of_ends] = ends[here]
     return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
 

@@ -5,27 +5,30 @@ Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/auto
 
 from __future__ import annotations
 
-import contextlib
+import io
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import closing
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.model.errors import ProfilerError
+from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = logging.getLogger("otel_recfn")
+
+BUFFER_BYTES = 1 << 20
 
 
 class RecordProfile:
@@ -35,12 +38,12 @@ class RecordProfile:
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open. An existing file is emptied at once and keeps its permissions; a new
-            one is for this user alone.
+        out: a path, or a text stream, which stays open. An existing file is replaced by the whole trace and keeps its
+            permissions; a new one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
-        OSError: the file can't be made.
+        OSError: the file can't be made, or is none that may be replaced.
     """
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
@@ -49,8 +52,8 @@ class RecordProfile:
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._out = out
         try:
-            with self._stream():  # what can't be opened is told now, and not after the run
-                pass
+            if isinstance(out, str | os.PathLike):
+                GrowingFile(out).close()  # what can't be made is told now, and not after the run
         except BaseException:
             disable_profiler_legacy()
             raise
@@ -64,16 +67,19 @@ class RecordProfile:
         try:
             events = list(chain.from_iterable(disable_profiler_legacy()))
             if os.getpid() == self._pid:  # a forked child leaves the file to its parent
-                with self._stream() as stream:
-                    write_profiler_events_to_stream(stream, events)
+                self._write(events)
         except Exception:
             log.exception("the profile could not be written")
 
-    def _stream(self) -> AbstractContextManager[TextIO]:
+    def _write(self, events: Sequence[LegacyEvent]) -> None:
         """A file is open only while it is written: the program may close descriptors that it doesn't know meanwhile."""
-        if isinstance(self._out, str | os.PathLike):
-            return open(self._out, "w", encoding="utf-8", opener=_for_this_user)
-        return contextlib.nullcontext(self._out)
+        if not isinstance(self._out, str | os.PathLike):
+            write_profiler_events_to_stream(self._out, events)
+            return
+        with closing(GrowingFile(self._out)) as file:
+            with io.TextIOWrapper(io.BufferedWriter(_Appended(file), BUFFER_BYTES), "utf-8") as stream:
+                write_profiler_events_to_stream(stream, events)
+            file.show(b"")
 
     def __del__(self) -> None:
         # As in PyTorch, one that nobody can close any more ends here, and writes.
@@ -90,8 +96,20 @@ class RecordProfile:
         self.close()
 
 
-def _for_this_user(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+class _Appended(io.RawIOBase):
+    """A growing file as a stream."""
+
+    def __init__(self, file: GrowingFile) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        """It is written to, and not read."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append all of it."""
+        self._file.append(bytes(data))
+        return len(data)
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:

@@ -93,7 +93,8 @@ class OpenedColumns:
         column = self.columns["context"]
         wanted = np.zeros(max([*contexts, int(column.max(initial=0))], default=0) + 1, np.bool_)
         wanted[list(contexts)] = True
-        return OpenedColumns({name: each[wanted[column]] for name, each in self.columns.items()}, self._names)
+        are_wanted = np.take(wanted, column)  # numpy crashes where wanted[column], which is of uint32, finds no memory
+        return OpenedColumns({name: each[are_wanted] for name, each in self.columns.items()}, self._names)
 
     def __len__(self) -> int:
         return len(self.columns["event_id"])

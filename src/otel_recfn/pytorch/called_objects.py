@@ -269,12 +269,7 @@ FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
 
 
 class ModuleCalls:
-    """A FrameNamer. Where hooks announce modules, it hides their calls: a module has one range.
-
-    Args:
-        names: of the modules.
-        hooks_announce: whether hooks do so now.
-    """
+    """A FrameNamer. Where hooks announce modules, it hides their calls: a module has one range."""
 
     def __init__(self, names: InstanceNames, hooks_announce: Callable[[], bool]) -> None:
         self._names, self._hooks_announce = names, hooks_announce

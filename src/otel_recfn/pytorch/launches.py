@@ -33,9 +33,6 @@ class BackwardPasses:
 
     Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` an object of a subclass of ours
     stands there.
-
-    Args:
-        recorder: reads what is current.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -130,9 +127,6 @@ class RemoteCalls(Source):
 
     It wraps the pickler of these calls. Whoever unpickles stops at the pickle's end, so a peer without us reads such a call as
     any other. Operators and TorchScript functions are sent by C++ alone, where nothing can be added.
-
-    Args:
-        recorder: reads what is current where a call is made, for what its future calls back.
     """
 
     name = "rpc"
@@ -164,7 +158,7 @@ class RemoteCalls(Source):
         """What was pickled, with headers if it is a call, as results are pickled here too."""
         if not isinstance(sent, call):
             return pickled
-        self._recorder.before_launch(self)
+        self._recorder.before_launch(self)  # for what the call's future calls back
         headers: dict[str, str] = {}
         propagate.inject(headers)
         text, tensors = pickled

@@ -76,11 +76,7 @@ class _Threads(threading.local):
 
 
 class MethodCode:
-    """Which code a call of a module or a step of an optimizer runs: its method, looked at once for as long as it lives.
-
-    Args:
-        method: what it is called: ``forward``, ``step``.
-    """
+    """Which code a call of a module or a step of an optimizer runs: its method, looked at once for as long as it lives."""
 
     def __init__(self, method: str) -> None:
         self._method = method

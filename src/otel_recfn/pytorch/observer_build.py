@@ -88,9 +88,7 @@ def find_built(library: Library) -> Path | None:
 def load(library: Library, open_library: Callable[[Path], T]) -> T:
     """Open the library; built before where the cache doesn't have it, and built anew where it has one that can't be loaded.
 
-    Raises:
-        ObserverUnavailable: it can't be compiled or loaded here.
-        CacheUnsafe: the cache can't be trusted.
+    Where it can't be compiled or loaded, ObserverUnavailable says why; where the cache can't be trusted, CacheUnsafe.
     """
     path = build(library)
     try:

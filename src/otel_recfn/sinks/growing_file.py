@@ -88,8 +88,8 @@ class OwnFile:
             return False
         return (status.st_dev, status.st_ino) == self.identity
 
-    def lock(self) -> bool:
-        """Tell other processes that the file is in use, until it is closed; False on a file system without locks.
+    def lock(self) -> None:
+        """Tell other processes that the file is in use, until it is closed. Nothing on a file system without locks.
 
         Raises:
             FileInUseError: another one was faster.
@@ -100,8 +100,7 @@ class OwnFile:
         except BlockingIOError as error:
             raise FileInUseError(error.errno, "it is being written already") from None
         except OSError:
-            return False
-        return True
+            pass
 
     def write_at(self, data: bytes | memoryview, offset: int) -> None:
         """Write all of it."""

@@ -32,11 +32,7 @@ _EMPTY = Context()
 
 
 class ContextWatcher(Source):
-    """Connects OpenTelemetry's current context with a recorder. A source without rows of its own.
-
-    Args:
-        recorder: is told when the calling task's context has changed, and reads it when a range begins.
-    """
+    """Connects OpenTelemetry's current context with a recorder. A source without rows of its own."""
 
     name = "context"
 

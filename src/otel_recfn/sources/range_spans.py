@@ -30,13 +30,7 @@ _STEP_SOURCE = int(EventSource.STEP)
 
 
 class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
-    """The program's current span, with the span context of a range below it.
-
-    Args:
-        span: the program's span.
-        range_: the range.
-        context: the span context of the range's span.
-    """
+    """The program's current span, with the span context of the span of a range below it."""
 
     def __init__(self, span: trace.Span, range_: TaskEntry, context: SpanContext) -> None:
         super().__init__(span)
@@ -110,12 +104,7 @@ class ShownRanges(NamedTuple):
 
 
 class RangeSpans:
-    """The ranges that are shown, as spans.
-
-    Args:
-        recorder: knows the calling task's ranges.
-        shown: which of them.
-    """
+    """The ranges that are shown, as spans."""
 
     def __init__(self, recorder: Recorder, shown: ShownRanges) -> None:
         self._recorder, self._takes, self._spans, self._had_begun = recorder, *shown

@@ -186,12 +186,7 @@ shown_steps = ShownSteps()
 
 
 class OpenStep:
-    """A step that was entered in the calling task.
-
-    Args:
-        span: its own; None where nothing takes spans.
-        around: the context that is current.
-    """
+    """A step that was entered in the calling task, with its span, or None where nothing takes spans."""
 
     __slots__ = ("attached", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
 

@@ -101,10 +101,9 @@ def is_beginning() -> bool:
     return is_inheriting or given_here() is not None
 
 
-def number_of(variables: Iterable[str], environment: Mapping[str, str] | None = None) -> int | None:
+def number_of(variables: Iterable[str]) -> int | None:
     """What the first of the variables says that has a number; None where none has."""
-    found = os.environ if environment is None else environment
-    texts = [found.get(variable, "") for variable in variables]
+    texts = [os.environ.get(variable, "") for variable in variables]
     return next((int(text) for text in texts if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS), None)
 
 

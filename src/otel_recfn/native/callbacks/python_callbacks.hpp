@@ -178,7 +178,8 @@ PyObject* report_error = nullptr;  // (handle, exception, name of the range) -> 
 // A callback in Python raised.
 void hand_on_error(PythonCallback& callback, const at::RecordFunction& function) {
   Reference error(take_raised());
-  const Reference is_the_programs(PyObject_CallFunction(report_error, "KON", callback.handle, error.get(), to_text(function.name())));
+  PyObject* const name = to_text(function.name());
+  const Reference is_the_programs(PyObject_CallFunction(report_error, "KON", callback.handle, error.get(), name));
   if (!is_the_programs) return raise_in_main_thread(take_raised());
   if (is_the_programs.get() == Py_True) return raise_in_main_thread(error.release());
   slots().fail(callback);
@@ -203,8 +204,8 @@ void set_thread_callbacks(const std::vector<std::shared_ptr<PythonCallback>>& ca
   });
 }
 
-// What a callback in Python takes of a range from its start to its end. It holds the callback itself, so that the end belongs to the start that ran even if
-// the slot has another callback by then.
+// What a callback in Python takes of a range from its start to its end. It holds the callback itself, so that the end belongs to
+// the start that ran even if the slot has another callback by then.
 struct ObservedRange : at::ObserverContext {
   std::shared_ptr<PythonCallback> callback;
   Reference function, context;

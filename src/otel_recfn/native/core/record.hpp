@@ -158,7 +158,7 @@ struct Prelude {
   const RarePrelude* rare = nullptr;
 };
 
-// What a source says of a range that begins. Passed by value where an operator begins: measured, one more word here costs each of them 10 ns.
+// What a source says of a range that begins. Passed by value where an operator begins: one more word here costs each of them 10 ns.
 struct Begin {
   Text name;
   uint64_t name_hash = 0;  // as hash_name has it; 0: not known

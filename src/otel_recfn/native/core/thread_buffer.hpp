@@ -30,7 +30,6 @@ struct OpenEntry {
   uint64_t ordinal() const { return word & (kLeftBit - 1); }
   bool was_left() const { return (word & kLeftBit) != 0; }
   bool is_frame() const { return (word & kFrameBit) != 0; }
-  bool is_async() const { return (word & kAsyncBit) != 0; }
   bool is_entered() const { return (word & kEnteredBit) != 0; }
   bool runs_python() const { return (word & kPythonBit) != 0; }
   bool is_base() const { return (word & kBaseBit) != 0; }
@@ -168,7 +167,7 @@ struct ThreadBuffer {
   // Writes `count` words and publishes them with all that was put before. The members are read once: what is stored into the
   // ring could alias them, as far as the compiler knows.
   template <uint32_t count>
-  void put_and_publish(const uint64_t (&record)[count]) {
+  [[gnu::always_inline]] void put_and_publish(const uint64_t (&record)[count]) {
     uint64_t* const ring = words;
     const uint64_t mask = capacity - 1, at = head;
     for (uint32_t index = 0; index < count; ++index) ring[(at + index) & mask] = record[index];

@@ -34,8 +34,8 @@ PyObject* guarded(Function function) {
   return had_memory_for([&] { result = function(); }) ? result : PyErr_NoMemory();
 }
 
-// Calls work(), which needs no Python, without the GIL where it is long; short work keeps it: where other threads compute in Python,
-// it takes 5 ms for each to get it back. False, with the error set, when memory ran out in it.
+// Calls work(), which needs no Python, without the GIL where it is long. Short work keeps it: where other threads compute in
+// Python, it takes 5 ms for each to get it back. False, with the error set, when memory ran out in it.
 template <typename Work>
 bool without_gil_if(bool is_long, Work work) {
   PyThreadState* const state = is_long ? PyEval_SaveThread() : nullptr;
@@ -187,8 +187,8 @@ inline void raise_in_main_thread(PyObject* raised) {
   if (Py_AddPendingCall(raise_taken, raised) < 0) Py_DECREF(raised);
 }
 
-// Who has it is the only one that uses an object of Python's, which works without the GIL: a second thread gets an error and doesn't
-// wait, so that a child that is forked meanwhile doesn't wait for ever.
+// Who has it is the only one that uses an object of Python's, which works without the GIL: a second thread gets an error and
+// doesn't wait, so that a child that is forked meanwhile doesn't wait for ever.
 class OneUser {
  public:
   // `in_use`: the object's, read and written with the GIL. `type`: what it is called in the error.

@@ -15,7 +15,6 @@
 
 #include "core/clock.hpp"
 #include "core/registry.hpp"
-#include "drain/name_pool.hpp"
 #include "drain/node_ids.hpp"
 #include "drain/rows.hpp"
 

@@ -55,8 +55,8 @@ int64_t Drain::offset_below(uint64_t parent) const {
   return other != other_offsets_.end() ? other->second : clock_.offset_ns();
 }
 
-// Event id of the innermost Python call that is open in the thread, whatever lies between; 0: there is none. A call is a traced one,
-// or a module's inside one, which is no optimizer's step.
+// Event id of the innermost Python call that is open in the thread; 0: there is none. A call is a traced one, or a module's inside
+// one, which is no optimizer's step.
 uint64_t Drain::innermost_call(const Thread& thread) const {
   const auto is_call = [this](const OpenRange& open) {
     if (open.row.source != kModuleSource || caller_of(open.row) == 0) return open.row.source == kPythonCallSource;

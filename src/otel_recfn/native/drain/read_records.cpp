@@ -228,7 +228,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   row.source = source_of(head);
   row.start_ns = one.start_ns, row.offset_ns = one.offset_ns;
   row.parent = one.place.parent, row.root = one.place.root, row.context = one.place.context;
-  if (const int64_t node_id = nodes_.at(one.ticks); node_id != SeldomRow{}.node_id) row.fill_seldom().node_id = node_id;
+  if (nodes_.count != 0) row.fill_seldom().node_id = nodes_.at(one.ticks);
   if (thread.profiler != 0) row.fill_seldom().profiler = thread.profiler;
 }
 

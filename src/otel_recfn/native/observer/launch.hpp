@@ -94,7 +94,7 @@ void forget_launch(void*& carried) {
   if constexpr (kFound) LaunchState<Objects, Object>::forget(carried);
 }
 
-// Which profiler run a thread works for, as a disabled thread-local callback whose handle carries the run's id. It costs an operator
+// Which profiler run a thread works for, as a disabled thread-local callback whose handle carries the run's id. It costs operators
 // nothing, and PyTorch carries it to whatever works for the thread. PyTorch counts its own handles from 1.
 constexpr at::CallbackHandle kMarker = at::CallbackHandle{1} << 62;
 

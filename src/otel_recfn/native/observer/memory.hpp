@@ -38,9 +38,9 @@
 namespace recfn {
 namespace {
 
-// A moment on a GPU, taken as PyTorch's own legacy profiler does (torch/csrc/profiler/stubs/base.h): an event on the current stream.
-// That needs no GIL and no memory of an allocator's, so it may be done in a report of memory, where PyTorch's allocator holds its
-// lock.
+// A moment on a GPU, taken as PyTorch's own legacy profiler does (torch/csrc/profiler/stubs/base.h): an event on the current
+// stream. That needs no GIL and no memory of an allocator's, so it may be done in a report of memory, where PyTorch's allocator
+// holds its lock.
 struct Moment {
   c10::DeviceIndex device = -1;
   std::shared_ptr<void> event;

@@ -13,9 +13,7 @@ step anew, so that it lies in its epoch's, say. After a later change it lies acr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -119,19 +117,22 @@ NO_ROOTS = _Roots()
 
 
 class AutomaticSteps:
-    """What is known of them; replaced, never changed."""
+    """What is known of them."""
 
-    def __init__(self, threads: Mapping[int, _Thread] = MappingProxyType({}), roots: _Roots = NO_ROOTS) -> None:
-        self._threads, self._roots = threads, roots
+    def __init__(self) -> None:
+        self._threads: dict[int, _Thread] = {}
+        self._roots = NO_ROOTS
 
-    def after(self, batch: Batch) -> tuple[AutomaticSteps, list[StepSlice]]:
-        """What is known after a batch, and the steps that are over."""
-        rows, threads, over, roots = _top_level(batch), dict(self._threads), list[StepSlice](), self._roots.after(batch)
+    def add(self, batch: Batch) -> list[StepSlice]:
+        """Add a batch. Returns the steps that are over."""
+        rows, over, roots = _top_level(batch), list[StepSlice](), self._roots.after(batch)
         for index in distinct(batch.thread[rows]).tolist():
             track = batch.tracks[index]
-            thread = threads.pop(track.number, None) or _Thread(track)
-            threads[track.number] = _after_rows(thread, batch, rows[batch.thread[rows] == index], roots, over)
-        return AutomaticSteps(dict(list(threads.items())[-MOST_THREADS:]), roots.without(batch)), over
+            thread = self._threads.pop(track.number, None) or _Thread(track)
+            self._threads[track.number] = _after_rows(thread, batch, rows[batch.thread[rows] == index], roots, over)
+        self._threads = dict(list(self._threads.items())[-MOST_THREADS:])
+        self._roots = roots.without(batch)
+        return over
 
     def open(self) -> list[StepSlice]:
         """The steps that are not over, as they are so far."""

@@ -11,7 +11,7 @@ execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ NODES_PREFIX = "autograd::engine::evaluate_function: "
 MOST_WAITING_NODES = 1000
 """So many nodes wait for the range around them, which ends in a later batch."""
 
-NodeNumbers = Mapping[int, tuple[int, int]]
+NodeNumbers = dict[int, tuple[int, int]]
 """Of nodes that ended before the range around them, by its event id: sequence number, thread of the forward operator."""
 
 
@@ -97,49 +97,45 @@ def microseconds(nanoseconds: int) -> str:
     return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
 
 
-def encode_memory(batch: Batch, totals: Mapping[str, int], pid: int, base_ns: int) -> tuple[Mapping[str, int], bytes]:
+def encode_memory(batch: Batch, totals: dict[str, int], pid: int, base_ns: int) -> bytes:
     """Memory as counter tracks, one a device: what was allocated and not freed since the trace began.
 
-    Args:
-        totals: bytes by device, before the batch.
-
-    Returns:
-        The totals after it, and the events.
+    ``totals`` are bytes by device, which the batch is added to.
     """
     rows = np.flatnonzero(batch.kind == EventKind.MEMORY)
     if not len(rows):
-        return totals, b""
-    after, events = dict(totals), []
+        return b""
+    events = []
     rows = rows[np.argsort(batch.start_ns[rows], kind="stable")]
     for index in distinct(batch.device[rows]).tolist():
         own, device = rows[batch.device[rows] == index], batch.names[index]
-        sums = after.get(device, 0) + np.cumsum(batch.nbytes[own])
-        after[device] = int(sums[-1])
+        sums = totals.get(device, 0) + np.cumsum(batch.nbytes[own])
+        totals[device] = int(sums[-1])
         head = f'"ph":"C","pid":{pid},"name":{json_value(f"memory {device}")}'
         for time_ns, value in zip(batch.start_ns[own].tolist(), sums.tolist(), strict=True):
             events.append(f',\n{{{head},"ts":{microseconds(time_ns - base_ns)},"args":{{"bytes":{value}}}}}')
-    return after, "".join(events).encode()
+    return "".join(events).encode()
 
 
-def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> tuple[Batch, NodeNumbers]:
+def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> Batch:
     """A batch with sequence numbers on ``evaluate_function`` ranges, as in torch.profiler's traces: PyTorch gives them to the
-    nodes inside. Returns what waits after it, too."""
+    nodes inside, which wait for the range around them."""
     is_node = (batch.scope == RecordScope.BACKWARD_FUNCTION) & (batch.sequence_nr != -1) & (batch.parent != 0)
     nodes = np.flatnonzero(is_node)
-    if not len(nodes) and not waiting:
-        return batch, waiting
-    found = dict(waiting)
     columns = (batch.parent[nodes], batch.sequence_nr[nodes], batch.forward_thread_id[nodes])
     for parent, number, thread in zip(*[column.tolist() for column in columns], strict=True):
-        found[parent] = number, thread
-    rows = np.flatnonzero(is_in(batch.event_id, list(found)))
+        waiting[parent] = number, thread
+    rows = np.flatnonzero(is_in(batch.event_id, list(waiting))) if waiting else ()
+    if not len(rows):
+        return batch
     sequence_nr, forward_thread_id = batch.sequence_nr.copy(), batch.forward_thread_id.copy()
-    for row in rows.tolist():
-        numbers = found.pop(int(batch.event_id[row]))
+    for row in rows:
+        numbers = waiting.pop(int(batch.event_id[row]))
         if batch.sequence_nr[row] == -1 and batch.names[batch.name[row]].startswith(NODES_PREFIX):
             sequence_nr[row], forward_thread_id[row] = numbers
-    shown = batch.take(slice(None), sequence_nr=sequence_nr, forward_thread_id=forward_thread_id) if len(rows) else batch
-    return shown, dict(list(found.items())[-MOST_WAITING_NODES:])
+    for parent in list(waiting)[:-MOST_WAITING_NODES]:
+        del waiting[parent]
+    return batch.take(slice(None), sequence_nr=sequence_nr, forward_thread_id=forward_thread_id)
 
 
 class PythonIds:

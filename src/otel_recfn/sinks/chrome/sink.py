@@ -22,7 +22,6 @@ from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work
-from otel_recfn.support.texts import safe_exception, safe_text
 
 log = logging.getLogger("otel_recfn")
 
@@ -65,9 +64,7 @@ class ChromeTraceSink(Sink):
         Raises:
             Exception: what the writer raised; the session closes a sink that raises.
         """
-        if self._error is not None:
-            self._told_error = True
-            raise self._error
+        self._raise_error()
         if not (len(batch) or batch.opened or batch.long_open is not None):
             return
         if self._thread.ident is None and self._queue.is_open:
@@ -85,7 +82,11 @@ class ChromeTraceSink(Sink):
         return flush.wait() if flush is not None else self._error is None and self._left() == 0
 
     def close(self, timeout_s: float) -> None:
-        """Finish the file, or give up after half of the time and leave the daemon thread to its disk."""
+        """Finish the file, or give up after half of the time and leave the daemon thread to its disk.
+
+        Raises:
+            Exception: as ``write``, unless that has raised it.
+        """
         was_open = self._queue.is_open
         self._queue.end()
         if self._thread.ident is None and was_open:
@@ -93,7 +94,13 @@ class ChromeTraceSink(Sink):
         self._thread.wait_for_end(CLOSE_SHARE * timeout_s)
         if not self._thread.is_current:
             self._queue.clear()
-            self._tell_error()
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        """Once: whoever called tells of it."""
+        if self._error is not None and not self._told_error:
+            self._told_error = True
+            raise self._error
 
     def _run(self) -> None:
         with suppress_instrumentation():
@@ -135,15 +142,6 @@ class ChromeTraceSink(Sink):
             self._writer.close(self._dropped + self._unwritten)
         except Exception as error:
             self._error = self._error or error
-
-    def _tell_error(self) -> None:
-        """Of the writer, where no write came after it that could have raised it."""
-        error = self._error
-        if error is not None and not self._told_error:
-            self._told_error = True
-            unexpected = safe_exception(error) if not isinstance(error, OSError) else None  # a full disk needs no traceback
-            text = "the sink %r failed, and what it had not taken is lost: %s"
-            log.error(text, self.name, safe_text(repr(error)), exc_info=unexpected)
 
     def counters(self) -> Mapping[str, int]:
         """What couldn't be written, and what never reached the writer."""

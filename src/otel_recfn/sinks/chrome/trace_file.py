@@ -24,9 +24,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,21 +68,6 @@ ARRAY, ARRAYS_END = b"[\n", b"\n]\n"
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
-class _Contents(NamedTuple):
-    """What was appended, as far as later batches and the tail depend on it; replaced, never changed."""
-
-    slices: SpanSlices
-    nodes: NodeNumbers
-    totals: Mapping[str, int]
-    """Of memory, by device."""
-    flows: int = 0
-    open: Batch | None = None
-    """The ranges that are open for long."""
-    trace_ids: tuple[int, ...] = ()
-    """Of the spans that ranges ran in: the first ones."""
-    steps: AutomaticSteps = AutomaticSteps()
-
-
 class ChromeTraceFile:
     """A trace that begins empty and takes batches. Every method but ``close`` may raise OSError.
 
@@ -98,7 +83,15 @@ class ChromeTraceFile:
         self._links = LinkFinder()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
-        self._contents = self._shown = _Contents(SpanSlices(find_span), {}, {})
+        self._slices, self._steps = SpanSlices(find_span), AutomaticSteps()
+        self._nodes: NodeNumbers = {}
+        self._memory_totals: dict[str, int] = {}
+        """By device."""
+        self._flows = 0
+        self._open: Batch | None = None
+        """The ranges that are open for long."""
+        self._trace_ids: tuple[int, ...] = ()
+        """Of the spans that ranges ran in: the first ones."""
         events = _process_events(self._pid)
         self._beginning = _header(self._base_ns) + events
         self._file = GrowingFile(path)
@@ -109,18 +102,17 @@ class ChromeTraceFile:
             raise
 
     def append(self, batch: Batch, python_ids: PythonIds | None = None) -> None:
-        """Add the batch's events. After an error, what was appended since ``show`` is taken back by ``take_back``.
+        """Add the batch's events. After an error, ``take_back`` is to be called.
 
         Args:
             batch: sealed rows.
             python_ids: of traced calls; None where not all calls are known yet, for ids of their rows.
         """
-        before = self._contents
-        still_open = _still_open(before.open, batch) if batch.long_open is None else _outermost(batch.long_open)
-        slices, over = before.slices.after(batch)
-        numbered, nodes = with_node_numbers(batch, before.nodes)
-        totals, counted = encode_memory(batch, before.totals, self._pid, self._base_ns)
-        steps, ended = before.steps.after(batch)
+        self._open = _still_open(self._open, batch) if batch.long_open is None else _outermost(batch.long_open)
+        self._slices, over = self._slices.after(batch)
+        numbered = with_node_numbers(batch, self._nodes)
+        counted = encode_memory(batch, self._memory_totals, self._pid, self._base_ns)
+        ended = self._steps.add(batch)
         self._put(self._thread_events(batch, self._thread_names))
         ids = (python_ids.of(batch.event_id),) if python_ids is not None else ()
         if python_ids is not None:
@@ -132,10 +124,10 @@ class ChromeTraceFile:
             self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory, *ids))
         tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
         arrows = _arrows(batch, tids, self._links.match(batch, tids))
-        self._put_encoded(encode_flows(*arrows, before.flows + 1, self._pid, self._base_ns, self._memory))
-        self._put(self._slices(over, ended, self._thread_names) + counted)
-        trace_ids = _with_trace_ids(before.trace_ids, batch)
-        self._contents = _Contents(slices, nodes, totals, before.flows + len(arrows[0]), still_open, trace_ids, steps)
+        self._put_encoded(encode_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))
+        self._flows += len(arrows[0])
+        self._put(self._annotations(over, ended, self._thread_names) + counted)
+        self._trace_ids = _with_trace_ids(self._trace_ids, batch)
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
@@ -147,20 +139,18 @@ class ChromeTraceFile:
 
     def finish(self, lost: int = 0) -> None:
         """The same, at its end: it is an object from now on. ``lost``: how many rows the file lacks."""
-        ids: Any = [f"{trace_id:032x}" for trace_id in self._contents.trace_ids]
+        ids: Any = [f"{trace_id:032x}" for trace_id in self._trace_ids]
         fields: dict[str, Any] = {"trace_ids": ids, **({"lost": lost} if lost else {})}
         self._show(f"\n], {json_value(fields)[1:]}\n".encode(), self._stream.alone(self._beginning, 0))
 
     def _show(self, end: bytes, beginning: bytes = b"") -> None:
         self._file.append(self._stream.flush(self._file.length))
         self._file.show(self._stream.alone(self._open_events() + end, self._file.length), beginning)
-        self._shown = self._contents
 
     def take_back(self) -> None:
-        """Go on as if nothing had been appended since ``show``. No arrow will lead to a range from before."""
+        """Take what was appended since ``show`` out of the file. No arrow will lead to a range from before."""
         self._file.take_back()
         self._stream.forget()
-        self._contents = self._shown
         self._links = LinkFinder()
         self._thread_names.clear()
 
@@ -181,17 +171,16 @@ class ChromeTraceFile:
 
     def _open_events(self) -> bytes:
         """What is open, as it is so far: steps, the program's spans, and ranges that are for long."""
-        ranges, known = self._contents.open, dict(self._thread_names)
-        slices, steps = self._contents.slices, self._contents.steps.open()
+        ranges, known, steps = self._open, dict(self._thread_names), self._steps.open()
         if ranges is None or not len(ranges):
-            return self._slices(slices.open(), steps, known)
-        slices, over = slices.after(ranges)
+            return self._annotations(self._slices.open(), steps, known)
+        slices, over = self._slices.after(ranges)
         names = self._thread_events(ranges, known)
-        spans = self._slices([*over, *slices.open()], steps, known)
+        spans = self._annotations([*over, *slices.open()], steps, known)
         size = encode_events(ranges, _in_order_of_begins(ranges), self._pid, self._base_ns, self._memory)
         return names + spans + bytes(self._memory[:size])
 
-    def _slices(self, spans: Sequence[SpanSlice], steps: Sequence[StepSlice], known: dict[int, str]) -> bytes:
+    def _annotations(self, spans: Sequence[SpanSlice], steps: Sequence[StepSlice], known: dict[int, str]) -> bytes:
         """Slices of the program's spans and of training steps, and the names of the tracks that they need."""
         of_spans = [self._track_event(each.track, FIRST_SPANS_TID, "spans", known) for each in spans if not each.nests]
         of_steps = [self._track_event(each.track, FIRST_STEPS_TID, "steps", known) for each in steps if not each.nests]
@@ -288,4 +277,4 @@ def _arrows(batch: Batch, tids: NDArray[np.uint64], links: Links) -> Arrows:
     rows = links.row
     is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]
-    return links.number[is_slice], links.start_ns[is_slice], tids[batch.thread[rows]], batch.start_ns[rows]
+    return links.number[is_slice], links.start_ns[is_slice], np.take(tids, batch.thread[rows]), batch.start_ns[rows]

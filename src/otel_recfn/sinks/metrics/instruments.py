@@ -191,11 +191,8 @@ class Instruments:
                 values = _sum([told.waiting() for told in all_told])
             else:
                 values = _sum([self._ended, *[told.values() for told in all_told]])
-        return [
-            Observation(count, {instrument.attribute: value})
-            for (name, value), count in values.items()
-            if name == instrument.name
-        ]
+        own = {value: count for (name, value), count in values.items() if name == instrument.name}
+        return [Observation(count, {instrument.attribute: value}) for value, count in own.items()]
 
     def _hand_on(self) -> None:
         """Everything that was summed up goes to the readers."""

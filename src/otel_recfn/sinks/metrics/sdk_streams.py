@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from opentelemetry.context import Context
@@ -53,16 +53,10 @@ _NO_DELTA = None
 _COMMON = ("_lock", "_attributes")
 _HISTOGRAM = (*_COMMON, "_sum", "_min", "_max")
 _POWERS = ("_value_positive", "_value_negative", "_count", "_zero_count", "_scale", "_mapping", "_max_size", "_max_scale")
+_OF_POWERS = ("_new_mapping", "_downscale", "_get_scale_change", "_merge")
 _FIELDS: dict[str, tuple[str, ...]] = {
     "_ExplicitBucketHistogramAggregation": (*_HISTOGRAM, "_value", "_boundaries"),
-    "_ExponentialBucketHistogramAggregation": (
-        *_HISTOGRAM,
-        *_POWERS,
-        "_new_mapping",
-        "_downscale",
-        "_get_scale_change",
-        "_merge",
-    ),
+    "_ExponentialBucketHistogramAggregation": (*_HISTOGRAM, *_POWERS, *_OF_POWERS),
     "_SumAggregation": (*_COMMON, "_value"),
     "_LastValueAggregation": (),
     "_DropAggregation": (),
@@ -127,10 +121,8 @@ class SdkStreams:
             self._measurement = sys.modules[f"{_SDK}.measurement"].Measurement
             self._storages = histogram._measurement_consumer._reader_storages
             self._seen = dict(self._storages)
-            matches = [
-                match for storage in self._seen.values() for match in storage._get_or_init_view_instrument_match(histogram)
-            ]
-            streams = [_Stream(match, kind := _kind(match), _bounds(match, kind)) for match in matches]
+            found = [storage._get_or_init_view_instrument_match(histogram) for storage in self._seen.values()]
+            streams = [_Stream(match, kind := _kind(match), _bounds(match, kind)) for matches in found for match in matches]
         except (AttributeError, KeyError) as error:
             raise ChangedSdkError(str(error)) from error
         self._streams = [stream for stream in streams if stream.kind != "_DropAggregation"]
@@ -149,17 +141,16 @@ class SdkStreams:
         is_enabled = getattr(self._histogram, "_is_enabled", None)
         return bool(self._streams) and (not callable(is_enabled) or bool(is_enabled()))
 
-    def add(self, sums: DurationSums, series: Iterable[SeriesSums]) -> None:
+    def add(self, sums: DurationSums, series: Sequence[SeriesSums]) -> None:
         """Add sums with these buckets to every reader's. To be called while the SDK collects.
 
         Raises:
             ChangedSdkError: an aggregation isn't where it should be.
         """
-        all_series = list(series)
         for stream in self._streams:
-            self._add_to(stream, sums, all_series)
+            self._add_to(stream, sums, series)
 
-    def _add_to(self, stream: _Stream, sums: DurationSums, all_series: list[SeriesSums]) -> None:
+    def _add_to(self, stream: _Stream, sums: DurationSums, all_series: Sequence[SeriesSums]) -> None:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
         for one in all_series:
             last = int(sums.series[one.number, Of.LAST]) / SECOND_NS

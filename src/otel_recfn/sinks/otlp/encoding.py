@@ -78,16 +78,6 @@ class EncodedSpans(NamedTuple):
     def __len__(self) -> int:
         return len(self.ends)
 
-    def fitting(self, room: int) -> int:
-        """How many of the first ones have so many bytes at most."""
-        return int(np.searchsorted(self.ends, room, side="right"))
-
-    def split(self, spans: int) -> tuple[EncodedSpans, EncodedSpans]:
-        """The first so many, and the others."""
-        at = int(self.ends[spans - 1]) if spans else 0
-        first = EncodedSpans(self.data[:at], self.ends[:spans])
-        return first, EncodedSpans(self.data[at:], self.ends[spans:] - at)
-
 
 def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
     """Spans of one resource and scope as bytes."""
@@ -215,11 +205,10 @@ def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
     return span.trace_id.to_bytes(16, "big"), Span(trace_state=state).SerializeToString(), span.span_id
 
 
-def with_launch(resource: Resource, environment: Mapping[str, str] | None = None) -> Resource:
+def with_launch(resource: Resource) -> Resource:
     """The resource with what a launcher (torchrun, SLURM) says of this process and the resource doesn't."""
-    found = os.environ if environment is None else environment
-    told: dict[str, int | str | None] = {name: number_of(variables, found) for name, variables in NUMBERS.items()}
-    told[JOB_ID] = next(filter(None, [found.get(each, "") for each in JOBS if found.get(each, "") not in NO_JOB]), None)
+    told: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
+    told[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
     known = {name: value for name, value in told.items() if value is not None and name not in resource.attributes}
     return Resource({**resource.attributes, **known}, resource.schema_url) if known else resource
 
@@ -259,14 +248,15 @@ class RequestBuilder:
 
     def add(self, spans: EncodedSpans) -> EncodedSpans:
         """Add those that fit, and return the others; to an empty request one is added in any case."""
-        fitting = max(spans.fitting(self._room - self._size), 0 if self.spans else 1)
-        spans, rest = spans.split(min(fitting, len(spans)))
-        if len(spans):
-            self._since = self._since if self.spans else time.monotonic()
-            self._parts.append(spans.data)
-            self._size += len(spans.data)
-            self.spans += len(spans)
-        return rest
+        fitting = max(int(np.searchsorted(spans.ends, self._room - self._size, side="right")), 0 if self.spans else 1)
+        if not len(spans) or not fitting:
+            return spans
+        at = int(spans.ends[:fitting][-1])
+        self._since = self._since if self.spans else time.monotonic()
+        self._parts.append(spans.data[:at])
+        self._size += at
+        self.spans += len(spans.ends[:fitting])
+        return EncodedSpans(spans.data[at:], spans.ends[fitting:] - at)
 
     def take(self) -> Request:
         """The request with all of them, which are copied once; the next one is filled from now on."""

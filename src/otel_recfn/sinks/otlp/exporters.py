@@ -1,30 +1,21 @@
 """The setting ``span_exporter``: where spans go in place of the provider's processors.
 
-    "otlp"                    as OTEL_EXPORTER_OTLP_* says
-    "otlp-grpc", "otlp-http"  the same, of that protocol
-    an exporter object        as that one was configured; it is not called
-
-This is the one place that knows the insides of the official exporters: of an object of the program's, or of one that is made
-for its reading of the environment. What is read that they don't promise, pinned by ``test_either_way.py``; where it is
-missing there is no way around the processors:
-
-    HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session
-           (before there was a _client: _headers, _timeout, _session)
-    gRPC   _endpoint, _insecure, _credentials, _channel_options, _headers, _timeout, _compression
+"otlp"                    as OTEL_EXPORTER_OTLP_* says
+"otlp-grpc", "otlp-http"  the same, of that protocol
+an exporter object        as that one was configured; it is not called
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
-from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport
+from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Transport
 from otel_recfn.support.texts import safe_text, secrets_from_environment
 
 _logger = logging.getLogger(__name__)
@@ -69,7 +60,7 @@ def otlp_delivery(
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
 
 
-def _transport(exporter: Any) -> HttpTransport | GrpcTransport:
+def _transport(exporter: Any) -> Transport:
     if not isinstance(exporter, str):
         return transport_of(exporter, owned=False)
     configured = made(_ASKED.get(exporter) or protocol_from_environment())
@@ -79,14 +70,14 @@ def _transport(exporter: Any) -> HttpTransport | GrpcTransport:
     return transport
 
 
-def protocol_from_environment(environment: Mapping[str, str] | None = None) -> str:
+def protocol_from_environment() -> str:
     """As ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`` and ``OTEL_EXPORTER_OTLP_PROTOCOL`` say.
 
     Raises:
         ValueError: one that we don't have.
     """
-    found = os.environ if environment is None else environment
-    asked = found.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or found.get("OTEL_EXPORTER_OTLP_PROTOCOL") or DEFAULT_PROTOCOL
+    variables = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    asked = next(filter(None, map(os.environ.get, variables)), DEFAULT_PROTOCOL)
     protocol = _IN_ENVIRONMENT.get(asked.strip())
     if protocol is None:
         raise ValueError(
@@ -127,7 +118,7 @@ def made(protocol: str) -> Any:
     return OverGrpc()
 
 
-def transport_of(exporter: Any, owned: bool) -> HttpTransport | GrpcTransport:
+def transport_of(exporter: Any, owned: bool) -> Transport:
     """What sends requests as the exporter would, to where it does.
 
     Args:
@@ -141,31 +132,6 @@ def transport_of(exporter: Any, owned: bool) -> HttpTransport | GrpcTransport:
     if protocol is None:
         raise UnreadableExporterError(f"{type(exporter).__qualname__} is none of the official OTLP exporters of spans")
     try:
-        return _over_http(exporter, owned) if protocol == HTTP else _over_grpc(exporter)
+        return HttpTransport(exporter, owned) if protocol == HTTP else GrpcTransport(exporter)
     except AttributeError as error:
         raise UnreadableExporterError(f"this version of {type(exporter).__qualname__} is not known: {error}") from error
-
-
-def _over_http(exporter: Any, owned: bool) -> HttpTransport:
-    client = getattr(exporter, "_client", exporter)
-    session = client._transport._session if hasattr(client, "_transport") else exporter._session
-    encoding = exporter._compression.value
-    return HttpTransport(
-        exporter._endpoint,
-        dict(client._headers),
-        float(client._timeout),
-        "" if encoding == "none" else encoding,
-        session,
-        owned,
-    )
-
-
-def _over_grpc(exporter: Any) -> GrpcTransport:
-    return GrpcTransport(
-        exporter._endpoint,
-        None if exporter._insecure else exporter._credentials,
-        tuple(exporter._channel_options),
-        tuple(exporter._headers),
-        float(exporter._timeout),
-        exporter._compression,
-    )

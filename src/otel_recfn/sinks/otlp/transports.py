@@ -1,6 +1,12 @@
 """One attempt to send a request, over HTTP or gRPC, and what became of it, as OTLP tells retryable answers from others.
 
-TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio.
+TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio. Where to, and how, is what an
+official exporter was configured with. This is the one place that knows their insides; what is read that they don't promise is
+pinned by ``test_either_way.py``, and where it is missing there is no way around the processors:
+
+    HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session
+           (before there was a _client: _headers, _timeout, _session)
+    gRPC   _endpoint, _insecure, _credentials, _channel_options, _headers, _timeout, _compression
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
@@ -65,44 +71,27 @@ class Outcome(NamedTuple):
     """How long the server wants to be left alone; None where it doesn't say."""
 
 
-class Transport(Protocol):
-    """Sends requests to one place, from several threads. It connects with the first one."""
-
-    where: str
-    """For messages."""
-    hidden: tuple[str, ...]
-    """What is to be in no message."""
-    encoding: str
-    """How bodies are to be compressed; empty where they aren't."""
-
-    def send(self, body: bytes) -> Outcome:
-        """One attempt. What it raises counts as refused."""
-
-    def close(self) -> None:
-        """Nothing is sent any more."""
-
-    def in_child(self) -> Transport:
-        """The same in a forked child, without the connections of its parent."""
-
-
 class HttpTransport:
-    """To one endpoint, by a session of ``requests``.
+    """Sends requests to one endpoint, from several threads, by a session of ``requests``.
 
     Args:
-        endpoint, headers, timeout_s, encoding: as the exporter has them.
-        session: with its certificates.
-        owned: the session is nobody else's.
+        exporter: the official one, whose session it is.
+        owned: nobody else uses it.
     """
 
-    def __init__(
-        self, endpoint: str, headers: dict[str, str], timeout_s: float, encoding: str, session: Any, owned: bool
-    ) -> None:
-        self.endpoint, self.timeout_s, self.encoding = endpoint, timeout_s, encoding
-        self.session, self._owned = session, owned
-        self.where, self.hidden = safe_endpoint(endpoint), secrets_of(endpoint, headers.items())
+    def __init__(self, exporter: Any, owned: bool) -> None:
+        client = getattr(exporter, "_client", exporter)
+        self.session = client._transport._session if hasattr(client, "_transport") else exporter._session
+        self._owned = owned
+        self.endpoint, self.timeout_s, encoding = exporter._endpoint, float(client._timeout), exporter._compression.value
+        self.encoding: str = "" if encoding == "none" else encoding
+        """How bodies are to be compressed; empty where they aren't."""
+        headers = dict(client._headers)
+        self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, headers.items())
+        """For messages; what is to be in none."""
         self.headers = {key: value for key, value in headers.items() if key.lower() != "content-encoding"}
-        if encoding:
-            self.headers["Content-Encoding"] = encoding
+        if self.encoding:
+            self.headers["Content-Encoding"] = self.encoding
 
     def send(self, body: bytes) -> Outcome:
         try:
@@ -144,27 +133,21 @@ class HttpTransport:
 
 
 class GrpcTransport:
-    """To one endpoint, through a channel of grpcio.
+    """The same through a channel of grpcio, which connects with the first request.
 
     Args:
-        endpoint, options, metadata, timeout_s, compression: as the exporter has them.
-        credentials: None for no TLS.
+        exporter: the official one.
     """
 
     encoding = ""
 
-    def __init__(
-        self,
-        endpoint: str,
-        credentials: Any,
-        options: Sequence[tuple[str, Any]],
-        metadata: Sequence[tuple[str, str]],
-        timeout_s: float,
-        compression: Any,
-    ) -> None:
-        self.endpoint, self.credentials, self.compression = endpoint, credentials, compression
-        self.options, self.metadata, self.timeout_s = tuple(options), tuple(metadata), timeout_s
-        self.where, self.hidden = safe_endpoint(endpoint), secrets_of(endpoint, metadata)
+    def __init__(self, exporter: Any) -> None:
+        self._exporter = exporter
+        self.endpoint, self.timeout_s, self.compression = exporter._endpoint, float(exporter._timeout), exporter._compression
+        self.credentials = None if exporter._insecure else exporter._credentials
+        """None for no TLS."""
+        self.options, self.metadata = tuple(exporter._channel_options), tuple(exporter._headers)
+        self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, self.metadata)
         self._channel: Any = None
         self._connecting = threading.Lock()
 
@@ -200,7 +183,10 @@ class GrpcTransport:
             self._channel.close()
 
     def in_child(self) -> GrpcTransport:
-        return GrpcTransport(self.endpoint, self.credentials, self.options, self.metadata, self.timeout_s, self.compression)
+        return GrpcTransport(self._exporter)
+
+
+Transport = HttpTransport | GrpcTransport
 
 
 def _content(response: Any) -> bytes:

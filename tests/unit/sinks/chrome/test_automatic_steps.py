@@ -36,8 +36,7 @@ def steps_of(*batches: list[Row]) -> list[tuple[str, int, int, int]]:
     """Those that are over, then those that aren't: name, thread, start and end."""
     state, found = AutomaticSteps(), []
     for rows in batches:
-        state, over = state.after(make_batch(rows))
-        found += over
+        found += state.add(make_batch(rows))
     return [(one.name, one.track.number, one.start_ns, one.end_ns) for one in found + state.open()]
 
 

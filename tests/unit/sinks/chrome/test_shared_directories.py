@@ -13,6 +13,7 @@ import pytest
 
 from batches import make_batch
 from otel_recfn import profile
+from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.growing_file import GrowingFile
@@ -38,7 +39,12 @@ def by_export(path: Path) -> None:
     prof.export_chrome_trace(path)
 
 
-@pytest.fixture(params=[by_sink, by_export])
+def by_legacy_profile(path: Path) -> None:
+    with RecordProfile(path):
+        pass
+
+
+@pytest.fixture(params=[by_sink, by_export, by_legacy_profile])
 def write(request: pytest.FixtureRequest) -> Any:
     return request.param
 

@@ -205,11 +205,15 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
         ({"RANK": "x", "WORLD_SIZE": "-1"}, {}),
     ],
 )
-def test_what_a_launcher_says_is_on_our_resource(environment: dict[str, str], attributes: dict[str, object]) -> None:
+def test_what_a_launcher_says_is_on_our_resource(
+    environment: dict[str, str], attributes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     plain, own = Resource({"service.name": "s"}, "https://schema"), Resource({"recfn.rank": 9})
-    made = with_launch(plain, environment)
+    made = with_launch(plain)
     assert (dict(made.attributes), made.schema_url) == ({"service.name": "s", **attributes}, "https://schema")
-    assert with_launch(own, environment).attributes["recfn.rank"] == 9
+    assert with_launch(own).attributes["recfn.rank"] == 9
     assert dict(plain.attributes) == {"service.name": "s"}
 
 

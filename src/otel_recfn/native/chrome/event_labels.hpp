@@ -51,11 +51,26 @@ inline void append_escaped(std::string& out, char character) {
   out += digits[character & 15];
 }
 
+// JSON as UTF-8, in which lone surrogates, which only stand inside strings, are escapes; readers refuse those, so they are told as
+// text.
+inline void append_escaped_surrogates(std::string& out, PyObject* string, std::string_view utf8) {
+  constexpr size_t kEscapeBytes = 6;
+  if (PyUnicode_IS_ASCII(string)) return void(out += utf8);
+  for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(string); ++i) {
+    const Py_UCS4 character = PyUnicode_READ_CHAR(string, i);
+    const bool is_surrogate = character >= 0xD800 && character < 0xE000;
+    const size_t bytes = is_surrogate ? kEscapeBytes : character < 0x80 ? 1 : character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
+    if (is_surrogate) out += '\\';
+    out += utf8.substr(0, bytes);
+    utf8.remove_prefix(bytes);
+  }
+}
+
 // A JSON string; or, of a text that is JSON already, the same. `support/texts.py` says why nothing is escaped that needn't be.
 inline bool append_json(std::string& out, PyObject* string, bool is_json) {
   const Utf8Text utf8(string);
   if (utf8.text().data() == nullptr) return false;
-  if (is_json) return out += utf8.text(), true;
+  if (is_json) return append_escaped_surrogates(out, string, utf8.text()), true;
   out += '"';
   for (const char character : utf8.text()) append_escaped(out, character);
   out += '"';

@@ -130,11 +130,6 @@ class TaskQueue(Generic[T]):
         return any(isinstance(task, Flush) for task, _ in list(self._waiting))
 
     @property
-    def weight(self) -> int:
-        """Of all tasks, with those in hand."""
-        return self._weight
-
-    @property
     def is_filling(self) -> bool:
         """Whether half of the room is taken."""
         return 2 * self._weight > self._most

@@ -39,11 +39,11 @@ def test_a_flush_is_had_when_no_thread_has_anything_in_hand() -> None:
     assert first.has_one.wait(PATIENCE_S)
     flush = queue.put_flush(PATIENCE_S)
     assert queue.next(0.05) is None
-    assert queue.weight == 3
+    assert queue._weight == 3
     first.let_go.set()
     first.join(PATIENCE_S)
     assert first.second is flush
-    assert queue.weight == 0
+    assert queue._weight == 0
 
 
 def test_all_that_is_in_hand_takes_room() -> None:

@@ -147,8 +147,8 @@ class Links(NamedTuple):
 _KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.int64, np.uint64)
 
 
-class LinkFinder:
-    """Finds the forward range of each backward range, across batches and in bounded memory.
+def find_links(ranges: _native.ForwardRanges, batch: Batch, numbers: NDArray[np.uint64]) -> Links:
+    """Remember the batch's forward ranges, then find those of its backward rows, across batches; once per batch.
 
     Autograd gives each graph node a sequence number that counts up in the thread that makes it, and the operators running at
     that moment carry the number too. The node's backward range carries it again, with the logical id of the thread of the
@@ -156,23 +156,10 @@ class LinkFinder:
     no node and the next one that does): the one that started last made the node, because making it moves the number on.
 
     Args:
-        bounds: others than usual: ``most`` ranges are remembered, and ``most_matched`` of those that have a backward; beyond it
-            the quarter that started first is forgotten.
+        ranges: the forward ranges of earlier batches.
+        batch: the batch.
+        numbers: one for each of its tracks, to be told with the links to their ranges.
     """
-
-    def __init__(self, **bounds: int) -> None:
-        self._ranges = _native.ForwardRanges(**bounds)
-
-    def __len__(self) -> int:
-        return len(self._ranges)
-
-    def match(self, batch: Batch, numbers: NDArray[np.uint64]) -> Links:
-        """Remember the batch's forward ranges, then find those of its backward rows; once per batch.
-
-        Args:
-            batch: the batch.
-            numbers: one for each of its tracks, to be told with the links to their ranges.
-        """
-        thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        columns: tuple[Any, ...] = self._ranges.link(batch, thread_ids, numbers)
-        return Links(*[np.frombuffer(column, kind) for column, kind in zip(columns, _KINDS, strict=True)])
+    thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
+    columns: tuple[Any, ...] = ranges.link(batch, thread_ids, numbers)
+    return Links(*[np.frombuffer(column, kind) for column, kind in zip(columns, _KINDS, strict=True)])

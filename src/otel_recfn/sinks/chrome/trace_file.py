@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
@@ -38,7 +39,6 @@ from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
 from otel_recfn.sinks.chrome.encoder import (
     FIRST_SPANS_TID,
     FIRST_STEPS_TID,
-    LinkFinder,
     Links,
     NodeNumbers,
     encode_events,
@@ -46,10 +46,11 @@ from otel_recfn.sinks.chrome.encoder import (
     encode_memory,
     encode_spans,
     encode_steps,
+    find_links,
     trace_tid,
     with_node_numbers,
 )
-from otel_recfn.sinks.chrome.span_slices import FindSpan, SpanSlice, SpanSlices
+from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.sinks.gzip_stream import Data, GzipStream, PlainStream
 from otel_recfn.support.processes import RANK, WORLD_SIZE, number_of
@@ -72,17 +73,16 @@ class ChromeTraceFile:
 
     Args:
         path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
-        find_span: the program's span with a trace id and a span id; None where it isn't known.
     """
 
-    def __init__(self, path: Path, find_span: FindSpan = seen_spans.find) -> None:
+    def __init__(self, path: Path) -> None:
         self._pid = os.getpid()
         self._base_ns = time.time_ns() // WEEK_NS * WEEK_NS
         self._stream = GzipStream() if path.suffix == ".gz" else PlainStream()
-        self._links = LinkFinder()
+        self._links = _native.ForwardRanges()
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
-        self._slices, self._steps = SpanSlices(find_span), AutomaticSteps()
+        self._slices, self._steps = SpanSlices(seen_spans.find), AutomaticSteps()
         self._nodes: NodeNumbers = {}
         self._memory_totals: dict[str, int] = {}
         """By device."""
@@ -114,7 +114,7 @@ class ChromeTraceFile:
             chosen = rows[first : first + at_once]
             self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory))
         tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
-        arrows = _arrows(batch, tids, self._links.match(batch, tids))
+        arrows = _arrows(batch, tids, find_links(self._links, batch, tids))
         self._put_encoded(encode_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))
         self._flows += len(arrows[0])
         self._put(self._annotations(over, ended, self._thread_names) + counted)
@@ -122,7 +122,7 @@ class ChromeTraceFile:
 
     def forget_links(self) -> None:
         """No arrow leads to a range from before."""
-        self._links = LinkFinder()
+        self._links = _native.ForwardRanges()
 
     def show(self) -> None:
         """Make the file show all that was appended."""
@@ -142,7 +142,7 @@ class ChromeTraceFile:
         """Take what was appended since ``show`` out of the file. No arrow will lead to a range from before."""
         self._file.take_back()
         self._stream.forget()
-        self._links = LinkFinder()
+        self._links = _native.ForwardRanges()
         self._thread_names.clear()
 
     def close(self) -> None:

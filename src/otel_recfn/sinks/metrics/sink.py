@@ -72,21 +72,18 @@ class MetricsSink(Sink):
     Args:
         meter_provider: None for the global one, also when that is set later.
         sent: the spans that were sent, as exemplars.
-        max_series: how many series there may be; ranges of more are summed up in one.
     """
 
     name = "metrics"
 
-    def __init__(
-        self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None, max_series: int = MAX_SERIES
-    ) -> None:
-        self._meter_provider, self._max_series = meter_provider, max_series
+    def __init__(self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None) -> None:
+        self._meter_provider = meter_provider
         self._sent = sent or SentSpans()
         self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
         self._lock = ForkSafeLock()
         """Held while sums are changed, or taken."""
-        self._series = SeriesTable(max_series)
+        self._series = SeriesTable()
         self._untaken: list[Taken] = []
         """Sums that nobody has taken yet: for the readers that there are, and for those that there were before."""
         self._report: Callable[[], Report] = dict
@@ -149,7 +146,7 @@ class MetricsSink(Sink):
 
     def after_fork_in_child(self) -> MetricsSink:
         """An empty one: what the parent counted is the parent's."""
-        fresh = MetricsSink(self._meter_provider, self._sent, self._max_series)
+        fresh = MetricsSink(self._meter_provider, self._sent)
         self._sent.take()
         fresh._from_zero = True
         fresh.report_from(self._report)

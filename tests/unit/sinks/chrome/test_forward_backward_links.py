@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn._native import ForwardRanges
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_MASK, EventKind, RecordScope, make_event_id
-from otel_recfn.sinks.chrome.encoder import LinkFinder
+from otel_recfn.sinks.chrome.encoder import find_links
 
 pytestmark = pytest.mark.one_python
 
@@ -37,33 +38,33 @@ class ForwardRange(NamedTuple):
     """The recorder's number."""
 
 
-def linked(links: LinkFinder, batch: Batch) -> list[tuple[int, ForwardRange]]:
+def linked(links: ForwardRanges, batch: Batch) -> list[tuple[int, ForwardRange]]:
     """The backward rows, each with its forward range."""
     numbers = np.array([track.number for track in batch.tracks], np.uint64)
-    columns = (column.tolist() for column in links.match(batch, numbers))
+    columns = (column.tolist() for column in find_links(links, batch, numbers))
     return [(row, ForwardRange(*values)) for row, *values in zip(*columns, strict=True)]
 
 
-def linked_ids(links: LinkFinder, *rows: dict[str, Any]) -> list[tuple[int, int]]:
+def linked_ids(links: ForwardRanges, *rows: dict[str, Any]) -> list[tuple[int, int]]:
     return [(row, found.event_id) for row, found in linked(links, make_batch(rows))]
 
 
 def test_a_backward_range_finds_its_forward_range_with_all_that_is_known_of_it() -> None:
     batch = make_batch([forward(3, event_id=11), backward(3)])
-    [(row, found)] = linked(LinkFinder(), batch)
+    [(row, found)] = linked(ForwardRanges(), batch)
     assert row == 1
     assert found == (11, BASE_NS, MAIN_THREAD.number)
 
 
 def test_the_forward_may_be_in_an_earlier_batch_or_later_in_the_same() -> None:
-    links = LinkFinder()
+    links = ForwardRanges()
     assert linked_ids(links, forward(1, event_id=11)) == []
     assert linked_ids(links, backward(1), backward(2), forward(2, event_id=12)) == [(0, 11), (1, 12)]
 
 
 def test_of_ranges_with_one_number_the_one_that_started_last_is_the_forward() -> None:
     inner, outer = forward(5, event_id=12, start_ns=BASE_NS + 10), forward(5, event_id=11, start_ns=BASE_NS)
-    assert linked_ids(LinkFinder(), inner, outer, backward(5)) == [(2, 12)]
+    assert linked_ids(ForwardRanges(), inner, outer, backward(5)) == [(2, 12)]
 
 
 def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
@@ -78,11 +79,11 @@ def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
         backward(8, forward_thread_id=99),
         {"scope": RecordScope.FUNCTION, "sequence_nr": 5, "forward_thread_id": 1},
     ]
-    assert linked_ids(LinkFinder(), *rows) == []
+    assert linked_ids(ForwardRanges(), *rows) == []
 
 
 def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
-    links = LinkFinder(most=100)
+    links = ForwardRanges(most=100)
     for step in range(30):
         rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n) for n in range(10)]
         linked(links, make_batch(rows))
@@ -100,7 +101,7 @@ def test_links_are_those_of_a_plain_search(data: st.DataObject) -> None:
     forwards = st.builds(lambda n, t, s: forward(n, thread=t, start_ns=s), number, thread, start)
     backwards = st.builds(lambda n, t: backward(n, t.thread_id), number, thread)
     batches = data.draw(st.lists(st.lists(st.one_of(forwards, backwards), max_size=12), max_size=8))
-    links, seen, ordinal = LinkFinder(), [], 0
+    links, seen, ordinal = ForwardRanges(), [], 0
     for rows in batches:
         for row in rows:
             ordinal += 1
@@ -126,7 +127,7 @@ any_row = st.fixed_dictionaries(
 
 @given(batches=st.lists(st.lists(any_row, max_size=12).map(make_batch), max_size=5))
 def test_any_rows_are_linked_as_the_definition_says(batches: list[Batch]) -> None:
-    links, last_started = LinkFinder(), {}
+    links, last_started = ForwardRanges(), {}
     for batch in batches:
         rows = [(at, row) for at, row in enumerate(batch.events()) if row.kind == EventKind.RANGE]
         numbered = [(at, row) for at, row in rows if 0 <= row.sequence_nr <= ORDINAL_MASK]

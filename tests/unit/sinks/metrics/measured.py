@@ -24,6 +24,7 @@ from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION, Report
 from otel_recfn.sinks.metrics.sdk_streams import POWER_SCALE
 from otel_recfn.sinks.metrics.sink import MetricsSink
+from otel_recfn.sinks.metrics.sums import SeriesTable
 
 Row = tuple[str, int, int]
 """A name, a scope and nanoseconds."""
@@ -69,7 +70,8 @@ class Ours:
 
     def __init__(self, readers: Sequence[InMemoryMetricReader], max_series: int = 1000, **options: Any) -> None:
         self.readers, self.provider = readers, provider(readers, **options)
-        self.sink = MetricsSink(self.provider, max_series=max_series)
+        self.sink = MetricsSink(self.provider)
+        self.sink._series = SeriesTable(max_series)
 
     def record(self, rows: Sequence[Row]) -> None:
         self.sink.write(batch_of(rows))

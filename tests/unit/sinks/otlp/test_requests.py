@@ -74,7 +74,7 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     assert not sender.flush(0.1)
     transport.let_go.set()
     assert sender.flush(PATIENCE_S)
-    assert (sender.counts.queue_full, sender.counts.exported, sender.queue.weight) == (7, 3, 0)
+    assert (sender.counts.queue_full, sender.counts.exported, sender.queue._weight) == (7, 3, 0)
     sender.end(PATIENCE_S)
 
 
@@ -89,7 +89,7 @@ def test_every_span_is_counted_once_whatever_becomes_of_its_request(
     assert sender.flush(PATIENCE_S)
     counts = sender.counts
     assert counts.exported + counts.failed + counts.queue_full == sum(spans for _, spans, _, _ in requests)
-    assert sender.queue.weight == 0
+    assert sender.queue._weight == 0
     sender.end(PATIENCE_S)
 
 

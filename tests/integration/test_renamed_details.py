@@ -45,7 +45,6 @@ OPERATORS = {
     "other_observers": ["getStepCallbacksUnlessEmpty"],
     "concrete_inputs": ["toListRef"],
     "words": ["toStringRef"],
-    "gpu_times": ["cudaStubs"],
     "launches": ["ThreadLocalPythonObjects"],
 }
 

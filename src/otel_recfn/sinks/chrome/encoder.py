@@ -154,17 +154,10 @@ class LinkFinder:
     that moment carry the number too. The node's backward range carries it again, with the logical id of the thread of the
     forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes
     no node and the next one that does): the one that started last made the node, because making it moves the number on.
-
-    Args:
-        bounds: others than usual: ``most`` ranges are remembered, and ``most_matched`` of those that have a backward; beyond it
-            the quarter that started first is forgotten.
     """
 
-    def __init__(self, **bounds: int) -> None:
-        self._ranges = _native.ForwardRanges(**bounds)
-
-    def __len__(self) -> int:
-        return len(self._ranges)
+    def __init__(self) -> None:
+        self._ranges = _native.ForwardRanges()
 
     def match(self, batch: Batch, numbers: NDArray[np.uint64]) -> Links:
         """Remember the batch's forward ranges, then find those of its backward rows; once per batch.

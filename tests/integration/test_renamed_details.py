@@ -44,7 +44,6 @@ OPERATORS = {
     "callback_list": ["hasGlobalCallbacks"],
     "other_observers": ["getStepCallbacksUnlessEmpty"],
     "concrete_inputs": ["toListRef"],
-    "words": ["toStringRef"],
     "gpu_times": ["cudaStubs"],
     "launches": ["ThreadLocalPythonObjects"],
 }
@@ -149,7 +148,6 @@ print(json.dumps({
     "nested": of("aten::mm").parent == of("aten::matmul").event_id,
     "shapes": bool(of("aten::mm").shapes),
     "concrete": of("aten::cat").concrete_inputs,
-    "words": of("aten::conv2d").words,
     "flops": of("aten::mm").flops,
     "forward": of("MmBackward0").forward_thread_id,
     "memory": any(event.nbytes for event in events),
@@ -169,7 +167,6 @@ def test_operators_are_recorded_without_renamed_details(
     assert seen["nested"]
     assert seen["shapes"] == ("shapes" not in missing)
     assert seen["concrete"] == ("" if "shapes" in missing else '["",""]')
-    assert seen["words"] == ("" if "words" in missing else '{"4":"same"}')
     assert seen["flops"] == (0 if "flops" in missing else 2 * 4**3)
     assert (seen["forward"] != 0) == ("forward_thread_id" not in missing)
     assert seen["memory"] == ("memory" not in missing)

@@ -71,7 +71,6 @@ OPERATORS: Mapping[str, Detail] = {
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),
     "concrete_inputs": Detail("IValue::toComplexDouble, toListRef", "the numbers among operators' inputs are not told"),
-    "words": Detail("IValue::isString, toStringRef", "a convolution's padding that is a word is missing in extra_args"),
 }
 """Of the observer, in C++."""
 

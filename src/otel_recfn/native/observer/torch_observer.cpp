@@ -111,7 +111,6 @@ constexpr Feature kFeatures[] = {
     {"callback_list", kHasCallbackList},
     {"other_observers", kHasOtherObservers},
     {"concrete_inputs", kHasNumbers},
-    {"words", kHasWords},
     {"gpu_times", kHasGpuTimes},
     {"launches", kHasLaunches},
 };

@@ -44,7 +44,6 @@ OPERATORS = {
     "callback_list": ["hasGlobalCallbacks"],
     "other_observers": ["getStepCallbacksUnlessEmpty"],
     "concrete_inputs": ["toListRef"],
-    "gpu_times": ["cudaStubs"],
     "launches": ["ThreadLocalPythonObjects"],
 }
 

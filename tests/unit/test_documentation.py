@@ -41,3 +41,12 @@ def test_the_commands_that_it_says_are_there() -> None:
             assert f"\n{target}:" in makefile
         for script in re.findall(r"(?:scripts|examples|benchmarks|tests/soak)/\w+\.(?:py|sh)", text):
             assert (ROOT / script).exists()
+
+
+def test_the_files_that_architecture_names_are_there() -> None:
+    package, text = ROOT / "src" / "otel_recfn", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.(?:py|cpp|hpp))`", text)
+    files = [path.as_posix() for folder in (package, ROOT / "tests", ROOT / "scripts") for path in folder.rglob("*.*pp")]
+    files += [path.as_posix() for folder in (package, ROOT / "tests", ROOT / "scripts") for path in folder.rglob("*.py")]
+    assert len(named) > 20
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in files)] == []

@@ -42,7 +42,7 @@ from otel_recfn.legacy.config import (
     ProfilerDisableOptions,
     ProfilerState,
 )
-from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, collect_memory_times, cuda_stubs, end_timing_memory
+from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import ThreadEventLists, event_lists
 from otel_recfn.model.errors import ProfilerError
@@ -106,7 +106,6 @@ class ProfilerRun:
         """Record nothing more; ranges that are open stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        end_timing_memory(self.cuda_times)
         if self._give_up is not None:
             self._give_up.detach()
 
@@ -134,7 +133,6 @@ class ProfilerRun:
         A range that is open stays until it has ended, or the run has.
         """
         process_session().flush(self._capture, STOP_SECONDS)
-        collect_memory_times()
         rows = merged(self._store.take())
         remote, self._remote_events = self._remote_events, []
         lists = event_lists(rows, self.cuda_times, self.config)

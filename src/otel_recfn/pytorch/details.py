@@ -64,9 +64,6 @@ OPERATORS: Mapping[str, Detail] = {
         "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
         "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
     ),
-    "gpu_times": Detail(
-        "profiler/stubs/base.h, cudaStubs()", "changes of memory have the newest time on the GPU of their thread"
-    ),
     "launches": Detail(
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),

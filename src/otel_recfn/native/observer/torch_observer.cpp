@@ -12,7 +12,6 @@
 
 #include <array>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -111,7 +110,6 @@ constexpr Feature kFeatures[] = {
     {"callback_list", kHasCallbackList},
     {"other_observers", kHasOtherObservers},
     {"concrete_inputs", kHasNumbers},
-    {"gpu_times", kHasGpuTimes},
     {"launches", kHasLaunches},
 };
 
@@ -156,13 +154,11 @@ int guarded(Work work) {
 // Lets the process fork only while no thread of ours is inside PyTorch's list of callbacks.
 void before_fork() {
   registration().mutex.lock();
-  memory_times().mutex.lock();
   callback_list_changes().let_operators_pass();
 }
 
 void after_fork() {
   registration().mutex.unlock();
-  memory_times().mutex.unlock();
 }
 
 }  // namespace
@@ -221,54 +217,6 @@ RECFN_EXPORT int recfn_observer_keep_memory(int on) {
 
 // A profiler of PyTorch's is about to start in the calling thread.
 RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
-
-// A moment on the current GPU's current stream, which forget_gpu_time gives back; null where there is none, or no memory.
-RECFN_EXPORT void* recfn_observer_gpu_time(int* device, int64_t* cpu_ns) {
-  try {
-    auto moment = std::make_unique<Moment>();
-    if (!gpu_moment(*moment, *cpu_ns)) return nullptr;
-    *device = moment->device;
-    return moment.release();
-  } catch (...) {
-    return nullptr;
-  }
-}
-
-// Waits for both. Not a number where CUDA fails.
-RECFN_EXPORT double recfn_observer_gpu_elapsed_us(const void* begin, const void* end) {
-  try {
-    return gpu_elapsed_us(*static_cast<const Moment*>(begin), *static_cast<const Moment*>(end));
-  } catch (...) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-}
-
-RECFN_EXPORT void recfn_observer_forget_gpu_time(void* moment) { delete static_cast<Moment*>(moment); }
-
-// Whether changes of memory are timed on the GPU, too. Those that nobody took are forgotten where they are no more.
-RECFN_EXPORT void recfn_observer_time_memory(int on) {
-  MemoryTimes& times = memory_times();
-  times.wanted.store(on != 0);
-  std::unordered_map<uint64_t, Moment> left;
-  const std::lock_guard lock(times.mutex);
-  if (on == 0) times.moments.swap(left);
-}
-
-// Takes one of them: as gpu_time does, with its event id. Null where none is left.
-RECFN_EXPORT void* recfn_observer_take_memory_time(uint64_t* event_id, int* device) {
-  try {
-    auto taken = std::make_unique<Moment>();
-    MemoryTimes& times = memory_times();
-    const std::lock_guard lock(times.mutex);
-    const auto first = times.moments.begin();
-    if (first == times.moments.end()) return nullptr;
-    *event_id = first->first, *taken = std::move(first->second), *device = taken->device;
-    times.moments.erase(first);
-    return taken.release();
-  } catch (...) {
-    return nullptr;
-  }
-}
 
 // A range of the program's begins for observers that are not ours. Null where there is none in the calling thread; else what
 // recfn_observer_end_for_others ends, in any thread. No lock is held: such an observer may wait for the GIL.

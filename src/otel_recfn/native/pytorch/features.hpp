@@ -58,7 +58,6 @@ struct ProfilerStateBase {};
 struct ProfilerConfig {};
 struct ProfilerState {};
 struct ActiveProfilerType {};
-inline Absent cudaStubs() { return {}; }
 }  // namespace profiler_names
 
 }  // namespace recfn::stand_ins

@@ -8,15 +8,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback
 from otel_recfn.legacy.config import EventKind, ProfilerConfig, ProfilerState
-from otel_recfn.model.errors import ProfilerError
-from otel_recfn.pytorch.observer import GpuMoment, gpu_elapsed_us, gpu_time, loaded_library, take_memory_times
 
 log = logging.getLogger("otel_recfn")
 
@@ -28,7 +25,7 @@ class CudaRecord(NamedTuple):
 
     device: int
     event: Any
-    """What the stubs' ``elapsed_us`` takes: a ``torch.cuda.Event``, where PyTorch's own clock of GPU moments isn't there."""
+    """What the stubs' ``elapsed_us`` takes: a ``torch.cuda.Event``."""
     cpu_ns: int
     """When it was asked for, in Unix nanoseconds."""
 
@@ -42,26 +39,13 @@ class CudaStubs:
 
     def record(self) -> CudaRecord:
         """An event on the current stream of the current device."""
-        library = loaded_library()
-        timed = gpu_time(library) if library is not None else None
-        if timed is not None:  # as changes of memory are timed, so that all can be compared
-            return CudaRecord(timed.device, timed.moment, timed.cpu_ns)
         cuda = _cuda()
         device, event, now = cuda.current_device(), cuda.Event(enable_timing=True), time.time_ns()
         event.record()
         return CudaRecord(device, event, now)
 
     def elapsed_us(self, begin: Any, end: Any) -> float:
-        """Microseconds between two events; waits for both. Not a number where CUDA fails.
-
-        Raises:
-            ProfilerError: one of them was recorded before PyTorch's operators were observed, in another way.
-        """
-        library = loaded_library()
-        if isinstance(begin, GpuMoment) and isinstance(end, GpuMoment) and library is not None:
-            return gpu_elapsed_us(library, begin, end)
-        if isinstance(begin, GpuMoment) or isinstance(end, GpuMoment):
-            raise ProfilerError("the events were timed in different ways; record both of them while a run is on")
+        """Microseconds between two events; waits for both."""
         begin.synchronize()
         end.synchronize()
         elapsed_ms: float = begin.elapsed_time(end)
@@ -102,7 +86,7 @@ def register_cuda_methods(stubs: Any) -> Any:
     return replaced
 
 
-# --- when ranges, marks and changes of memory of a run came to pass on a GPU
+# --- when ranges and marks of a run came to pass on a GPU
 
 
 class CudaTimes:
@@ -119,54 +103,14 @@ class CudaTimes:
     def __len__(self) -> int:
         return len(self._records)
 
-    def record(self, kind: EventKind, key: int, moment: CudaRecord | None = None) -> None:
-        """The push or pop of the range with handle ``key``, or the mark or report with that id, happened at that moment, or
-        happens now on the current stream."""
+    def record(self, kind: EventKind, key: int) -> None:
+        """The push or pop of the range with handle ``key``, or the mark with that id, happens now on the current stream."""
         if len(self._records) < self._most:
-            self._records[kind, key] = moment if moment is not None else cuda_stubs().record()
+            self._records[kind, key] = cuda_stubs().record()
 
     def take(self, kind: EventKind, key: int) -> CudaRecord | None:
         """What was recorded for it; None where nothing was."""
         return self._records.pop((kind, key), None)
-
-
-_timed: dict[int, weakref.ref[CudaTimes]] = {}
-"""Where runs that ask for changes of memory have their times, by identity. PyTorch's reports are timed natively meanwhile."""
-
-
-def begin_timing_memory(times: CudaTimes) -> None:
-    """Note in ``times`` when memory changes, from now on. Does nothing where that can't be taken natively."""
-    library = loaded_library()
-    if library is None or not isinstance(cuda_stubs(), CudaStubs):
-        return
-    _timed[id(times)] = weakref.ref(times)
-    weakref.finalize(times, _leave, id(times)).atexit = False
-    library.recfn_observer_time_memory(1)
-
-
-def end_timing_memory(times: CudaTimes) -> None:
-    """Note no more changes there: the run is over."""
-    if id(times) in _timed:
-        collect_memory_times()
-        _leave(id(times))
-
-
-def collect_memory_times() -> None:
-    """Give the runs what was taken since the last time."""
-    library = loaded_library()
-    if library is None or not _timed:
-        return
-    for event_id, timed in take_memory_times(library).items():
-        record = CudaRecord(timed.device, timed.moment, timed.cpu_ns)
-        for each in list(_timed.values()):
-            if (times := each()) is not None:
-                times.record(EventKind.MEMORY_ALLOC, event_id, record)
-
-
-def _leave(identity: int) -> None:
-    library = loaded_library()
-    if _timed.pop(identity, None) is not None and not _timed and library is not None:
-        library.recfn_observer_time_memory(0)
 
 
 # --- a CUDA run's or an NVTX run's callback on the thread's ranges
@@ -223,9 +167,6 @@ def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | N
     if not cuda_stubs().enabled():
         log.warning("CUDA is not available; ranges are timed on the CPU alone")
         return INVALID_CALLBACK_HANDLE
-    times = living()
-    if config.profile_memory and times is not None:
-        begin_timing_memory(times)
     return add_thread_local_callback(RecordFunctionCallback(time_begin, time_end).needs_ids(True))
 
 

@@ -126,14 +126,14 @@ def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> 
 
 
 def _time_memory(events: Iterable[LegacyEvent]) -> None:
-    """Give changes of memory without a time on the GPU the newest one that their thread had then; none where it had none yet.
+    """Give changes of memory the newest time on the GPU that their thread had then; none where it had none yet.
 
-    They have none of their own where this PyTorch lacks what takes it natively, or stubs in Python are registered: PyTorch's
-    allocator of GPU memory holds its lock as it reports a change, and whoever waits for that lock may have the GIL.
+    They have none of their own: PyTorch's allocator of GPU memory holds its lock as it reports a change, and whoever waits for
+    that lock may have the GIL.
     """
     device, newest = -1, None
     for event in events:
-        if event.kind == EventKind.MEMORY_ALLOC and event.cuda_event is None:
+        if event.kind == EventKind.MEMORY_ALLOC:
             event.device, event.cuda_event = device, newest
         elif event.cuda_event is not None:
             device, newest = event.device, event.cuda_event

@@ -42,7 +42,7 @@ from otel_recfn.legacy.config import (
     ProfilerDisableOptions,
     ProfilerState,
 )
-from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, collect_memory_times, cuda_stubs, end_timing_memory
+from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import ThreadEventLists, event_lists
 from otel_recfn.model.errors import ProfilerError
@@ -90,11 +90,6 @@ class ProfilerRun:
         self._start_mark: LegacyEvent | None = None
         self._remote_events: list[list[LegacyEvent]] = []
 
-    @property
-    def profiler_type(self) -> ActiveProfilerType:
-        """Which profiler this is: what PyTorch asks of the debug info in its slot for profilers (``profilerType``)."""
-        return ActiveProfilerType.LEGACY
-
     def start(self) -> None:
         """Record what happens in threads that take part."""
         if self.config.records_events:
@@ -106,7 +101,6 @@ class ProfilerRun:
         """Record nothing more; ranges that are open stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        end_timing_memory(self.cuda_times)
         if self._give_up is not None:
             self._give_up.detach()
 
@@ -134,7 +128,6 @@ class ProfilerRun:
         A range that is open stays until it has ended, or the run has.
         """
         process_session().flush(self._capture, STOP_SECONDS)
-        collect_memory_times()
         rows = merged(self._store.take())
         remote, self._remote_events = self._remote_events, []
         lists = event_lists(rows, self.cuda_times, self.config)
@@ -274,7 +267,7 @@ def profiler_config() -> ProfilerConfig:
 def profiler_type() -> ActiveProfilerType:
     """Which of our profilers runs in the calling thread (source: ``profilerType``)."""
     run = _current_run()
-    return run.profiler_type if run is not None else ActiveProfilerType.NONE
+    return ActiveProfilerType.LEGACY if run is not None else ActiveProfilerType.NONE
 
 
 def mark(name: str, include_cuda: bool = True) -> None:

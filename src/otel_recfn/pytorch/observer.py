@@ -8,10 +8,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-import weakref
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from otel_recfn.model.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource, RecordScope
@@ -36,11 +35,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "begin_for_others": (c_void_p, c_void_p),
     "end_for_others": (None, c_void_p, c_int),
     "leave_out": (c_int, POINTER(c_uint64), c_uint64),
-    "gpu_time": (c_void_p, POINTER(c_int), POINTER(c_int64)),
-    "gpu_elapsed_us": (c_double, c_void_p, c_void_p),
-    "forget_gpu_time": (None, c_void_p),
-    "time_memory": (None, c_int),
-    "take_memory_time": (c_void_p, POINTER(c_uint64), POINTER(c_int)),
 }
 """What the functions of the library give and take, by their names after ``recfn_observer_``."""
 
@@ -177,47 +171,3 @@ def _warn_once(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
         log.warning(message)
-
-
-# --- moments on a GPU, taken natively, as PyTorch's own legacy profiler takes them, and so also in a report of memory
-
-
-class GpuMoment:
-    """A moment that the observer holds; it is given back with this object."""
-
-    __slots__ = ("__weakref__", "handle")
-
-    def __init__(self, library: ctypes.CDLL, handle: int) -> None:
-        self.handle = handle
-        weakref.finalize(self, library.recfn_observer_forget_gpu_time, handle).atexit = False
-
-
-class Timed(NamedTuple):
-    """When something happened."""
-
-    device: int
-    moment: GpuMoment
-    cpu_ns: int
-    """Unix nanoseconds; 0 where it isn't told."""
-
-
-def gpu_time(library: ctypes.CDLL) -> Timed | None:
-    """Now, on the current stream of the current GPU; None where there is none."""
-    device, cpu_ns = c_int(-1), c_int64()
-    handle = library.recfn_observer_gpu_time(device, cpu_ns)
-    return Timed(device.value, GpuMoment(library, handle), cpu_ns.value) if handle else None
-
-
-def gpu_elapsed_us(library: ctypes.CDLL, begin: GpuMoment, end: GpuMoment) -> float:
-    """Microseconds between two moments; waits for both. Not a number where CUDA fails."""
-    elapsed: float = library.recfn_observer_gpu_elapsed_us(begin.handle, end.handle)
-    return elapsed
-
-
-def take_memory_times(library: ctypes.CDLL) -> dict[int, Timed]:
-    """When memory changed, by event id, as far as nobody has taken it yet."""
-    taken: dict[int, Timed] = {}
-    event_id, device = c_uint64(), c_int(-1)
-    while handle := library.recfn_observer_take_memory_time(event_id, device):
-        taken[event_id.value] = Timed(device.value, GpuMoment(library, handle), 0)
-    return taken

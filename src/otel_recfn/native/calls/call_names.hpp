@@ -1,5 +1,5 @@
-// The names of calls, kept for the next ones: those of Python functions with the code object, of C functions by their addresses, and
-// of both the recent ones in tables where a call finds its name with one look. Everything here needs the GIL.
+// The names of calls, kept for the next ones: those of Python functions with the code object, of C functions by their addresses,
+// and of both the recent ones in tables where a call finds its name with one look. Everything here needs the GIL.
 #pragma once
 #include <dlfcn.h>
 
@@ -343,8 +343,6 @@ class CallNames {
     name.hides = Hides::kNothing;
     if (PyUnicode_Check(answer.object)) {
       name.text = as_utf8(answer.object);
-    } else if (PyLong_Check(answer.object)) {
-      name.hides = static_cast<Hides>(PyLong_AsLong(answer.object));
     } else {
       name.of_frame = Py_NewRef(answer.object);
       name.hides = Hides::kAskFrame;

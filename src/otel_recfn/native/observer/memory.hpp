@@ -1,4 +1,4 @@
-// PyTorch's memory reports as memory rows, and their moments on a GPU.
+// PyTorch's memory reports as memory rows.
 //
 // PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info. The slot is meant for
 // torch.profiler, which refuses to start where anything is in it. So ours is put there only where the slot is empty, and only
@@ -15,15 +15,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <type_traits>
-#include <unordered_map>
-#include <utility>
 
-#if __has_include(<torch/csrc/profiler/stubs/base.h>)
-#include <torch/csrc/profiler/stubs/base.h>
-#endif
 #if __has_include(<torch/csrc/profiler/orchestration/observer.h>)
 #include <torch/csrc/profiler/orchestration/observer.h>
 #endif
@@ -37,62 +31,6 @@
 
 namespace recfn {
 namespace {
-
-// A moment on a GPU, taken as PyTorch's own legacy profiler does (torch/csrc/profiler/stubs/base.h): an event on the current
-// stream. That needs no GIL and no memory of an allocator's, so it may be done in a report of memory, where PyTorch's allocator
-// holds its lock.
-struct Moment {
-  c10::DeviceIndex device = -1;
-  std::shared_ptr<void> event;
-};
-
-inline constexpr auto take_moment = [](const auto* stubs, Moment& moment, int64_t& cpu_ns) -> decltype(
-    stubs->record(&moment.device, &moment.event, &cpu_ns), stubs->elapsed(&moment.event, &moment.event), stubs->enabled()) {
-  const bool enabled = stubs->enabled();
-  if (enabled) stubs->record(&moment.device, &moment.event, &cpu_ns);
-  return enabled;
-};
-using StubsPointer = decltype(torch::profiler::impl::cudaStubs());
-constexpr bool kHasGpuTimes = kCallable<decltype(take_moment), StubsPointer, Moment&, int64_t&>;
-
-// False where PyTorch has no GPU here. May throw what PyTorch throws.
-template <typename Stubs = StubsPointer>
-bool gpu_moment(Moment& moment, int64_t& cpu_ns) {
-  if constexpr (kHasGpuTimes) return take_moment(static_cast<Stubs>(torch::profiler::impl::cudaStubs()), moment, cpu_ns);
-  return false;
-}
-
-template <typename Stubs = StubsPointer>
-double gpu_elapsed_us(const Moment& begin, const Moment& end) {
-  if constexpr (kHasGpuTimes) return static_cast<Stubs>(torch::profiler::impl::cudaStubs())->elapsed(&begin.event, &end.event);
-  return 0;
-}
-
-// When memory changed, by event id, until somebody takes it.
-struct MemoryTimes {
-  static constexpr size_t kMost = size_t{1} << 20;
-
-  std::atomic<bool> wanted{false};
-  std::mutex mutex;
-  std::unordered_map<uint64_t, Moment> moments;
-};
-
-MemoryTimes& memory_times() {
-  static auto* instance = new MemoryTimes;
-  return *instance;
-}
-
-// The change with that id happens now. What can't be noted has no time.
-void time_memory(uint64_t event_id) noexcept try {
-  MemoryTimes& times = memory_times();
-  if (event_id == 0 || !times.wanted.load(std::memory_order_relaxed)) return;
-  Moment moment;
-  int64_t cpu_ns = 0;
-  if (!gpu_moment(moment, cpu_ns)) return;
-  const std::lock_guard lock(times.mutex);
-  if (times.moments.size() < MemoryTimes::kMost) times.moments.emplace(event_id, std::move(moment));
-} catch (...) {  // no memory, or an error of CUDA, which the program will meet itself
-}
 
 // PyTorch's names for what is needed here.
 struct ProfilerNames {
@@ -124,7 +62,7 @@ class MemoryReport final : public Names::Base {
     ThreadBuffer* buffer = wants_memory() ? buffer_of_thread() : nullptr;
     if (buffer == nullptr) return;
     const std::string name = device.str();
-    time_memory(put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook));
+    put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook);
   }
 };
 

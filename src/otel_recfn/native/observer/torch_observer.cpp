@@ -12,7 +12,6 @@
 
 #include <array>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -49,9 +48,9 @@ Registration& registration() {
 }
 
 uint32_t end_flags(const at::RecordFunction& fn) {
-  uint32_t flags = read_or(details::is_async, fn, false) ? uint32_t{kAsync} : 0u;
-  if (C10_UNLIKELY(read_or(details::is_out_variant, fn, false))) flags |= kStaticRuntimeOutVariant;
-  if (C10_UNLIKELY(read_or(details::is_nccl_meta, fn, false))) flags |= kNcclMeta;
+  uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
+  if (C10_UNLIKELY(is_out_variant(fn))) flags |= kStaticRuntimeOutVariant;
+  if (C10_UNLIKELY(fn.isNcclMeta())) flags |= kNcclMeta;
   return flags;
 }
 
@@ -90,29 +89,10 @@ void forget_thread(ThreadBuffer& buffer) {
   forget_launch<kHasLaunches>(buffer.carried);
 }
 
-// The rank of the process, as torch.distributed sets it: functions of at::RecordFunction's, null where it lacks them.
-template <typename Range = at::RecordFunction>
-constexpr auto node_id_reader(int) -> decltype(&Range::getDefaultNodeId) { return &Range::getDefaultNodeId; }
-template <typename Range = at::RecordFunction>
-constexpr auto node_id_setter(int) -> decltype(&Range::setDefaultNodeId) { return &Range::setDefaultNodeId; }
-template <typename = void>
-constexpr std::nullptr_t node_id_reader(long) { return nullptr; }
-template <typename = void>
-constexpr std::nullptr_t node_id_setter(long) { return nullptr; }
-
 constexpr Feature kFeatures[] = {
-    {"node_id", node_id_reader(0) != nullptr},
-    {"set_node_id", node_id_setter(0) != nullptr},
-    {"shapes", kHasShapes},
-    {"flops", kHasFlops},
     {"torchscript_stack", kHasTorchscriptStack},
     {"memory", kHasMemoryReports},
-    {"local_callbacks", kHasLocalCallbacks},
-    {"callback_list", kHasCallbackList},
     {"other_observers", kHasOtherObservers},
-    {"concrete_inputs", kHasNumbers},
-    {"words", kHasWords},
-    {"gpu_times", kHasGpuTimes},
     {"launches", kHasLaunches},
 };
 
@@ -157,13 +137,11 @@ int guarded(Work work) {
 // Lets the process fork only while no thread of ours is inside PyTorch's list of callbacks.
 void before_fork() {
   registration().mutex.lock();
-  memory_times().mutex.lock();
   callback_list_changes().let_operators_pass();
 }
 
 void after_fork() {
   registration().mutex.unlock();
-  memory_times().mutex.unlock();
 }
 
 }  // namespace
@@ -178,8 +156,8 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   core = api;
   shared = api->globals;
   shared->logical_thread_id.store([]() -> uint64_t { return at::RecordFunction::currentThreadId(); });
-  shared->set_default_node_id.store(node_id_setter(0));
-  shared->default_node_id.store(node_id_reader(0));
+  shared->set_default_node_id.store(at::RecordFunction::setDefaultNodeId);
+  shared->default_node_id.store(at::RecordFunction::getDefaultNodeId);
   shared->enable.store([](bool enable) { at::enableRecordFunction(enable); });
   shared->is_enabled.store([] { return at::isRecordFunctionEnabled(); });
   shared->on_thread_exit.store(forget_thread);
@@ -223,54 +201,6 @@ RECFN_EXPORT int recfn_observer_keep_memory(int on) {
 // A profiler of PyTorch's is about to start in the calling thread.
 RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 
-// A moment on the current GPU's current stream, which forget_gpu_time gives back; null where there is none, or no memory.
-RECFN_EXPORT void* recfn_observer_gpu_time(int* device, int64_t* cpu_ns) {
-  try {
-    auto moment = std::make_unique<Moment>();
-    if (!gpu_moment(*moment, *cpu_ns)) return nullptr;
-    *device = moment->device;
-    return moment.release();
-  } catch (...) {
-    return nullptr;
-  }
-}
-
-// Waits for both. Not a number where CUDA fails.
-RECFN_EXPORT double recfn_observer_gpu_elapsed_us(const void* begin, const void* end) {
-  try {
-    return gpu_elapsed_us(*static_cast<const Moment*>(begin), *static_cast<const Moment*>(end));
-  } catch (...) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-}
-
-RECFN_EXPORT void recfn_observer_forget_gpu_time(void* moment) { delete static_cast<Moment*>(moment); }
-
-// Whether changes of memory are timed on the GPU, too. Those that nobody took are forgotten where they are no more.
-RECFN_EXPORT void recfn_observer_time_memory(int on) {
-  MemoryTimes& times = memory_times();
-  times.wanted.store(on != 0);
-  std::unordered_map<uint64_t, Moment> left;
-  const std::lock_guard lock(times.mutex);
-  if (on == 0) times.moments.swap(left);
-}
-
-// Takes one of them: as gpu_time does, with its event id. Null where none is left.
-RECFN_EXPORT void* recfn_observer_take_memory_time(uint64_t* event_id, int* device) {
-  try {
-    auto taken = std::make_unique<Moment>();
-    MemoryTimes& times = memory_times();
-    const std::lock_guard lock(times.mutex);
-    const auto first = times.moments.begin();
-    if (first == times.moments.end()) return nullptr;
-    *event_id = first->first, *taken = std::move(first->second), *device = taken->device;
-    times.moments.erase(first);
-    return taken.release();
-  } catch (...) {
-    return nullptr;
-  }
-}
-
 // A range of the program's begins for observers that are not ours. Null where there is none in the calling thread; else what
 // recfn_observer_end_for_others ends, in any thread. No lock is held: such an observer may wait for the GIL.
 RECFN_EXPORT void* recfn_observer_begin_for_others(const RangeForOthers* what) {
@@ -283,7 +213,7 @@ RECFN_EXPORT void* recfn_observer_begin_for_others(const RangeForOthers* what) {
 
 RECFN_EXPORT void recfn_observer_end_for_others(void* begun, int async) {
   const std::unique_ptr<at::RecordFunction> range(static_cast<at::RecordFunction*>(begun));
-  if (async != 0) tell_if_it_can(tell_async, *range);
+  if (async != 0) range->_setAsync();
 }
 
 // The callbacks that start with these are ours too.
@@ -297,7 +227,7 @@ RECFN_EXPORT int recfn_observer_leave_out(const uint64_t* starts, uint64_t count
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
 RECFN_EXPORT const char* recfn_observer_features() {
-  static const auto* text = new std::string(told(kRangeFeatures, kFeatures));
+  static const auto* text = new std::string(told(kFeatures));
   return text->c_str();
 }
 

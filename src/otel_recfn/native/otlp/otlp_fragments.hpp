@@ -110,7 +110,6 @@ class OtlpFragments {
     return true;
   }
 
-
   std::vector<uint32_t> places_[kNumFragmentKinds];
   std::vector<Need> needed_;
   std::vector<Span> made_;

@@ -1,5 +1,5 @@
-// The contextvars contexts that are entered in a thread: whether they may have changed, and which they are, as numbers that are never
-// given twice.
+// The contextvars contexts that are entered in a thread: whether they may have changed, and which they are, as numbers that are
+// never given twice.
 #pragma once
 #include <algorithm>
 #include <cstdint>

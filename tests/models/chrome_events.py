@@ -25,13 +25,10 @@ def model_events(
     pid: int,
     base_ns: int,
     memory: bytearray,
-    python_ids: NDArray[np.uint64] | None = None,
 ) -> int:
     """As ``encode_events``."""
     chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
-    ids = (chosen.event_id if python_ids is None else python_ids[rows]).tolist()
-    pairs = zip(chosen.rows(), ids, strict=True)
-    chunks = [chunk for row, python_id in pairs for chunk in _event(Event(**row), python_id, pid, base_ns)]
+    chunks = [chunk for row in chosen.rows() for chunk in _event(Event(**row), pid, base_ns)]
     return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
 
 
@@ -54,11 +51,11 @@ def _filled(memory: bytearray, text: str) -> int:
     return len(data)
 
 
-def _event(event: Event, python_id: int, pid: int, base_ns: int) -> Iterator[str]:
+def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     """A row's event, or the two that an asynchronous range has, each without its braces."""
     start = _moment(event.thread, pid, event.start_ns - base_ns)
     name = f'"cat":"{_category(event)}","name":{json_value(_name(event))}'
-    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event, python_id)]) + "}"
+    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event)]) + "}"
     if event.kind != EventKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
     elif _is_async(event):
@@ -98,7 +95,7 @@ def _is_async(event: Event) -> bool:
     return bool(event.flags & OVERLAPPING) or event.thread != event.end_thread
 
 
-def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
+def _args(event: Event) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
     yield "Thread id", event.thread_id
     optional = (
@@ -118,7 +115,7 @@ def _args(event: Event, python_id: int) -> Iterator[tuple[str, object]]:
         ("Node id", event.node_id, -1),
         ("Flops", event.flops, 0),
         ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
-        ("Python id", python_id if _is_traced_call(event) else -1, -1),
+        ("Python id", event.event_id if _is_traced_call(event) else -1, -1),
         ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
         ("Python module id", _module_number(event), None),
     )

@@ -7,7 +7,6 @@ import importlib.metadata
 import logging
 import os
 import socket
-from contextlib import suppress
 from importlib import import_module
 from urllib.parse import urlsplit
 
@@ -19,11 +18,6 @@ Finding = tuple[bool | None, str]
 
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
-HTTP_REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-REST_BYTES = 4096
-"""More is not read of an answer."""
-HTTP2_SETTINGS = 4
-"""The type of the frame that a server of gRPC begins with, whatever it is asked."""
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
 COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
 SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
@@ -101,9 +95,9 @@ def endpoint() -> Finding:
     refused = _refusal_of_a_request(protocol)
     if refused is None:
         return True, f"{where}: takes OTLP requests"
-    spoken = _spoken_by(address) if parts.scheme == "http" else None
-    if spoken is not None and (spoken == "grpc") != (protocol == "grpc"):
-        return False, f"{where}: {_other_protocol(spoken)}"
+    other, path = ("http/protobuf", "/v1/traces") if protocol == "grpc" else ("grpc", "")
+    if _refusal_of_a_request(other, f"{parts.scheme or 'http'}://{parts.netloc}{path}") is None:
+        return False, f"{where}: {_other_protocol(other)}"
     return False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}"
 
 
@@ -116,24 +110,9 @@ def _other_protocol(spoken: str) -> str:
     return f"this looks like {looks}: set {variable}={spoken}, or name the port for {other}, usually {port}"
 
 
-def _spoken_by(address: tuple[str, int]) -> str | None:
-    """The protocol in which a plain request of HTTP is answered; None where that is neither, or not in time."""
-    try:
-        with socket.create_connection(address, timeout=CONNECT_SECONDS) as connection:
-            connection.settimeout(CONNECT_SECONDS)
-            connection.sendall(HTTP_REQUEST)
-            answer = connection.recv(64)
-            if answer.startswith(b"HTTP/1."):
-                with suppress(OSError), connection.makefile("rb") as rest:
-                    rest.read(REST_BYTES)  # a server whose answer isn't read to its end logs an error
-                return "http/protobuf"
-    except OSError:
-        return None
-    return "grpc" if answer[3:4] == bytes([HTTP2_SETTINGS]) else None
-
-
-def _refusal_of_a_request(protocol: str) -> str | None:
-    """What became of a request without spans, as the program's exporter would send it; None where it was taken."""
+def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
+    """What became of a request without spans, as the program's exporter would send it, or to another endpoint; None where it
+    was taken."""
     module = "grpc" if protocol == "grpc" else "http"
     made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
     heard = _Heard()
@@ -141,7 +120,7 @@ def _refusal_of_a_request(protocol: str) -> str | None:
     logger.addHandler(heard)
     propagated, logger.propagate = logger.propagate, False
     try:
-        exporter = made(timeout=REQUEST_SECONDS)
+        exporter = made(endpoint=endpoint, timeout=REQUEST_SECONDS)
         taken = exporter.export([]).name == "SUCCESS"
         exporter.shutdown()
     finally:

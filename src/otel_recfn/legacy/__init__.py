@@ -18,7 +18,6 @@ from otel_recfn.legacy.cuda import (
 )
 from otel_recfn.legacy.event import (
     LegacyEvent as LegacyEvent,
-    RangeEventList as RangeEventList,
     TorchRecord as TorchRecord,
     torch_records as torch_records,
 )

@@ -6,7 +6,6 @@ Source: ``LegacyEvent`` in torch/csrc/autograd/profiler_legacy.h; the same field
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -98,29 +97,10 @@ class LegacyEvent:
         """The event's time in Unix microseconds."""
         return self.cpu_ns / 1000
 
-    def set_cpu_us(self, cpu_us: int) -> None:
-        """Set the event's time, in whole Unix microseconds."""
-        self.cpu_ns = cpu_us * 1000
-
     @property
     def has_cuda(self) -> bool:
         """Whether it has a time on a GPU."""
         return self.cuda_event is not None or (self.is_remote and self.device != -1)
-
-    def record(self, record_cuda: bool = False) -> None:
-        """It happens now; with ``record_cuda`` also on the current GPU."""
-        if record_cuda:
-            self.device, self.cuda_event, self.cpu_ns = cuda_stubs().record()
-        else:
-            self.cpu_ns = time.time_ns()
-
-    def update_memory_stats(self, nbytes: int, device: str) -> None:
-        """``nbytes`` were allocated (negative: freed) on ``device``, say ``cpu`` or ``cuda:0``."""
-        on_cuda = is_on_cuda(device)
-        if on_cuda is True:
-            self.cuda_memory_usage = nbytes
-        elif on_cuda is False:
-            self.cpu_memory_usage = nbytes
 
     def cpu_elapsed_us(self, later: LegacyEvent) -> float:
         """Microseconds from this event to a later one; negative if that was earlier."""
@@ -183,29 +163,6 @@ def is_on_cuda(device: str) -> bool | None:
         return kind in CUDA_MEMORY
     log.warning("Unsupported memory profiling device: %s", kind)
     return None
-
-
-class RangeEventList:
-    """A thread's events, until they are consolidated; for programs that use it under PyTorch's name.
-
-    Source: ``RangeEventList`` in torch/csrc/autograd/profiler_legacy.h.
-    """
-
-    def __init__(self) -> None:
-        self._events: list[LegacyEvent] = []
-
-    def record(self, event: LegacyEvent) -> None:
-        """Add the thread's next event."""
-        self._events.append(event)
-
-    def size(self) -> int:
-        """How many events there are."""
-        return len(self._events)
-
-    def consolidate(self) -> list[LegacyEvent]:
-        """Take all events away, in their order."""
-        events, self._events = self._events, []
-        return events
 
 
 # --- as values

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = logging.getLogger("otel_recfn")
-
-BUFFER_BYTES = 1 << 20
 
 
 class RecordProfile:
@@ -76,10 +74,10 @@ class RecordProfile:
         if not isinstance(self._out, str | os.PathLike):
             write_profiler_events_to_stream(self._out, events)
             return
+        whole = io.StringIO()
+        write_profiler_events_to_stream(whole, events)
         with closing(GrowingFile(self._out)) as file:
-            with io.TextIOWrapper(io.BufferedWriter(_Appended(file), BUFFER_BYTES), "utf-8") as stream:
-                write_profiler_events_to_stream(stream, events)
-            file.show(b"")
+            file.show(whole.getvalue().encode())
 
     def __del__(self) -> None:
         # As in PyTorch, one that nobody can close any more ends here, and writes.
@@ -94,22 +92,6 @@ class RecordProfile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-class _Appended(io.RawIOBase):
-    """A growing file as a stream."""
-
-    def __init__(self, file: GrowingFile) -> None:
-        self._file = file
-
-    def writable(self) -> bool:
-        """It is written to, and not read."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Append all of it."""
-        self._file.append(bytes(data))
-        return len(data)
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:

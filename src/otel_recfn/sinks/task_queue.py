@@ -5,7 +5,6 @@ put ──► waiting, in order ──next──► in hand, until the thread as
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -50,11 +49,8 @@ class TaskQueue(Generic[T]):
     def __init__(self, most: int, weigh: Callable[[T], int], goes_first: Callable[[T], bool] | None = None) -> None:
         self._most, self._weigh, self._goes_first = most, weigh, goes_first
         self._changed = threading.Condition()
-        self._numbers = itertools.count()
-        self._first: deque[tuple[int, T | Flush, int]] = deque()
-        """Tasks that go first: the number by which what waits is ordered, the task, and what it weighs."""
-        self._others: deque[tuple[int, T | Flush, int]] = deque()
-        """Other tasks, and flushes."""
+        self._waiting: deque[tuple[T | Flush, int]] = deque()
+        """Tasks and flushes, with what they weigh."""
         self._weight = 0
         """Of all tasks, with those in hand."""
         self._in_hand: dict[int, int] = {}
@@ -63,28 +59,31 @@ class TaskQueue(Generic[T]):
 
     def put(self, task: T) -> list[T]:
         """Append a task. Returns those that are dropped for want of room, which may be this one."""
-        weight, goes_first = self._weigh(task), self._goes_first is not None and self._goes_first(task)
+        weight = self._weigh(task)
         with self._changed:
             if self._ended or (self._weight and sum(self._in_hand.values()) + weight > self._most):
                 return [task]
             dropped: list[T] = []
             while self._weight and self._weight + weight > self._most:
-                if self._goes_first is None or (goes_first and not self._first):
+                place = self._place_to_drop(task)
+                if place is None:
                     return [*dropped, task]
-                dropped.append(self._drop())
-            self._append(self._first if goes_first else self._others, task, weight)
+                dropped.append(cast(T, self._waiting[place][0]))
+                self._weight -= self._waiting[place][1]
+                del self._waiting[place]
+            self._append(task, weight)
             return dropped
 
-    def _drop(self) -> T:
-        queue = self._first or self._others
-        place = next(place for place, (_, task, _) in enumerate(queue) if not isinstance(task, Flush))
-        _, task, weight = queue[place]
-        del queue[place]
-        self._weight -= weight
-        return cast(T, task)
+    def _place_to_drop(self, task: T) -> int | None:
+        """Of what goes where there is no room for a task; None where that goes itself."""
+        if self._goes_first is None:
+            return None
+        waiting = [(place, each) for place, (each, _) in enumerate(self._waiting) if not isinstance(each, Flush)]
+        first = next((place for place, each in waiting if self._goes_first(each)), None)
+        return waiting[0][0] if first is None and not self._goes_first(task) else first
 
-    def _append(self, queue: deque[tuple[int, T | Flush, int]], task: T | Flush, weight: int) -> None:
-        queue.append((next(self._numbers), task, weight))
+    def _append(self, task: T | Flush, weight: int) -> None:
+        self._waiting.append((task, weight))
         self._weight += weight
         self._changed.notify_all()
 
@@ -94,13 +93,13 @@ class TaskQueue(Generic[T]):
         with self._changed:
             if self._ended:
                 return None
-            self._append(self._others, flush, 0)
+            self._append(flush, 0)
             return flush
 
     def forget(self, flush: Flush) -> None:
         """Nobody waits for it any more."""
         with self._changed:
-            self._others = deque([entry for entry in self._others if entry[1] is not flush])
+            self._waiting = deque([entry for entry in self._waiting if entry[0] is not flush])
 
     def next(self, timeout_s: float | None = None) -> T | Flush | None:
         """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more.
@@ -114,15 +113,11 @@ class TaskQueue(Generic[T]):
             self._changed.wait_for(lambda: self._has_next() or self.has_ended, timeout_s)
             if not self._has_next():
                 return None
-            _, task, self._in_hand[own] = self._oldest().popleft()
+            task, self._in_hand[own] = self._waiting.popleft()
             return task
 
     def _has_next(self) -> bool:
-        return not self.is_empty and not (self._in_hand and isinstance(self._oldest()[0][1], Flush))
-
-    def _oldest(self) -> deque[tuple[int, T | Flush, int]]:
-        """The queue with what waits longest."""
-        return min(filter(None, (self._first, self._others)), key=lambda queue: queue[0][0])
+        return not self.is_empty and not (self._in_hand and isinstance(self._waiting[0][0], Flush))
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Until no more than half of the room is taken, or nothing comes any more."""
@@ -132,7 +127,7 @@ class TaskQueue(Generic[T]):
     @property
     def has_flush(self) -> bool:
         """Whether somebody waits for what was put."""
-        return any(isinstance(task, Flush) for _, task, _ in list(self._others))
+        return any(isinstance(task, Flush) for task, _ in list(self._waiting))
 
     @property
     def weight(self) -> int:
@@ -147,7 +142,7 @@ class TaskQueue(Generic[T]):
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not (self._first or self._others)
+        return not self._waiting
 
     @property
     def is_open(self) -> bool:
@@ -168,9 +163,8 @@ class TaskQueue(Generic[T]):
     def clear(self) -> None:
         """Drop what waits; who waits for a flush goes on."""
         with self._changed:
-            for _, task, _ in self._others:
+            for task, _ in self._waiting:
                 if isinstance(task, Flush):
                     task.done.set()
-            self._first.clear()
-            self._others.clear()
+            self._waiting.clear()
             self._weight = sum(self._in_hand.values())

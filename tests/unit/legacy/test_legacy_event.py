@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.legacy.config import EventKind
+from otel_recfn.legacy.cuda import cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.model.errors import ProfilerError
 
@@ -109,24 +109,6 @@ class TestElapsed:
             LegacyEvent.from_value_list(VALUES).cuda_elapsed_us(recorded(EventKind.POP_RANGE))
 
 
-def test_record_says_now() -> None:
-    before = time.time_ns()
-    event = LegacyEvent(EventKind.MARK, "", 1)
-    event.record()
-    assert before <= event.cpu_ns <= time.time_ns()
-    assert not event.has_cuda
-
-
-def test_memory_goes_to_the_side_of_its_device() -> None:
-    sides = []
-    for device in ("cpu", "mkldnn", "cuda:1", "hip:0"):
-        event = LegacyEvent(EventKind.MEMORY_ALLOC, "", 1)
-        event.update_memory_stats(-64, device)
-        sides.append((event.cpu_memory_usage, event.cuda_memory_usage))
-    assert sides == [(-64, 0), (-64, 0), (0, -64), (0, -64)]
-
-
 def recorded(kind: EventKind) -> LegacyEvent:
-    event = LegacyEvent(kind, "op", 1)
-    event.record(record_cuda=True)
-    return event
+    device, event, now = cuda_stubs().record()
+    return LegacyEvent(kind, "op", 1, device=device, cuda_event=event, cpu_ns=now)

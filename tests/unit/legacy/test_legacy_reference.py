@@ -15,7 +15,6 @@ from otel_recfn.legacy import (
     ProfilerDisableOptions,
     ProfilerError,
     ProfilerState,
-    RangeEventList,
     ThreadEventLists,
     TLSLegacyProfilerGuard,
     disable_profiler_legacy,
@@ -76,14 +75,8 @@ def test_a_result_is_summed_up_by_name_and_tells_what_was_lost() -> None:
     assert lists.lost == {}
 
 
-def test_small_things_of_events_and_lists() -> None:
-    event = LegacyEvent(EventKind.MARK, "m", 1)
-    event.set_cpu_us(5)
+def test_small_things_of_events() -> None:
+    event = LegacyEvent(EventKind.MARK, "m", 1, cpu_ns=5000)
     assert (event.cpu_ns, event.cpu_us, event.correlation_id) == (5000, 5.0, 0)
     event.set_extra_args({"mat_size": [2]})
     assert (event.extra_args, LegacyEvent(EventKind.MARK, "m", 1).extra_args) == ({"mat_size": [2]}, {})
-    events = RangeEventList()
-    events.record(event)
-    assert events.size() == 1
-    assert events.consolidate() == [event]
-    assert events.size() == 0

@@ -70,5 +70,5 @@ def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
         assert isinstance(flush, Flush)
         assert not flush.wait()
         queue.forget(flush)
-    assert len(queue._others) == 0
+    assert len(queue._waiting) == 2
     assert [queue.next(), queue.next(), queue.next(0.0)] == [1, 2, None]

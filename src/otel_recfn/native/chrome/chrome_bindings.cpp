@@ -29,16 +29,14 @@ PyObject* fill_memory(PyObject* memory, size_t most, Fill fill) {
 }
 
 PyObject* encode_events(PyObject*, PyObject* arguments) {
-  PyObject *batch, *rows, *memory, *python_ids = nullptr;
+  PyObject *batch, *rows, *memory;
   long long pid, base_ns;
-  if (!PyArg_ParseTuple(arguments, "OOLLO!|O", &batch, &rows, &pid, &base_ns, &PyByteArray_Type, &memory, &python_ids)) {
-    return nullptr;
-  }
+  if (!PyArg_ParseTuple(arguments, "OOLLO!", &batch, &rows, &pid, &base_ns, &PyByteArray_Type, &memory)) return nullptr;
   const Made names(PyObject_GetAttrString(batch, "names"));
   if (names.object == nullptr) return nullptr;
   return guarded([&]() -> PyObject* {
     ChromeEvents events(names.object, pid, base_ns);
-    if (!events.read(batch, rows, python_ids)) return nullptr;
+    if (!events.read(batch, rows)) return nullptr;
     return fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
   });
 }
@@ -92,7 +90,7 @@ PyObject* encode_flows(PyObject*, PyObject* arguments) {
 
 PyMethodDef functions[] = {
     {"encode_chrome_events", encode_events, METH_VARARGS,
-     "encode_chrome_events(batch, rows, pid, base_ns, memory[, python_ids]) -> int\n\n"
+     "encode_chrome_events(batch, rows, pid, base_ns, memory) -> int\n\n"
      "The rows (an int64 array) as Chrome trace events: so many bytes at the start of the bytearray, which grows as needed."},
     {"encode_chrome_flows", encode_flows, METH_VARARGS,
      "encode_chrome_flows(from_tid, from_ns, to_tid, to_ns, first_id, pid, base_ns, memory) -> int\n\n"

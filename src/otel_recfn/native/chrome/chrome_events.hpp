@@ -19,10 +19,8 @@ class ChromeEvents {
  public:
   ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns) : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
-  // `python_ids`: of traced calls, by row; null where they are the event ids.
-  bool read(PyObject* batch, PyObject* rows, PyObject* python_ids) {
-    return columns_.take(batch) && read_python_ids(python_ids) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) &&
-           read_labels();
+  bool read(PyObject* batch, PyObject* rows) {
+    return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) && read_labels();
   }
 
   size_t most_bytes() const { return most_bytes_; }
@@ -58,14 +56,6 @@ class ChromeEvents {
     if (number.object == nullptr) return false;
     *value = PyLong_AsUnsignedLongLong(number.object);
     return !PyErr_Occurred();
-  }
-
-  bool read_python_ids(PyObject* python_ids) {
-    if (python_ids == nullptr) return python_ids_.take_same(columns_.event_id);
-    if (!python_ids_.take(python_ids, "python_ids", nullptr)) return false;
-    if (python_ids_.size() == columns_.size()) return true;
-    PyErr_SetString(PyExc_ValueError, "python_ids of another length than the batch; one for each row");
-    return false;
   }
 
   bool read_tracks(PyObject* batch) {
@@ -189,14 +179,13 @@ class ChromeEvents {
   void encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
     const uint64_t caller = columns_.caller[row];
     if (caller == 0 && columns_.source[row] != kPythonCallSource) return;
-    out.argument(",\"Python id\":", python_ids_[row]);
+    out.argument(",\"Python id\":", columns_.event_id[row]);
     if (caller != 0) out.argument(",\"Python parent id\":", caller);
     if (const auto& module = labels_.module_number(label)) out.argument(",\"Python module id\":", uint64_t{*module});
   }
 
   ChromeColumns columns_;
   ColumnView<int64_t> rows_;
-  ColumnView<uint64_t> python_ids_;
   EventLabels labels_;
   std::vector<uint32_t> label_;  // of each of the rows
   std::vector<Track> tracks_;

@@ -54,9 +54,6 @@ class ColumnView : TakenBuffer {
     return false;
   }
 
-  // The same column as another view's.
-  bool take_same(const ColumnView& other) { return take(other.view_.obj, "the same", nullptr); }
-
   Py_ssize_t size() const { return size_; }
 
   T operator[](Py_ssize_t row) const {

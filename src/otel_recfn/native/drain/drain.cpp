@@ -28,16 +28,15 @@ void each_text(FullRow& row, const Visit& visit) {
 #undef RECFN_VISIT
 }
 
-std::atomic<int64_t> told_node_id{-1};  // what PyTorch isn't told yet, or refuses
+std::atomic<int64_t> told_node_id{-1};  // what PyTorch isn't told yet
 
 }  // namespace
 
 int64_t default_node_id() {
   const auto of_torch = globals().default_node_id.load();
-  const auto tell_torch = globals().set_default_node_id.load();
-  const int64_t told = told_node_id.load();
-  if (of_torch == nullptr || (told >= 0 && tell_torch == nullptr)) return told;
-  if (told >= 0) tell_torch(told), told_node_id.store(-1);
+  if (of_torch == nullptr) return told_node_id.load();
+  const int64_t told = told_node_id.exchange(-1);
+  if (told >= 0) globals().set_default_node_id.load()(told);
   return of_torch();
 }
 

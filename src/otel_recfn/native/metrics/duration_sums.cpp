@@ -7,7 +7,6 @@
 
 #include "columns/column_view.hpp"
 #include "cpython/python.hpp"
-#include "model/events.hpp"
 
 namespace recfn {
 namespace {
@@ -48,30 +47,6 @@ class BoundBuckets {
   size_t most_ = 0;
   size_t buckets_;
   int64_t* counts_;
-};
-
-// Instead of a series' number.
-enum NoSeries : int32_t { kNoSeries = -1, kUnknownSeries = -2 };
-
-// Which series rows belong to.
-struct SeriesOfRows {
-  ColumnView<uint8_t> kind, scope;
-  ColumnView<uint32_t> name, flags;
-
-  bool take(PyObject* batch, Py_ssize_t rows) {
-    return kind.take(batch, "kind") && scope.take(batch, "scope") && name.take(batch, "name") && flags.take(batch, "flags") &&
-           equally_long({rows, kind.size(), scope.size(), name.size(), flags.size()});
-  }
-
-  // Finds each row's number in the table of names and scopes. Keys that it doesn't have are added to `unknown`.
-  void find(const int32_t* slots, size_t slot_count, int32_t* numbers, std::vector<uint64_t>& unknown) const {
-    for (Py_ssize_t row = 0, rows = kind.size(); row < rows; ++row) {
-      const uint64_t key = static_cast<uint64_t>(name[row]) * kNumScopes + scope[row];
-      const int32_t number = key < slot_count && slots[key] >= 0 ? slots[key] : static_cast<int32_t>(kUnknownSeries);
-      numbers[row] = kind[row] != kRangeEvent || (flags[row] & kPartial) != 0 ? static_cast<int32_t>(kNoSeries) : number;
-      if (numbers[row] == kUnknownSeries) unknown.push_back(key);
-    }
-  }
 };
 
 // How long rows took.
@@ -162,32 +137,10 @@ PyObject* add_durations(PyObject*, PyObject* arguments) {
   });
 }
 
-PyObject* find_series(PyObject*, PyObject* arguments) {
-  PyObject *batch, *slots, *numbers;
-  if (!PyArg_ParseTuple(arguments, "OOO", &batch, &slots, &numbers)) return nullptr;
-  return guarded([&]() -> PyObject* {
-    SeriesOfRows rows;
-    TableView<int32_t> known, numbered;
-    if (!known.take(slots, "slots") || !numbered.take(numbers, "numbers") || !rows.take(batch, numbered.size())) return nullptr;
-    std::vector<uint64_t> unknown;
-    rows.find(known.begin(), known.size(), numbered.begin(), unknown);
-    PyObject* keys = PyList_New(static_cast<Py_ssize_t>(unknown.size()));
-    for (size_t at = 0; keys != nullptr && at < unknown.size(); ++at) {
-      PyObject* key = PyLong_FromUnsignedLongLong(unknown[at]);
-      if (key != nullptr) PyList_SET_ITEM(keys, static_cast<Py_ssize_t>(at), key);
-      if (key == nullptr) Py_CLEAR(keys);
-    }
-    return keys;
-  });
-}
-
 PyMethodDef functions[] = {
     {"add_durations", add_durations, METH_VARARGS,
      "add_durations(batch, numbers, series, buckets)\n\n"
      "Add the durations of a batch's ranges to the sums of their series, as sinks/metrics/sums.py says."},
-    {"find_series", find_series, METH_VARARGS,
-     "find_series(batch, slots, numbers) -> list of int\n\n"
-     "Write the series of each row into numbers; name * NUM_SCOPES + scope of each range that slots has none for."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, is_in
-from otel_recfn.batches.selection import traced_calls
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventKind, RecordScope
 from otel_recfn.sinks.chrome.automatic_steps import StepSlice
@@ -46,17 +45,13 @@ def trace_tid(track: Track) -> int:
     return track.native_id or track.number
 
 
-def encode_events(
-    batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray, *python_ids: NDArray[np.uint64]
-) -> int:
+def encode_events(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
     """Write ``rows`` of the batch as events, in that order, to the start of ``memory``, which grows as needed.
-
-    ``python_ids`` are of traced calls, by row, with such ids of the callers in the batch; without them event ids are shown.
 
     Returns:
         The number of bytes.
     """
-    return _native.encode_chrome_events(batch, rows, pid, base_ns, memory, *python_ids)
+    return _native.encode_chrome_events(batch, rows, pid, base_ns, memory)
 
 
 def encode_flows(
@@ -138,32 +133,6 @@ def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> Batch:
     return batch.take(slice(None), sequence_nr=sequence_nr, forward_thread_id=forward_thread_id)
 
 
-class PythonIds:
-    """Ids of traced Python calls as torch.profiler gives them: from 1 on, over all threads in the order in which calls began.
-
-    That order is known when all calls are. In a trace that is written while the program runs, calls keep the ids of their rows.
-
-    Args:
-        batches: those of the trace, in which each row's event id stands once.
-    """
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        found = [(batch.event_id[rows], batch.start_ns[rows]) for batch in batches for rows in [traced_calls(batch)]]
-        event_ids = np.concatenate([np.empty(0, dtype=np.uint64), *[ids for ids, _ in found]])
-        starts = np.concatenate([np.empty(0, dtype=np.int64), *[times for _, times in found]])
-        numbers = np.empty(len(event_ids), dtype=np.uint64)
-        numbers[np.lexsort((event_ids, starts))] = np.arange(1, len(event_ids) + 1, dtype=np.uint64)
-        order = np.argsort(event_ids, kind="stable")
-        self._event_ids, self._numbers = event_ids[order], numbers[order]
-
-    def of(self, event_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Of the calls with these event ids; 0 where there is none."""
-        if not len(self._event_ids):
-            return np.zeros(len(event_ids), dtype=np.uint64)
-        places = np.minimum(np.searchsorted(self._event_ids, event_ids), len(self._event_ids) - 1)
-        return np.where(self._event_ids[places] == event_ids, self._numbers[places], np.uint64(0))
-
-
 class Links(NamedTuple):
     """Backward rows of a batch with their forward ranges, as columns of equal length in row order."""
 
@@ -185,17 +154,10 @@ class LinkFinder:
     that moment carry the number too. The node's backward range carries it again, with the logical id of the thread of the
     forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes
     no node and the next one that does): the one that started last made the node, because making it moves the number on.
-
-    Args:
-        bounds: others than usual: ``most`` ranges are remembered, and ``most_matched`` of those that have a backward; beyond it
-            the quarter that started first is forgotten.
     """
 
-    def __init__(self, **bounds: int) -> None:
-        self._ranges = _native.ForwardRanges(**bounds)
-
-    def __len__(self) -> int:
-        return len(self._ranges)
+    def __init__(self) -> None:
+        self._ranges = _native.ForwardRanges()
 
     def match(self, batch: Batch, numbers: NDArray[np.uint64]) -> Links:
         """Remember the batch's forward ranges, then find those of its backward rows; once per batch.

@@ -41,7 +41,6 @@ from otel_recfn.sinks.chrome.encoder import (
     LinkFinder,
     Links,
     NodeNumbers,
-    PythonIds,
     encode_events,
     encode_flows,
     encode_memory,
@@ -101,27 +100,19 @@ class ChromeTraceFile:
             self._file.close()
             raise
 
-    def append(self, batch: Batch, python_ids: PythonIds | None = None) -> None:
-        """Add the batch's events. After an error, ``take_back`` is to be called.
-
-        Args:
-            batch: sealed rows.
-            python_ids: of traced calls; None where not all calls are known yet, for ids of their rows.
-        """
+    def append(self, batch: Batch) -> None:
+        """Add the batch's events. After an error, ``take_back`` is to be called."""
         self._open = _still_open(self._open, batch) if batch.long_open is None else _outermost(batch.long_open)
         self._slices, over = self._slices.after(batch)
         numbered = with_node_numbers(batch, self._nodes)
         counted = encode_memory(batch, self._memory_totals, self._pid, self._base_ns)
         ended = self._steps.add(batch)
         self._put(self._thread_events(batch, self._thread_names))
-        ids = (python_ids.of(batch.event_id),) if python_ids is not None else ()
-        if python_ids is not None:
-            numbered = numbered.take(slice(None), caller=python_ids.of(batch.caller))
         rows = _in_order_of_begins(batch)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
-            self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory, *ids))
+            self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory))
         tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
         arrows = _arrows(batch, tids, self._links.match(batch, tids))
         self._put_encoded(encode_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))

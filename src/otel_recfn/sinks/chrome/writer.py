@@ -22,7 +22,6 @@ from pathlib import Path
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import SettingError
-from otel_recfn.sinks.chrome.encoder import PythonIds
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.growing_file import FileInUseError, PathRefusedError, absolute
 from otel_recfn.support.processes import addition
@@ -176,10 +175,9 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise SettingError(_cannot_write(asked, error)) from error
     try:
-        kept = [batch for batch in batches if len(batch)]
-        python_ids = PythonIds(kept)
-        for batch in kept:
-            file.append(batch, python_ids)
+        for batch in batches:
+            if len(batch):
+                file.append(batch)
         file.finish()
     finally:
         file.close()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import NUM_SCOPES
+from otel_recfn.model.events import NUM_SCOPES, EventFlag, EventKind
 from otel_recfn.support.texts import text_of_utf8
 
 Numbers = NDArray[np.int64]
@@ -32,6 +32,7 @@ OVERFLOW = 0
 MIN_CAPACITY = 64
 SECOND_NS = 1e9
 LONGEST_NS = (1 << 63) - 1
+_PARTIAL = np.uint32(EventFlag.PARTIAL)
 FIELDS = 8
 """So many columns: 64 bytes."""
 
@@ -59,21 +60,15 @@ class SeriesTable:
         self._numbers: dict[Series, int] = {}
         self._names: Sequence[str] = ()
         self._slots: Slots = np.zeros(0, np.int32)
-        self._numbers_of_rows: Slots = np.empty(0, np.int32)
 
     def numbers_of(self, batch: Batch) -> Slots:
-        """The series of each row; new ones are met here. Negative where it has none: no range, or a partial one.
-
-        The next call overwrites it.
-        """
-        if len(self._numbers_of_rows) < len(batch):
-            self._numbers_of_rows = np.empty(2 * len(batch), np.int32)
-        slots, numbers = self._slots_for(batch), self._numbers_of_rows[: len(batch)]
-        if unknown := _native.find_series(batch, slots, numbers):
-            for key in dict.fromkeys(unknown):
-                name, scope = divmod(key, NUM_SCOPES)
-                slots[key] = self._number(Series(scope, text_of_utf8(batch.names[name])))
-            _native.find_series(batch, slots, numbers)
+        """The series of each row; new ones are met here. Negative where it has none: no range, or a partial one."""
+        slots, keys = self._slots_for(batch), batch.name.astype(np.int64) * NUM_SCOPES + batch.scope
+        counts = (batch.kind == EventKind.RANGE) & ((batch.flags & _PARTIAL) == 0)
+        for key in dict.fromkeys(keys[counts & (slots[keys] < 0)].tolist()):
+            name, scope = divmod(key, NUM_SCOPES)
+            slots[key] = self._number(Series(scope, text_of_utf8(batch.names[name])))
+        numbers: Slots = np.where(counts, slots[keys], np.int32(-1))
         return numbers
 
     def _slots_for(self, batch: Batch) -> Slots:

@@ -90,25 +90,6 @@ def test_it_writes_the_models_bytes(given_rows: list[dict[str, Any]], base_ns: i
     parsed(native)
 
 
-@given(st.lists(rows, max_size=6))
-def test_it_writes_the_models_bytes_with_python_ids(given_rows: list[dict[str, Any]]) -> None:
-    batch = make_batch(given_rows)
-    order, ids = row_numbers(batch)[::-1], np.arange(7, 7 + len(batch), dtype=np.uint64)
-    written = []
-    for encoder in (encode_events, model_events):
-        memory = bytearray()
-        written.append(bytes(memory[: encoder(batch, order, PID, 0, memory, ids)]))
-    assert written[0] == written[1]
-
-
-def test_python_ids_stand_in_place_of_event_ids() -> None:
-    batch = make_batch([{"name": "f", "source": EventSource.PYTHON_CALL, "event_id": 9, "caller": 3}])
-    memory = bytearray()
-    size = encode_events(batch, row_numbers(batch), PID, 0, memory, np.array([4], dtype=np.uint64))
-    [event] = parsed(bytes(memory[:size]))
-    assert (event["args"]["Event id"], event["args"]["Python id"], event["args"]["Python parent id"]) == (9, 4, 3)
-
-
 def test_many_operators_that_share_some_of_what_they_say() -> None:
     threads = (MAIN_THREAD, WORKER_THREAD)
     scopes = (RecordScope.FUNCTION, RecordScope.USER_SCOPE)

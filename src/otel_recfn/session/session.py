@@ -181,22 +181,25 @@ class Session:
                 self._stop(capture, timeout_s)
 
     def _stop(self, capture: Capture, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        with self._changing(timeout_s):
-            if capture.has_ended or capture in self._captures.ending:
-                return  # who ends it may wait for our thread, which one of its sinks called
-            self._captures.ending.add(capture)
+        deadline, ends_here = time.monotonic() + timeout_s, False
         try:
+            with self._changing(timeout_s):
+                if capture.has_ended or capture in self._captures.ending:
+                    return  # who ends it may wait for our thread, which one of its sinks called
+                ends_here = True
+                self._captures.ending.add(capture)
             self._end(capture, deadline)
         except BaseException:  # without what was recorded last
-            capture.has_ended = True
-            self._captures.ending.discard(capture)
-            with self._changing(0.0):
-                self._leave(capture)
-            self._draining.close_later(capture, 0.0)
+            if ends_here:
+                capture.has_ended = True
+                self._captures.ending.discard(capture)
+                with self._changing(0.0):
+                    self._leave(capture)
+                self._draining.close_later(capture, 0.0)
             raise
         finally:
-            self._captures.ending.discard(capture)
+            if ends_here:
+                self._captures.ending.discard(capture)
 
     def _end(self, capture: Capture, deadline: float) -> None:
         thread = None
@@ -237,6 +240,7 @@ class Session:
         self._record()
         self._sources.follow()
         if not self._captures:
+            self._draining.stop_thread()  # which an end that was interrupted has not done
             self._exit.unregister()
         elif not self._captures.all_end:
             self._draining.start_thread()

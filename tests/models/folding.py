@@ -152,6 +152,11 @@ class Awaited:
     children_ns: int = 0
 
 
+def shown_budget(rows: int, budget: int) -> int:
+    """How many of so many ranges are kept: of a budget that is too small for all, a quarter is for sums."""
+    return budget if rows <= budget else max(0, budget - max(1, budget // 4))
+
+
 class Unit:
     """One unit's ranges."""
 
@@ -174,9 +179,8 @@ class Unit:
         self.rows += 1
 
     def finish(self, budget: int, least_ns: int) -> tuple[list[Held], Tree]:
-        """What is kept, outermost ranges first, and what lies directly in the unit. A quarter of a small budget is for sums."""
-        shown = budget if self.rows <= budget else max(0, budget - max(1, budget // 4))
-        self.compare(min(shown, self.budget), least_ns, parents_may_come=False)
+        """What is kept, outermost ranges first, and what lies directly in the unit."""
+        self.compare(min(shown_budget(self.rows, budget), self.budget), least_ns, parents_may_come=False)
         kept, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
         for one in kept:
             one.parent = one.parent if self.by_id.get(one.parent) in kept else 0

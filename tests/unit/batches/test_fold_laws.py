@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.finished import FEWEST_DIGITS, MOST_DIGITS, FinishedUnits
-from models.folding import OTHER, FoldModel
+from models.folding import OTHER, FoldModel, shown_budget
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
 
@@ -23,11 +23,6 @@ some = examples(50)  # rows of a whole program each
 
 def fold_of(budget: int) -> FoldModel:
     return FoldModel(budget)
-
-
-def shown_budget(rows: int, budget: int) -> int:
-    """How many of so many ranges are kept: of a budget that is too small a quarter is for sums."""
-    return budget if rows <= budget else max(0, budget - max(1, budget // 4))
 
 
 def self_times(rows: list[Row]) -> dict[int, int]:

@@ -106,24 +106,6 @@ class ShapeWords {
   bool truncated_ = false;
 };
 
-// The words among the inputs of an operator that FLOPs are counted of by them, as JSON by place: a convolution's padding may be one
-// ("same"). torch.profiler counts nothing then, but keeps it.
-
-inline bool is_counted_by_words(const char* operator_name) { return std::strcmp(operator_name, "aten::conv2d") == 0; }
-
-// Empty where there are none; what is no word, PyTorch refuses. May throw what reading the inputs throws.
-template <typename Inputs>
-std::string words_among(const Inputs& inputs) {
-  std::string words;
-  for (size_t place = 0; place < inputs.size(); ++place) {
-    if (!inputs[place].isString()) continue;
-    const std::string& word = inputs[place].toStringRef();
-    if (word.size() > kMaxWordBytes || word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") != std::string::npos) continue;
-    words += (words.empty() ? "{\"" : ",\"") + std::to_string(place) + "\":\"" + word + '"';
-  }
-  return words.empty() ? words : words + '}';
-}
-
 // Floating point operations of an operator, from its inputs: of the operators that torch.profiler counts (with_flops), and as it
 // counts them (torch/csrc/profiler/util.cpp, computeFlops). Scalars such as addmm's alpha and beta are taken as 1.
 
@@ -292,16 +274,14 @@ C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
   return range;
 }
 
-// What was asked for of the inputs, as `words` and in `rare`, whose words are kept in `told`.
+// What was asked for of the inputs, as `words` and in `rare`.
 template <typename Range>
-void read_inputs(const Range& fn, uint32_t wanted, ShapeWords& words, RarePrelude& rare, std::string& told) {
+void read_inputs(const Range& fn, uint32_t wanted, ShapeWords& words, RarePrelude& rare) {
   if ((wanted & kShapesExtra) != 0) words.add_inputs(fn.inputs());
   if ((wanted & kFlopsExtra) == 0) return;
   try {
     rare.flops = count_flops(fn.name(), fn.inputs());
-    if (C10_UNLIKELY(is_counted_by_words(fn.name()))) told = words_among(fn.inputs());
-    rare.texts[kWordsText] = {told.data(), static_cast<uint32_t>(told.size())};
-  } catch (...) {  // inputs may throw, as those of a tensor subclass do, and there may be no memory
+  } catch (...) {  // inputs may throw, as those of a tensor subclass do
   }
 }
 
@@ -312,8 +292,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   ShapeWords words;
   char stack[kMaxStackBytes];
   RarePrelude rare;
-  std::string told;
-  if (kInputs) read_inputs(fn, wanted, words, rare, told);
+  if (kInputs) read_inputs(fn, wanted, words, rare);
   const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
   if ((wanted & kStackExtra) != 0 && !backward) rare.texts[kCallStack] = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();

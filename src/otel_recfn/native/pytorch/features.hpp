@@ -73,15 +73,14 @@ struct Feature {
 };
 
 // A word each, separated by spaces; a minus sign stands before what was not found.
-template <size_t... Counts>
-std::string told(const Feature (&... lists)[Counts]) {
+template <size_t kCount>
+std::string told(const Feature (&features)[kCount]) {
   std::string text;
-  const auto tell = [&text](const Feature& feature) {
+  for (const Feature& feature : features) {
     text += text.empty() ? "" : " ";
     text += feature.found ? "" : "-";
     text += feature.name;
-  };
-  (std::for_each(std::begin(lists), std::end(lists), tell), ...);
+  }
   return text;
 }
 

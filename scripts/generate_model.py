@@ -2,8 +2,7 @@
 
     python scripts/generate_model.py
 
-Run it after a change of ``model/columns.py``, ``events.py``, ``sources.py`` or ``scope.py``, and commit what it wrote; a test
-says when that was forgotten.
+Run it after a change of ``model/columns.py`` or ``events.py``, and commit what it wrote; a test says when that was forgotten.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _continued(lines: Iterable[str]) -> str:
 def events_header() -> str:
     """The enums for C++."""
     return f"""// Kinds, flags, sources and scopes of events.
-// {ORIGIN.format("model/events.py, sources.py or scope.py")}
+// {ORIGIN.format("model/events.py")}
 #pragma once
 #include <cstdint>
 

@@ -28,13 +28,12 @@ def test_a_begin_carries_its_columns(capture: Capture) -> None:
         shapes="[[2,3],[]]",
         dtypes='["float32","Scalar"]',
         concrete_inputs='["","2."]',
-        words='{"4":"same"}',
     )
     recorder.end(event_id, flags=EventFlag.STATIC_RUNTIME_OUT_VARIANT)
     [row] = capture.finish()
     assert (row.sequence_nr, row.forward_thread_id, row.handle, row.debug_handle) == (7, 3, 99, 5)
     assert (row.shapes, row.dtypes) == ("[[2,3],[]]", '["float32","Scalar"]')
-    assert (row.concrete_inputs, row.words) == ('["","2."]', '{"4":"same"}')
+    assert row.concrete_inputs == '["","2."]'
     assert (row.event_id, row.scope) == (event_id, RecordScope.BACKWARD_FUNCTION)
     assert row.flags == EventFlag.STATIC_RUNTIME_OUT_VARIANT
 
@@ -105,7 +104,6 @@ SAID = st.fixed_dictionaries(
         "debug_handle": st.integers(0, 5),
         "step_number": st.integers(0, 5),
         "code": st.just("train.py(3): step"),
-        "words": st.just('{"4":"same"}'),
     },
 )
 """What few begins say of themselves."""
@@ -137,7 +135,7 @@ def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps:
 
 
 NOTHING_SAID: dict[str, object] = {
-    **dict.fromkeys(("module", "shapes", "dtypes", "code", "words", "error", "stack", "stacktrace", "device"), ""),
+    **dict.fromkeys(("module", "shapes", "dtypes", "code", "error", "stack", "stacktrace", "device"), ""),
     **dict.fromkeys(("debug_handle", "step_number", "node_id", "sequence_nr"), -1),
     **dict.fromkeys(("caller", "flops", "nbytes", "profiler"), 0),
 }
@@ -159,13 +157,13 @@ def test_nobody_writes_into_what_batches_share(recorder: Recorder) -> None:
 
 
 def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Recorder) -> None:
-    said = {"module": "encoder.0", "shapes": "[[2]]", "code": "train.py(3): step", "words": '{"4":"same"}'}
+    said = {"module": "encoder.0", "shapes": "[[2]]", "code": "train.py(3): step"}
     capture = Capture(recorder)
     known = len(recorder.drain().names)  # of tests before this one
     opened = recorder.begin("outer", USER, SOURCE, **said)
     texts = 3 * KEPT_BYTES // 2048  # three times as many as a thread's dictionary holds
     for number in range(texts):
-        capture.end(recorder.begin("inner", USER, SOURCE, words=f"{number}".ljust(2048, "x")))
+        capture.end(recorder.begin("inner", USER, SOURCE, code=f"{number}".ljust(2048, "x")))
         if number % 100 == 0:
             capture.drain()
     for batch in (recorder.drain(open_ranges=True), recorder.drain(open_ranges=True)):
@@ -180,24 +178,13 @@ KEPT_BYTES = 8 << 20
 """So many bytes of texts the recorder keeps from drain to drain, before it forgets those that nothing refers to."""
 
 
-def test_each_row_carries_the_node_id_under_which_it_began(capture: Capture) -> None:
+def test_each_row_carries_the_node_id_that_its_drain_finds(capture: Capture) -> None:
     recorder = capture.recorder
     try:
-        before, open_meanwhile = capture.begin("before"), capture.begin("open meanwhile")
-        capture.end(before)
-        recorder.set_default_node_id(4)
-        capture.end(open_meanwhile)
-        recorder.mark("4")
-        recorder.set_default_node_id(5)
-        capture.end(capture.begin("5"))
+        for node_id in (4, 5):
+            recorder.set_default_node_id(node_id)
+            capture.end(capture.begin())
+            recorder.mark("mark")
+            assert {event.node_id for event in recorder.drain().events()} == {node_id}
     finally:
         recorder.set_default_node_id(-1)
-    capture.end(capture.begin("after"))
-    rows = by_name(capture.finish())
-    assert {name: row.node_id for name, row in rows.items()} == {
-        "before": -1,
-        "open meanwhile": -1,
-        "4": 4,
-        "5": 5,
-        "after": -1,
-    }

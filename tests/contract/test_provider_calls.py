@@ -86,6 +86,19 @@ def test_what_ended_before_it_is_delivered(
     assert where.ranges() == [RANGES] * processors
 
 
+def test_a_shutdown_delivers_the_trace_of_ours_that_could_still_grow(
+    exporting: Callable[..., Exporting], instrument: Callable[..., None]
+) -> None:
+    target = exporting()
+    instrument(tracer_provider=target.provider)
+    for _ in range(RANGES):
+        with record_function("below no span"):
+            pass
+    target.provider.shutdown()
+    assert target.ranges() == [RANGES]
+    assert [span.parent for [span] in [target.exporters[0].get_finished_spans()[:1]]] == [None]
+
+
 def test_a_provider_that_is_set_late_and_one_that_replaces_it(
     exporting: Callable[..., Exporting], instrument: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

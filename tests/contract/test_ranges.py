@@ -24,7 +24,7 @@ def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     assert (row.event_id, row.handle) == (event_id, event_id)
     assert (row.name, row.module, row.error, row.shapes, row.dtypes) == ("load", "model.layer", "", "", "")
     assert (row.kind, row.scope, row.source) == (EventKind.RANGE, RecordScope.USER_SCOPE, EventSource.MODULE)
-    assert (row.sequence_nr, row.forward_thread_id, row.node_id, row.debug_handle) == (-1, 0, -1, -1)
+    assert (row.sequence_nr, row.forward_thread_id, row.debug_handle) == (-1, 0, -1)
     assert (row.parent, row.root, row.context, row.flags) == (0, event_id, NO_CONTEXT, 0)
     assert row.thread == row.end_thread
     slack = 1_000_000_000  # between the two clocks

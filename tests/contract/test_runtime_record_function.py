@@ -342,7 +342,6 @@ def test_thread_ids_are_never_given_to_another_thread() -> None:
 
 
 def test_the_default_node_id() -> None:
-    assert RecordFunction.get_default_node_id() == -1
     RecordFunction.set_default_node_id(4)
     assert RecordFunction.get_default_node_id() == 4
     RecordFunction.set_default_node_id(-1)

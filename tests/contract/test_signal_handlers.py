@@ -126,6 +126,23 @@ def test_a_handler_that_interrupts_the_program_profiles(recorder: Recorder) -> N
     assert [event.name for event in prof.events()] == ["outer", "in the handler"]
 
 
+def test_a_stop_that_a_handler_interrupts_as_it_begins_can_be_called_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, close_ended = started(session), session._draining.close_ended
+
+    def interrupted() -> None:
+        monkeypatch.setattr(session._draining, "close_ended", close_ended)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._draining, "close_ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.stop(running.capture, PATIENCE_S)
+    session.stop(running.capture, PATIENCE_S)
+    assert running.capture.has_ended
+    assert not session._recorder.recording
+
+
 def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
     recorder: Recorder, in_next_drain: Interrupt, caplog: pytest.LogCaptureFixture
 ) -> None:

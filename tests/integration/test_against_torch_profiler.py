@@ -85,7 +85,7 @@ def _ours(events: list[Event]) -> Threads:
             continue
         ranges = threads.setdefault(event.thread_id, [])
         positions[event.event_id] = len(ranges)
-        place = (event.thread_id != event.end_thread_id, positions[known_parent(event)])
+        place = (event.thread_id != event.end_thread.thread_id, positions[known_parent(event)])
         ids = (event.sequence_nr, event.forward_thread_id if event.sequence_nr >= 0 else 0)
         shapes, dtypes = json.loads(event.shapes or "[]"), json.loads(event.dtypes or "[]")
         ranges.append(Seen(event.name, event.scope, *ids, *place, shapes, dtypes))

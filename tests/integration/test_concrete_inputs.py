@@ -80,20 +80,6 @@ def test_they_are_those_of_torch_profiler(
     assert any(any(texts or ()) for _, _, texts in expected)
 
 
-def test_a_word_is_no_concrete_input_where_it_is_recorded(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
-    """A profile that counts FLOPs has a convolution's padding that is a word; Chrome files tell what torch.profiler's do."""
-    instrumentor.instrument(chrome_trace=tmp_path / "ours.json", record_shapes=True)
-    with profile(record_shapes=True, with_flops=True) as prof:
-        torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 2, 3, 3), padding="same")
-    instrumentor.uninstrument()
-    prof.export_chrome_trace(tmp_path / "profile.json")
-    assert [event.words for event in prof.events() if event.words] == ['{"4":"same"}']
-    for file in ("ours.json", "profile.json"):
-        assert "same" not in (tmp_path / file).read_text(encoding="utf-8")
-        [convolution] = [event["args"] for event in events_in(tmp_path / file, "X") if event["name"] == "aten::conv2d"]
-        assert convolution["Concrete Inputs"] == ["", "", "", "[1, 1]", "", "[1, 1]", "1"]
-
-
 def told(name: str, events: Any) -> list[list[str]]:
     return [json.loads(event.concrete_inputs) for event in events if event.name == name]
 

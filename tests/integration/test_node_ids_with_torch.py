@@ -24,16 +24,11 @@ def torchs():
 
 EXPERIMENTAL = torch._C._profiler._ExperimentalConfig()
 RecordFunction.set_default_node_id(3)
-with profile() as prof:
-    assert torchs() == {3}, torchs()
-    for node_id in (4, 5):
-        RecordFunction.set_default_node_id(node_id)
-        torch.neg(torch.ones(2))
-    assert torchs() == {5}
-    RecordFunction.set_default_node_id(-1)
-    torch.neg(torch.ones(2))
-names = [event.node_id for event in prof.events() if event.name == "aten::neg"]
-assert names == [3, 4, 5, 5, -1], names
+for node_id, seen in ((3, 3), (4, 4), (-1, 4)):
+    RecordFunction.set_default_node_id(node_id)
+    with profile() as prof:
+        assert torchs() == {seen}, torchs()
+    assert {event.node_id for event in prof.events() if event.name == "aten::neg"} == {seen}
 
 rpc._set_profiler_node_id(8)
 with profile() as prof:

@@ -122,7 +122,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
     yield from [(key, value) for key, value, absent in optional if value != absent]
     if event.kind == EventKind.RANGE and _is_async(event):
         yield "Async", "true"
-        yield "End thread id", event.end_thread_id
+        yield "End thread id", event.end_thread.thread_id
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
 

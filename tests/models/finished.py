@@ -11,15 +11,15 @@ Ids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 Places = NDArray[np.int64]
 
-DIGITS = 64
-"""Durations of so many binary digits are not counted."""
+FEWEST_DIGITS, MOST_DIGITS = 8, 39
+"""Durations of fewer or more binary digits are counted with those that have so many."""
 
 
 class FinishedUnits(NamedTuple):
     """Units that were finished together, numbered in the order in which they were asked for. Times in nanoseconds.
 
     One group of columns for the ranges that are kept, outermost first in each unit; one for the paths of the others, each path
-    after the one that it lies in; one for the folded ranges that others may link to.
+    after the one that it lies in.
     """
 
     kept: Ids
@@ -49,11 +49,6 @@ class FinishedUnits(NamedTuple):
     """Where its counts end in ``counts``; they begin where those of the path before it end."""
     counts: Times
     """How many durations of a path have so many binary digits, from ``path_digits`` on, path after path."""
-    linkable: Ids
-    """Event ids."""
-    linkable_unit: Places
-    linkable_holder: Places
-    """As ``path_holder``."""
 
     def counts_of(self, path: int) -> list[int]:
         """Of the durations of a path, by their binary digits, from ``path_digits`` on."""
@@ -68,6 +63,5 @@ _TYPES: dict[str, Any] = {
     "path_name": np.uint32,
     "path_digits": np.uint32,
     "path_first_id": np.uint64,
-    "linkable": np.uint64,
 }
 FINISHED_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in FinishedUnits._fields}

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.finished import DIGITS, FINISHED_TYPES, FinishedUnits
+from models.finished import FEWEST_DIGITS, FINISHED_TYPES, MOST_DIGITS, FinishedUnits
 from otel_recfn.batches.stage import MOST_WAITING
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag, RecordScope
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
 OTHER = 0
 """The number of the name for what no path was left for."""
@@ -25,7 +25,7 @@ PATHS_OF_A_SPAN, PATHS_OF_A_UNIT = 128, 1024
 MAX_AWAITED = 1 << 16
 """Of more ranges that parts of a unit were handed on of before they came, the self times are forgotten."""
 LINKABLE = 1 << 31
-"""A flag of a row, beside those of EventFlag: others may link to it."""
+"""A flag of a program's row, beside those of EventFlag: it has a sequence number."""
 SHOWN = int(EventFlag.SHOWN)
 FORCED, FAILED = 1 << 62, 1 << 61
 """One ranks above every duration, the other is added to the duration of a range that failed."""
@@ -75,7 +75,6 @@ class Tree:
 
     def __init__(self, most: int) -> None:
         self.root, self.size, self.most = Path(), 0, most
-        self.linkable: list[int] = []
 
     def add(self, above: Path, name: int, other: Path) -> Path:
         """Add up what is of that name and lies in ``above``; where no path is left, as other. Where it is added up."""
@@ -96,7 +95,6 @@ class Tree:
     def merge(self, above: Path, other: Tree) -> None:
         """What was folded into another one lies in ``above``."""
         self._merge(above, other.root)
-        self.linkable += other.linkable
 
     def _merge(self, above: Path, other: Path) -> None:
         for name, path in other.below.items():
@@ -154,6 +152,11 @@ class Awaited:
     children_ns: int = 0
 
 
+def shown_budget(rows: int, budget: int) -> int:
+    """How many of so many ranges are kept: of a budget that is too small for all, a quarter is for sums."""
+    return budget if rows <= budget else max(0, budget - max(1, budget // 4))
+
+
 class Unit:
     """One unit's ranges."""
 
@@ -176,9 +179,8 @@ class Unit:
         self.rows += 1
 
     def finish(self, budget: int, least_ns: int) -> tuple[list[Held], Tree]:
-        """What is kept, outermost ranges first, and what lies directly in the unit. A quarter of a small budget is for sums."""
-        shown = budget if self.rows <= budget else max(0, budget - max(1, budget // 4))
-        self.compare(min(shown, self.budget), least_ns, parents_may_come=False)
+        """What is kept, outermost ranges first, and what lies directly in the unit."""
+        self.compare(min(shown_budget(self.rows, budget), self.budget), least_ns, parents_may_come=False)
         kept, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
         for one in kept:
             one.parent = one.parent if self.by_id.get(one.parent) in kept else 0
@@ -245,12 +247,10 @@ class Unit:
             tree = self.tree_of(one.parent, around, parents_may_come)
             above = tree.root
         it, duration = one.range, one.range.duration_ns
-        digits = Counter({duration.bit_length(): 1})
+        digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
         sums = Path(1, duration, one.self_ns, duration, duration, (it.start_ns, it.event_id), digits)
         place = tree.add(above, it.name, sums)
         one.place = tree, place
-        if it.flags & LINKABLE:
-            tree.linkable.append(it.event_id)
         if one.folded is not None:
             tree.merge(place, one.folded)
 
@@ -322,8 +322,7 @@ def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
     """Their units, and what ``Range`` has of each."""
     batch, row = ranges.batch, ranges.row
     event_id, start_ns = batch.event_id[row], batch.start_ns[row]
-    linkable = (batch.sequence_nr[row] >= 0) & (batch.scope[row] != RecordScope.BACKWARD_FUNCTION)
-    flags = batch.flags[row] | np.where(linkable, np.uint32(LINKABLE), np.uint32(0))
+    flags = batch.flags[row].copy()
     flags[np.isin(event_id, ranges.shown) | (flags & EventFlag.PARTIAL != 0)] |= np.uint32(SHOWN)
     name = ranges.name[batch.name[row]]
     return ranges.unit, event_id, ranges.parent, name, start_ns, np.maximum(batch.end_ns[row] - start_ns, 0), flags
@@ -333,9 +332,8 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
     places: dict[tuple[int, ...], int] = {(): -1}
     for names, path in tree.root.paths():
         places[names] = len(columns["path_unit"])
-        digits = [number for number in path.digits if number < DIGITS]
-        least = min(digits, default=0)
-        columns["counts"] += [path.digits[number] for number in range(least, max(digits) + 1)] if digits else []
+        least = min(path.digits)
+        columns["counts"] += [path.digits[number] for number in range(least, max(path.digits) + 1)]
         row = {
             "unit": unit, "holder": holder, "above": places[names[:-1]], "name": names[-1], "count": path.count,
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
@@ -343,8 +341,6 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
             "digits": least, "counts_end": len(columns["counts"]),
         }  # fmt: skip
         _append(columns, {f"path_{name}": value for name, value in row.items()})
-    for event_id in tree.linkable:
-        _append(columns, {"linkable": event_id, "linkable_unit": unit, "linkable_holder": holder})
 
 
 def _append(columns: dict[str, list[Any]], row: dict[str, Any]) -> None:

@@ -57,8 +57,8 @@ class Model:
     forward: dict[tuple[int, int], Forward] = field(default_factory=dict)
     links: dict[int, Forward] = field(default_factory=dict)
     """By the number of the row that links."""
-    telling: dict[int, int] = field(default_factory=dict)
-    """The span that tells of a range, by its event id."""
+    sent: set[int] = field(default_factory=set)
+    """Event ids of ranges that became spans."""
     open: set[int] = field(default_factory=set)
     """Outermost ranges that were announced and have not come."""
     owed: set[int] = field(default_factory=set)
@@ -155,7 +155,7 @@ class Model:
         if any(goes_on):
             parents = [self.around(number, one) for number, one in zip(parents, kept, strict=True)]
         folded = dict(zip(told.holder.tolist(), told.ranges.tolist(), strict=True))
-        self.note_telling(done, told, units, ids, first_id)
+        self.sent |= {one.event_id for one in kept}
         links = [self.linked(number) for number in done.kept_row.tolist()]
         of_kept = zip(
             kept, parents, done.kept_unit.tolist(), [folded.get(at, 0) for at in range(len(kept))], links, strict=True
@@ -189,26 +189,7 @@ class Model:
         link = self.links.get(number)
         if link is None:
             return 0, 0
-        return self.telling.get(link.event_id, link.above.span_id), link.above.trace_id
-
-    def note_telling(self, done: Any, told: Told, units: Sequence[UnitToDecide], ids: list[int], first_id: list[int]) -> None:
-        """Which span tells of the ranges that others may link to."""
-        of_unit = [one.above.span_id for one in units]
-        for path, sums in zip(told.path.tolist(), told.sums.tolist(), strict=True):
-            if sums >= 0:
-                of_unit[int(done.path_unit[path])] = first_id[path]
-        columns = (done.linkable.tolist(), done.linkable_unit.tolist(), done.linkable_holder.tolist())
-        linkable = [*zip(*columns, strict=True)]
-        kept = [*zip(done.kept_row.tolist(), done.kept_unit.tolist(), ids, strict=True)]
-        for place, above in enumerate(of_unit):
-            for event_id, unit, holder in linkable:
-                if event_id and unit == place:
-                    self.telling[event_id] = ids[holder] if holder >= 0 else above
-            for number, unit, own in kept:
-                event = self.rows[number]
-                is_forward = event.sequence_nr >= 0 and event.scope != RecordScope.BACKWARD_FUNCTION
-                if event.event_id and unit == place and is_forward:
-                    self.telling[event.event_id] = own
+        return span_id(link.event_id) if link.event_id in self.sent else link.above.span_id, link.above.trace_id
 
 
 def in_order(batch: Batch) -> list[tuple[int, Event]]:

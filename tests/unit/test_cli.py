@@ -186,12 +186,12 @@ def test_torch_that_cannot_be_imported(libraries: Path) -> None:
 
 
 def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('shapes -memory flops')")
+    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory other_observers')")
     monkeypatch.setattr(doctor, "FIND_DETAILS", "print('step_hook')")
     checks = doctor.loaded()
     assert checks["observer"][0] is None  # operators are recorded all the same
     assert details.OPERATORS["memory"].lost in checks["observer"][1]
-    assert details.OPERATORS["shapes"].lost not in checks["observer"][1]
+    assert details.OPERATORS["launches"].lost not in checks["observer"][1]
     assert checks["details"][0] is None
     assert details.PYTHON["step_hook"].lost in checks["details"][1]
 

@@ -101,7 +101,7 @@ def test_what_profile_refuses_is_told_with_what_is_allowed(setting: Setting) -> 
 
 @pytest.mark.parametrize("settings", [Settings, ProfileSettings])
 def test_each_setting_that_selects_something_selects_that_alone(settings: type[Any]) -> None:
-    off = {field.name: False for field in dataclasses.fields(settings) if field.metadata["selects"] is not None}
+    off = {field.name: False for field in dataclasses.fields(settings) if field.metadata.get("selects") is not None}
     assert (selected(settings(**off)).extras, selected(settings(**off)).sources) == (Extra.NONE, RECORD_FUNCTIONS)
     for name in off:
         asked, wanted = selected(settings(**off | {name: True})), settings.__dataclass_fields__[name].metadata["selects"]

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
-from otel_recfn import _native
-
 MOST_NUMBERS = 30
 """Of a list; torch.profiler tells nothing of longer ones either."""
-COUNTED_BY_WORDS = frozenset({"aten::conv2d"})
-"""Operators of whose inputs words are kept beside their FLOPs, too: a convolution's padding may be one."""
-MAX_WORD_BYTES = _native.LIMITS["MAX_WORD_BYTES"]
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -28,14 +23,6 @@ def input_texts(inputs: Sequence[Any]) -> tuple[str, str, str]:
     return _compact(shapes), _compact(dtypes), _compact(concrete)
 
 
-def input_words(operator: str, inputs: Sequence[Any]) -> str:
-    """The words among them, by place, where that operator's are kept."""
-    if operator not in COUNTED_BY_WORDS:
-        return ""
-    words = {str(place): _word(each) for place, each in enumerate(inputs) if type(each) is str}
-    return _compact(words) if words else ""
-
-
 def _describe(value: Any) -> tuple[list[Any], Any]:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return [int(size) for size in value.shape], str(value.dtype).removeprefix("torch.")
@@ -43,11 +30,6 @@ def _describe(value: Any) -> tuple[list[Any], Any]:
         described = [_describe(each) for each in value]
         return [shape for shape, _ in described], [dtype for _, dtype in described]
     return [], "Scalar" if isinstance(value, Number) else ""
-
-
-def _word(text: str) -> str:
-    """Lone surrogates escaped, cut at a character."""
-    return text[:MAX_WORD_BYTES].encode("utf-8", "backslashreplace")[:MAX_WORD_BYTES].decode("utf-8", "ignore")
 
 
 def _concrete(value: Any) -> str:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
-from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, begin_for_others, not_told
 from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
@@ -36,7 +36,7 @@ FIRST_HANDLE = 1 << 39
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
 ASYNC, OUT_VARIANT, NCCL_META = int(EventFlag.ASYNC), int(EventFlag.STATIC_RUNTIME_OUT_VARIANT), int(EventFlag.NCCL_META)
-SHAPES, FLOPS, SOURCE = int(Extra.SHAPES), int(Extra.FLOPS), int(EventSource.RECORD_FUNCTION)
+SHAPES, SOURCE = int(Extra.SHAPES), int(EventSource.RECORD_FUNCTION)
 
 T = TypeVar("T")
 
@@ -305,7 +305,6 @@ class RecordFunction:
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
-        wants_words = inputs and recorder.recording and recorder.extras & FLOPS
         shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
         self.event_id = recorder.begin(
             self.name(),
@@ -321,7 +320,6 @@ class RecordFunction:
             dtypes=dtypes,
             code=self._code,
             concrete_inputs=concrete_inputs,
-            words=input_words(self.name(), inputs) if wants_words else "",
         )
 
 

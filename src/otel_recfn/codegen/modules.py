@@ -21,7 +21,7 @@ from pathlib import Path
 
 from otel_recfn.codegen import python_words
 from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
-from otel_recfn.codegen.rules import Facts, Input, Recorded, Wrapping, facts_of, rules_of
+from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
 from otel_recfn.model.errors import GeneratorError, SchemaError
 
@@ -82,15 +82,15 @@ def generate(request: Request) -> Generated:
     """
     words = ANY if request.dispatch else TORCH
     found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(read_entries(request.schema))]
-    wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts.wrapping is not Wrapping.LEFT_OUT]
-    left_out = [str(operator.name) for operator, facts in found if facts.wrapping is Wrapping.LEFT_OUT]
+    wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
+    left_out = [str(operator.name) for operator, facts in found if facts is None]
     _check_names(wrappers)
     shards: list[list[Wrapper]] = [[] for _ in range(request.shards)]
     for each in wrappers:
         shards[shard_of(each.operator.name.base, request.shards)].append(each)
     texts = {f"{_shard(number)}.py": _module(shard, request) for number, shard in enumerate(shards)}
     texts["__init__.py"] = _package(shards, left_out, request)
-    return Generated(texts, len(wrappers), sum(each.facts.wrapping is Wrapping.TRACED for each in wrappers), left_out)
+    return Generated(texts, len(wrappers), sum(each.facts.in_place is not None for each in wrappers), left_out)
 
 
 def shard_of(root_name: str, shards: int) -> int:

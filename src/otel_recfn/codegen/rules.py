@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from types import MappingProxyType
 
 from otel_recfn.codegen.schemas import Operator
@@ -64,17 +63,6 @@ def rules_of(namespace: str) -> Rules:
 # --- what holds for one operator
 
 
-class Wrapping(Enum):
-    """What becomes of an operator."""
-
-    LEFT_OUT = "left out"
-    """It has no wrapper."""
-    UNRECORDED = "unrecorded"
-    """Its wrapper calls it, with tracing as it is."""
-    TRACED = "traced"
-    """Its wrapper records the call."""
-
-
 @dataclass(frozen=True)
 class Input:
     """An input of the recorded node."""
@@ -107,9 +95,8 @@ class Guard:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is recorded of an operator's calls."""
+    """All that is recorded of a wrapped operator's calls; nothing where its wrapper calls it with tracing as it is."""
 
-    wrapping: Wrapping
     in_place: Recorded | None = None
     out_of_place: Recorded | None = None
     guard: Guard | None = None
@@ -126,17 +113,16 @@ ADDED_OPTIONS = (
 strided layout, the CPU, memory that is not pinned, and the argument's memory format."""
 
 
-def facts_of(operator: Operator, rules: Rules) -> Facts:
-    """The facts about an operator."""
+def facts_of(operator: Operator, rules: Rules) -> Facts | None:
+    """The facts about an operator; None where it has no wrapper."""
     if operator.cpp_name in rules.manual:
-        return Facts(Wrapping.LEFT_OUT)
+        return None
     if not _is_traced(operator, rules):
-        return Facts(Wrapping.UNRECORDED)
+        return Facts()
     inputs = tuple(Input(each.name, each.name) for each in operator.arguments)
     results = tuple(operator.return_names())
     written = operator.out_arguments
     return Facts(
-        Wrapping.TRACED,
         Recorded(_recorded_name(operator, rules, operator.cpp_name), inputs, results),
         Recorded(
             _recorded_name(operator, rules, operator.name.base),

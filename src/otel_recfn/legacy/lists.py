@@ -257,14 +257,14 @@ class _EventMaker:
 
     def _say_what_was_counted(self, made: list[LegacyEvent], rows: Rows) -> None:
         names = self._batch.names
-        texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs", "words")]
-        for event, shapes, dtypes, concrete, words in zip(made, *texts, strict=True):
+        texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs")]
+        for event, shapes, dtypes, concrete in zip(made, *texts, strict=True):
             if event.kind == EventKind.PUSH_RANGE and event.name in SIZES:
-                told = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete], names[words])
+                told = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
                 event.set_extra_args(told)
 
 
-# --- what FLOPs are counted from: sizes, numbers and words among inputs (source: ``saveExtraArgs`` of PyTorch)
+# --- what FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)
 
 _FIRST, _SECOND = "mat1_size", "mat2_size"
 CONV = "aten::conv2d"
@@ -279,7 +279,7 @@ SIZES: dict[str, tuple[tuple[str, int], ...]] = {
 }
 """By operator: PyTorch's names, and which inputs they are the sizes of. Where one of these is no tensor, nothing is told."""
 OTHERS_OF_CONV = (("stride", 3), ("padding", 4), ("dilation", 5), ("groups", 6))
-"""The same for inputs that are numbers, lists of numbers, or words."""
+"""The same for inputs that are numbers, or lists of numbers."""
 DIMENSIONS_OF_CONV = 4
 """Of its weight: nothing is told of others."""
 NO_TENSORS = ("", "Scalar", "...")
@@ -288,9 +288,7 @@ KEPT = 1024
 """Distinct texts of inputs that are kept as what they say."""
 
 
-def extra_args(
-    operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str, words: str
-) -> dict[str, Any]:
+def extra_args(operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str) -> dict[str, Any]:
     """Of an operator that is counted, from its row's columns; nothing of inputs that it can't be counted of."""
     of_inputs = _dtypes(dtypes)
     for _, place in SIZES[operator]:
@@ -302,7 +300,7 @@ def extra_args(
         return sizes
     if len(sizes["weight_size"]) != DIMENSIONS_OF_CONV:
         return {}
-    values = _values(concrete_inputs, words)
+    values = _values(concrete_inputs)
     return sizes | {name: copy(values[place]) for name, place in OTHERS_OF_CONV if place in values}
 
 
@@ -312,12 +310,11 @@ def _dtypes(text: str) -> tuple[Any, ...]:
 
 
 @lru_cache(KEPT)
-def _values(concrete_inputs: str, words: str) -> dict[int, Any]:
-    """By place: whole numbers, lists of numbers, and words."""
+def _values(concrete_inputs: str) -> dict[int, Any]:
+    """By place: whole numbers, and lists of numbers."""
     texts = _parsed(concrete_inputs)
     numbers = {place: _parsed(text) for place, text in enumerate(texts)} if isinstance(texts, list) else {}
-    told = json.loads(words) if words else {}
-    return {place: value for place, value in numbers.items() if value is not None} | {int(place): told[place] for place in told}
+    return {place: value for place, value in numbers.items() if value is not None}
 
 
 def _parsed(text: Any) -> Any:

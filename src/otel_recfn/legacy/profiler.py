@@ -90,11 +90,6 @@ class ProfilerRun:
         self._start_mark: LegacyEvent | None = None
         self._remote_events: list[list[LegacyEvent]] = []
 
-    @property
-    def profiler_type(self) -> ActiveProfilerType:
-        """Which profiler this is: what PyTorch asks of the debug info in its slot for profilers (``profilerType``)."""
-        return ActiveProfilerType.LEGACY
-
     def start(self) -> None:
         """Record what happens in threads that take part."""
         if self.config.records_events:
@@ -272,7 +267,7 @@ def profiler_config() -> ProfilerConfig:
 def profiler_type() -> ActiveProfilerType:
     """Which of our profilers runs in the calling thread (source: ``profilerType``)."""
     run = _current_run()
-    return run.profiler_type if run is not None else ActiveProfilerType.NONE
+    return ActiveProfilerType.LEGACY if run is not None else ActiveProfilerType.NONE
 
 
 def mark(name: str, include_cuda: bool = True) -> None:

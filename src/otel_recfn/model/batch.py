@@ -118,11 +118,6 @@ class Event(ColumnValues):
         return self.thread.thread_id
 
     @property
-    def end_thread_id(self) -> int:
-        """The logical id of the thread that ended it."""
-        return self.end_thread.thread_id
-
-    @property
     def duration_ns(self) -> int:
         """Nanoseconds between begin and end."""
         return self.end_ns - self.start_ns

@@ -210,11 +210,6 @@ class Columns:
         extra=Extra.SHAPES,
         argument="Concrete Inputs",
     )
-    words = _text(
-        'JSON, by place: the words among the inputs of an operator that FLOPs are counted of by them: ``{"4":"same"}``.',
-        seldom=True,
-        extra=Extra.FLOPS,
-    )
 
 
 COLUMNS: tuple[Column[Any, Any], ...] = tuple([each for each in vars(Columns).values() if isinstance(each, Column)])

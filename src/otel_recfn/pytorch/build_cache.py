@@ -1,8 +1,8 @@
 """Finished builds in a private directory: found by their key, loaded only if they are whole and nobody else can have made them.
 
 A library's name ends with a checksum of its content, so that the two can't be out of step. A file that was cut short or filled
-with zeros, by a full disk, a crash or a copy, would end the process by a signal while it is loaded. So it is on the disk before
-it gets its name, and compared with the checksum before each use.
+with zeros, by a full disk, a crash or a copy, would end the process by a signal while it is loaded. So it is compared with the
+checksum before each use.
 
 What lies here is loaded into the process, so nobody but its owner may be able to put something here: the directory is a real
 one, it and every directory above it belong to this user or to root, and none is writable by others (a sticky directory such
@@ -57,10 +57,7 @@ def keep(output: Path, cache: Path, build: str, library: str) -> Path:
     """
     output.chmod(0o755)  # the compiler follows the umask, which may let the group write
     target = cache / f"{build}-{_checksum(output)}.so"
-    _sync(output)
     os.replace(output, target)
-    with contextlib.suppress(OSError):  # some file systems write no directories out; a damaged build is found by its checksum
-        _sync(cache)
     for path in _of(cache, build):
         if path != target:
             path.unlink(missing_ok=True)
@@ -119,14 +116,6 @@ def _is_whole(path: Path) -> bool:
 
 def _checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:CHECKSUM_DIGITS]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- the directory

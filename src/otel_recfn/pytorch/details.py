@@ -2,7 +2,7 @@
 
 Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
 our libraries are compiled (``native/pytorch/features.hpp``); they tell what they found, by the names below. What nothing can do
-without: RecordFunction's name, scope, sequence number, handle and thread, its callbacks, their registration in C++, its switch.
+without: RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
 """
 
 from __future__ import annotations
@@ -35,19 +35,6 @@ RPC_LOST = "what a remote call runs is in traces of its own"
 NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
 
 OPERATORS: Mapping[str, Detail] = {
-    "forward_thread_id": Detail("RecordFunction::forwardThreadId", "forward thread ids are 0"),
-    "debug_handle": Detail("RecordFunction::debugHandle", "debug handles are left out"),
-    "async": Detail("RecordFunction::isAsync", "asynchronous ranges are not marked"),
-    "nccl_meta": Detail("RecordFunction::isNcclMeta", "ranges that collect NCCL metadata are not marked"),
-    "static_runtime": Detail("RecordFunction::isStaticRuntimeOutVariant", "Static Runtime's out variants are not marked"),
-    "node_id": Detail("RecordFunction::getDefaultNodeId", "node ids are the program's own"),
-    "set_node_id": Detail(
-        "RecordFunction::setDefaultNodeId", "PyTorch's own profilers don't know the node id that the program sets"
-    ),
-    "shapes": Detail(
-        "RecordFunction::inputs, IValue, TensorImpl::has_symbolic_sizes_strides", "shapes and dtypes of inputs are not recorded"
-    ),
-    "flops": Detail("RecordFunction::inputs, IValue", "floating point operations are not counted"),
     "torchscript_stack": Detail(
         "torch::jit::currentCallstack, StackEntry::filename",
         "stacks of TorchScript's operators are those of the Python code that called them",
@@ -55,11 +42,6 @@ OPERATORS: Mapping[str, Detail] = {
     "memory": Detail(
         "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage", "what operators allocate and free is not recorded"
     ),
-    "local_callbacks": Detail(
-        "get_record_function_tls_, set_record_function_tls_",
-        "legacy profiler runs see no operators that PyTorch runs in threads of its own",
-    ),
-    "callback_list": Detail("hasGlobalCallbacks", "a process that forks while observers are switched may hang in the child"),
     "other_observers": Detail(
         "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
         "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
@@ -67,36 +49,14 @@ OPERATORS: Mapping[str, Detail] = {
     "launches": Detail(
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),
-    "concrete_inputs": Detail("IValue::toComplexDouble, toListRef", "the numbers among operators' inputs are not told"),
-    "words": Detail("IValue::isString, toStringRef", "a convolution's padding that is a word is missing in extra_args"),
 }
 """Of the observer, in C++."""
 
 CALLBACKS: Mapping[str, Detail] = {
-    **{
-        name: OPERATORS[name]
-        for name in ("forward_thread_id", "debug_handle", "async", "nccl_meta", "static_runtime", "callback_list")
-    },
-    "inputs": Detail("RecordFunction::inputs", "inputs() is always empty"),
-    "kwinputs": Detail("RecordFunction::kwinputs", "kwinputs() is always empty"),
-    "outputs": Detail("RecordFunction::outputs", "outputs() is always empty"),
-    "counts": Detail("RecordFunction::num_inputs, num_outputs", "num_inputs() and num_outputs() are 0"),
-    "needs": Detail("RecordFunction::needsInputs, needsOutputs", "needs_inputs() and needs_outputs() are False"),
-    "active": Detail("RecordFunction::isActive", "is_active() is always True"),
-    "operator_names": Detail("OperatorName::name, overload_name", "operator_name() is always None"),
-    "schemas": Detail("RecordFunction::operator_schema", "operator_schema() is always None"),
-    "tensors": Detail("THPVariable_Wrap, Tensor::variable_data", "tensors show as their kind"),
     "own_tensors": Detail(
         "PyObjectSlot::load_pyobj (2.13), _unchecked_untagged_pyobj (before)",
         "callbacks get other objects that share the tensors' data",
     ),
-    "lists": Detail("IValue::toListRef, toTupleRef", "lists in callbacks are made by PyTorch, with its own tensors"),
-    "values": Detail("torch::jit::toPyObject", "other values than tensors show as their kind"),
-    "thread_callbacks": Detail(
-        "set_record_function_tls_, sorted_tls_callbacks_",
-        "a thread's own callbacks see only Python ranges, none of PyTorch's operators",
-    ),
-    "seed": Detail("set_record_function_seed_for_testing", "a seed has no effect on operators"),
 }
 """Of callbacks in Python, in C++."""
 

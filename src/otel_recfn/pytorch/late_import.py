@@ -14,6 +14,7 @@ from functools import partial
 from types import ModuleType
 
 from otel_recfn.support.forks import ForkSafeLock, OwnThread
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 
@@ -41,7 +42,9 @@ class _Waiting:
             return
         try:
             callback()
-        except Exception:  # the user's `import torch` must go on
+        except Exception as error:  # the user's `import torch` must go on
+            if raised_by_signal_handler(error):
+                raise
             log.exception("otel-recfn could not attach to %s; %s", self.module, self._lost)
 
     def cancel(self) -> None:

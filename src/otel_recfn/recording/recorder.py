@@ -28,6 +28,7 @@ from otel_recfn.recording.ranges import aenter, aexit, decorate
 from otel_recfn.recording.signatures import arguments
 from otel_recfn.recording.types import FLAGS, ContextReading, RecorderCounters, TraceStates
 from otel_recfn.recording.watched import unwatch, watch
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Recorder:
         """The ContextFlag bits of such flags, and the trace state in them."""
         _native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
         _native.set_own_directory(str(PACKAGE) + os.sep)
-        _native.set_context_reader(None, self._note_thread)
+        self.set_context_reader(None)
 
     def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
         """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
@@ -237,7 +238,8 @@ class Recorder:
         context may have changed: after ``span_attached``, ``context_attached`` or ``span_detached``, or after a switch of the
         contextvars context.
         """
-        _native.set_context_reader(None if reader is None else partial(_read_words, reader), self._note_thread)
+        words = None if reader is None else partial(_read_words, reader)
+        _native.set_context_reader(words, self._note_thread, raised_by_signal_handler)
 
     def _note_thread(self, number: int) -> bool:
         """Called in a thread at its first look at the context: its name may be gone when the drain comes.

@@ -55,7 +55,7 @@ class GuardedSink:
     def flush(self, deadline: float) -> bool:
         """False where it raises, or the time isn't enough."""
         with self.guarded():
-            return self.sink.flush(_seconds_to(deadline))
+            return self.sink.flush(seconds_to(deadline))
         return False
 
     def counters(self, delivered: int) -> dict[str, int]:
@@ -232,7 +232,7 @@ class Capture:
             self.deliver()
         for one in self._at_work:
             with one.guarded():
-                one.sink.close(_seconds_to(deadline))
+                one.sink.close(seconds_to(deadline))
 
     def counters(self, recorder: RecorderCounters) -> dict[str, int]:
         """What was recorded for it, and what became of that; see ``model/counters.py``.
@@ -265,5 +265,6 @@ def _open_for(batch: Batch, open_range_s: float) -> Batch:
     return batch.take(copies).take(is_long)
 
 
-def _seconds_to(deadline: float) -> float:
+def seconds_to(deadline: float) -> float:
+    """From now; none where it is over."""
     return max(0.0, deadline - time.monotonic())

@@ -25,7 +25,7 @@ from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import together
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session.capture import Capture
+from otel_recfn.session.capture import Capture, seconds_to
 from otel_recfn.session.sources import Sources
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.forks import OwnThread, at_work
@@ -240,7 +240,7 @@ class Draining:
                 for entry in ready:
                     self._closing.remove(entry)
                     capture, deadline = entry
-                    capture.close(max(0.0, deadline - time.monotonic()))
+                    capture.close(seconds_to(deadline))
 
     def start_thread(self) -> None:
         """Have a thread drain, unless one does. If there can be none, that is logged."""

@@ -23,7 +23,7 @@ from otel_recfn.model.errors import CallRefused
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder, recorder
-from otel_recfn.session.capture import Capture
+from otel_recfn.session.capture import Capture, seconds_to
 from otel_recfn.session.draining import Captures, Draining
 from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
 from otel_recfn.session.sources import Sources, sources_of_process
@@ -181,26 +181,29 @@ class Session:
                 self._stop(capture, timeout_s)
 
     def _stop(self, capture: Capture, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        with self._changing(timeout_s):
-            if capture.has_ended or capture in self._captures.ending:
-                return  # who ends it may wait for our thread, which one of its sinks called
-            self._captures.ending.add(capture)
+        deadline, ends_here = time.monotonic() + timeout_s, False
         try:
+            with self._changing(timeout_s):
+                if capture.has_ended or capture in self._captures.ending:
+                    return  # who ends it may wait for our thread, which one of its sinks called
+                ends_here = True
+                self._captures.ending.add(capture)
             self._end(capture, deadline)
         except BaseException:  # without what was recorded last
-            capture.has_ended = True
-            self._captures.ending.discard(capture)
-            with self._changing(0.0):
-                self._leave(capture)
-            self._draining.close_later(capture, 0.0)
+            if ends_here:
+                capture.has_ended = True
+                self._captures.ending.discard(capture)
+                with self._changing(0.0):
+                    self._leave(capture)
+                self._draining.close_later(capture, 0.0)
             raise
         finally:
-            self._captures.ending.discard(capture)
+            if ends_here:
+                self._captures.ending.discard(capture)
 
     def _end(self, capture: Capture, deadline: float) -> None:
         thread = None
-        with self._changing(_seconds_to(deadline)):
+        with self._changing(seconds_to(deadline)):
             self._call_off_imports(capture)
             if capture in self._captures:
                 if capture.shown is not None:  # what begins from here on may not become a span
@@ -208,9 +211,9 @@ class Session:
                 self._record()
                 thread = self._draining.stop_thread() if self._captures.all_end else None
         if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
-            thread.wait_for_end(_seconds_to(deadline))
+            thread.wait_for_end(seconds_to(deadline))
         was_delivered = True
-        with self._changing(max(LEAST_SECONDS, _seconds_to(deadline))) as may_drain:
+        with self._changing(max(LEAST_SECONDS, seconds_to(deadline))) as may_drain:
             if capture in self._captures:
                 was_delivered, is_last = may_drain, self._captures.all_end
                 if may_drain:
@@ -220,7 +223,7 @@ class Session:
         if not was_delivered:
             log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
         if was_delivered and not capture.is_delivering:
-            capture.close(_seconds_to(deadline))
+            capture.close(seconds_to(deadline))
         else:
             self._draining.close_later(capture, deadline)
         capture.recorder_at_end = self._recorder.counters()
@@ -237,6 +240,7 @@ class Session:
         self._record()
         self._sources.follow()
         if not self._captures:
+            self._draining.stop_thread()  # which an end that was interrupted has not done
             self._exit.unregister()
         elif not self._captures.all_end:
             self._draining.start_thread()
@@ -258,12 +262,12 @@ class Session:
 
     def _flush(self, capture: Capture, deadline: float) -> bool:
         self._exit.follow_provider()
-        with self._draining.held(_seconds_to(deadline)) as held:
+        with self._draining.held(seconds_to(deadline)) as held:
             last = self._draining.drain() if held else None
             if last is not None:
                 self._follow_providers()
             has_all = last is not None and capture in self._captures and not capture.is_delivering
-        return has_all and capture.flush(_seconds_to(deadline))  # meanwhile what is recorded is drained
+        return has_all and capture.flush(seconds_to(deadline))  # meanwhile what is recorded is drained
 
     def recorder_lost(self) -> int:
         """How many ranges the recorder has lost in all."""
@@ -284,7 +288,7 @@ class Session:
         for capture in self._captures:
             deadline = began + max(EXIT_SECONDS, capture.exit_timeout_s)
             try:
-                self.stop(capture, _seconds_to(deadline))
+                self.stop(capture, seconds_to(deadline))
             except Exception:  # no memory, say; the others end all the same
                 log.exception("a capture could not be ended")
         self.process_ends = False
@@ -293,7 +297,7 @@ class Session:
         """Wait until no capture is started or stopped and no drain is under way; not after ``deadline``, as a sink may hang."""
         held = self._held[threading.get_ident()] = []
         for lock in (self._draining.lock, self._switching):
-            if lock.acquire(timeout=_seconds_to(deadline)):
+            if lock.acquire(timeout=seconds_to(deadline)):
                 held.append(lock)  # noqa: PERF401 - one after the other, so that whoever is interrupted gives back what it took
 
     def after_fork_in_parent(self) -> None:
@@ -322,10 +326,6 @@ class Session:
         with self._changing(0.0):
             if not self._captures.all_end:
                 self._draining.start_thread()
-
-
-def _seconds_to(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
 
 
 _making = ForkSafeLock()

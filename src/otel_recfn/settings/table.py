@@ -26,36 +26,9 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
 
-def _setting(
-    default: T,
-    kind: Kind[T],
-    meaning: str,
-    *,
-    default_in_words: str = "",
-    environment: bool = True,
-    advanced: bool = False,
-    selects: Extra | EventSource | None = None,
-) -> T:
-    """A field of ``Settings`` or ``ProfileSettings``.
-
-    Args:
-        default: what holds where neither a keyword nor the environment says anything.
-        kind: what is allowed.
-        meaning: as Markdown, for whoever sets it.
-        default_in_words: where the value itself says little.
-        environment: whether ``OTEL_RECFN_<NAME>`` sets it too, where it is one of ``Settings``.
-        advanced: hardly anybody needs it: it stands in a table of its own.
-        selects: the extra or the source that a capture asks for where it is true.
-    """
-    known = {
-        "kind": kind,
-        "meaning": meaning,
-        "default_in_words": default_in_words or str(default).lower(),
-        "environment": environment,
-        "advanced": advanced,
-        "selects": selects,
-    }
-    return field(default=default, metadata=known)
+def _setting(default: T, kind: Kind[T], meaning: str, **told: Any) -> T:
+    """A field of ``Settings`` or ``ProfileSettings``. ``told``: more of what a ``Setting`` has."""
+    return field(default=default, metadata={"kind": kind, "meaning": meaning, **told})
 
 
 @dataclass(frozen=True)
@@ -259,16 +232,21 @@ class ProfileSettings:
 
 
 class Setting(NamedTuple):
-    """What is known of a setting, as ``_setting`` describes it."""
+    """What is known of a setting."""
 
     name: str
     default: Any
+    """What holds where neither a keyword nor the environment says anything."""
     kind: Kind[Any]
     meaning: str
-    default_in_words: str
-    environment: bool
-    advanced: bool
-    selects: Extra | EventSource | None
+    """As Markdown, for whoever sets it."""
+    default_in_words: str = ""
+    environment: bool = True
+    """Whether ``OTEL_RECFN_<NAME>`` sets it too."""
+    advanced: bool = False
+    """Hardly anybody needs it: it stands in a table of its own."""
+    selects: Extra | EventSource | None = None
+    """The extra or the source that a capture asks for where it is true."""
 
     @property
     def variable(self) -> str:
@@ -276,10 +254,13 @@ class Setting(NamedTuple):
         return ENVIRONMENT_PREFIX + self.name.upper() if self.environment else ""
 
 
-SETTINGS = tuple(Setting(item.name, item.default, **item.metadata) for item in fields(Settings))
-PROFILE_SETTINGS = tuple(
-    Setting(item.name, item.default, **{**item.metadata, "environment": False}) for item in fields(ProfileSettings)
-)
+def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
+    told = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
+    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), told, strict=True)])
+
+
+SETTINGS = _settings_of(Settings)
+PROFILE_SETTINGS = _settings_of(ProfileSettings, environment=False)
 
 
 def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ DETAILS: Mapping[str, Mapping[str, Any]] = {
     "normal": {},
     "all": {"span_budget": None, "ordinary_span_budget": None, "trace_span_budget": None, "spans_per_second": None},
 }
-"""The settings that the words of ``detail`` stand for, where they aren't the defaults."""
+"""The settings that the words of ``detail`` stand for, where they aren't the defaults: of these ``low`` is a fifth."""
 
 
 @dataclass(frozen=True)

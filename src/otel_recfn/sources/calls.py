@@ -100,15 +100,11 @@ class Monitoring:
         self._tool: int | None = None
         self._events: dict[str, int] = {}
         """The numbers of those that the tracer takes."""
-        self._set = 0
-        """The events that it is told of."""
-        self.is_taken = False
-        """By the program, as it was told."""
 
     def start(self, *, c_calls: bool) -> bool:
         """Whether there is a place for the tool; then its events come."""
         free = [] if self._sys is None else [tool for tool in TOOLS if self._sys.get_tool(tool) is None]
-        self._tool, self.is_taken = next(iter(free), None), False
+        self._tool = next(iter(free), None)
         if self._tool is None:
             return False
         self._sys.use_tool_id(self._tool, TOOL)
@@ -123,29 +119,16 @@ class Monitoring:
         """Whether events of C functions come, too, where events come."""
         if self._has_place():
             left_out = WITH_CALL if c_calls else OF_C
-            self._set = sum([number for name, number in self._events.items() if name not in left_out])
-            self._sys.set_events(self._tool, self._set)
-
-    def has_been_taken(self) -> bool:
-        """Whether it is news that the program has taken its place or its events away."""
-        if self._tool is None or self.is_taken:
-            return False
-        self.is_taken = not self._has_place() or self._sys.get_events(self._tool) & self._set != self._set
-        return self.is_taken
+            self._sys.set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
 
     def stop(self) -> None:
         """No more events."""
-        tool, self._tool = self._tool, None
-        if tool is None:
-            return
-        if self._sys.get_tool(tool) is None:  # freed by the program: its events come until they are switched off
-            self._sys.use_tool_id(tool, TOOL)
-        if self._sys.get_tool(tool) != TOOL:
-            return
-        self._sys.set_events(tool, 0)
-        for number in self._events.values():
-            self._sys.register_callback(tool, number, None)
-        self._sys.free_tool_id(tool)
+        if self._has_place():
+            self._sys.set_events(self._tool, 0)
+            for number in self._events.values():
+                self._sys.register_callback(self._tool, number, None)
+            self._sys.free_tool_id(self._tool)
+        self._tool = None
 
     def _has_place(self) -> bool:
         """Whether its place is still its own: a program may free the places of others, and take them."""
@@ -210,11 +193,9 @@ class CallSource(Source):
         """
         if self._shown is None:
             return
-        if not self._profiles:
-            self._tell_if(self._monitoring.has_been_taken())
-        elif _native.profiles_other_threads():
+        sees_all_threads = not self._profiles or _native.profiles_other_threads()
+        if self._profiles and sees_all_threads:
             self._tell_if(_native.profile_calls() > 0)
-        sees_all_threads = _native.profiles_other_threads() if self._profiles else not self._monitoring.is_taken
         if last and sees_all_threads:
             threads = [thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)]
             _native.stand_in_for_blocked_threads({thread.ident: thread.native_id or 0 for thread in threads})

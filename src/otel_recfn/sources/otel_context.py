@@ -25,6 +25,7 @@ from otel_recfn.sources.steps import begins_now, is_suppressed, seen_in_step, sh
 from otel_recfn.support.foreign import After, WrappedFunction
 from otel_recfn.support.processes import span_around_thread
 from otel_recfn.support.seen_spans import remember_current, seen_spans
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
 
@@ -73,10 +74,12 @@ class ContextWatcher(Source):
         return f"watching attach and detach of {type(target).__name__}"
 
     def read(self) -> ContextReading | None:
-        """What is current in the calling thread or task; None where nothing is. Never raises."""
+        """What is current in the calling thread or task; None where nothing is, or that can't be told."""
         try:
             return self._read()
-        except Exception:
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
             if not self._told:
                 self._told = True
                 log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")

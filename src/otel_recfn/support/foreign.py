@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from otel_recfn.support.signal_handlers import raised_by_signal_handler
+
 V = TypeVar("V")
 
 
@@ -61,7 +63,7 @@ class WrappedFunction:
         target: an object or module.
         name: of its function.
         after: gets what the function returned and its arguments; gives what the caller gets. What it raises is logged and
-            not raised into the program.
+            not raised into the program, unless a signal handler of the program's raised it.
     """
 
     def __init__(self, target: Any, name: str, after: After) -> None:
@@ -81,7 +83,9 @@ class WrappedFunction:
             return result
         try:
             return self._after(result, *args, **kwargs)
-        except Exception:  # the program's call goes on
+        except Exception as error:  # the program's call goes on
+            if raised_by_signal_handler(error):
+                raise
             log.debug("watching %s failed", self.name, exc_info=True)
             return result
 

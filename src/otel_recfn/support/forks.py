@@ -2,7 +2,7 @@
 
     before the fork   SESSION ► OWN_THREADS     what may wait for our threads is stopped before them
     in the parent     OWN_THREADS ► SESSION
-    in the child      LOCKS ► OWN_THREADS ► RECORDER ► SPAN_IDS ► SESSION ► THREAD_STATE ► CALLS
+    in the child      locks ► OWN_THREADS ► RECORDER ► SPAN_IDS ► SESSION ► THREAD_STATE ► CALLS
 
 A fork waits for all of it together no longer than ``FORK_WAIT_SECONDS``, so that the program is not held up.
 
@@ -38,13 +38,12 @@ FORK_WAIT_SECONDS = 1.0
 class Order(IntEnum):
     """The order of calls in the child and in the parent; before the fork it is reversed."""
 
-    LOCKS = 0
-    OWN_THREADS = 1
-    RECORDER = 2
-    SPAN_IDS = 3
-    SESSION = 4
-    THREAD_STATE = 5
-    CALLS = 6
+    OWN_THREADS = 0
+    RECORDER = 1
+    SPAN_IDS = 2
+    SESSION = 3
+    THREAD_STATE = 4
+    CALLS = 5
 
 
 class ForkSafeLock:
@@ -62,14 +61,6 @@ class ForkSafeLock:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def acquire_if_free(self) -> bool:
-        """Whether it was free, or this thread's already; then ``release`` it."""
-        return self._lock.acquire(blocking=False)
-
-    def release(self) -> None:
-        """Give it back after ``acquire_if_free``."""
         self._lock.release()
 
     def renew(self) -> None:

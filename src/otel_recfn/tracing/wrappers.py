@@ -27,9 +27,9 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.callbacks.input_texts import input_texts, input_words
+from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.operations import record_outputs
-from otel_recfn.callbacks.record_function import FLOPS, SHAPES, SOURCE, RecordFunction
+from otel_recfn.callbacks.record_function import SHAPES, SOURCE, RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.model.errors import INT64, OperatorMissingError, whole_number
@@ -171,7 +171,6 @@ class Operator:
             shapes=shapes,
             dtypes=dtypes,
             concrete_inputs=concrete_inputs,
-            words=input_words(self.name, inputs) if recorder.extras & FLOPS else "",
         )
         try:
             result = self._call(state, args, kwargs)

@@ -10,8 +10,8 @@ from fold_programs import Row, finished, nested, planned, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.finished import FinishedUnits
-from models.folding import OTHER, FoldModel
+from models.finished import FEWEST_DIGITS, MOST_DIGITS, FinishedUnits
+from models.folding import OTHER, FoldModel, shown_budget
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
 
@@ -23,11 +23,6 @@ some = examples(50)  # rows of a whole program each
 
 def fold_of(budget: int) -> FoldModel:
     return FoldModel(budget)
-
-
-def shown_budget(rows: int, budget: int) -> int:
-    """How many of so many ranges are kept: of a budget that is too small a quarter is for sums."""
-    return budget if rows <= budget else max(0, budget - max(1, budget // 4))
 
 
 def self_times(rows: list[Row]) -> dict[int, int]:
@@ -115,7 +110,7 @@ def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[
     for place, members in expected.items():
         times = [row.duration_ns for row in members]
         first = min(members, key=lambda row: (row.start_ns, row.event_id))
-        spread = Counter(time.bit_length() for time in times)
+        spread = Counter(min(max(time.bit_length(), FEWEST_DIGITS), MOST_DIGITS) for time in times)
         total_own = sum(own[row.event_id] for row in members)
         sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id, spread]
     assert paths_of(one) == sums

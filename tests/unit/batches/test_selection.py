@@ -121,18 +121,16 @@ def test_module_calls_are_asked_for_as_a_source_whatever_their_scope() -> None:
 
 def test_extras_that_were_not_asked_for_are_left_out() -> None:
     thread = OneThread()
-    thread.begin(
-        shapes="[[2]]", dtypes='["float32"]', concrete_inputs='[""]', words='{"4":"same"}', flops=7, stack="a.py(1): f"
-    )
+    thread.begin(shapes="[[2]]", dtypes='["float32"]', concrete_inputs='[""]', flops=7, stack="a.py(1): f")
     thread.end()
     thread.point(EventKind.MEMORY, nbytes=64, device="cpu")
     batch = thread.drain()
     (bare,) = Selection(Selected()).view(batch).events()
-    assert (bare.shapes, bare.dtypes, bare.concrete_inputs, bare.flops, bare.words, bare.stack) == ("", "", "", 0, "", "")
+    assert (bare.shapes, bare.dtypes, bare.concrete_inputs, bare.flops, bare.stack) == ("", "", "", 0, "")
     everything = Extra.SHAPES | Extra.FLOPS | Extra.STACK | Extra.MEMORY
     full, memory = Selection(Selected(extras=everything)).view(batch).events()
     assert (full.shapes, full.dtypes, full.flops, full.stack) == ("[[2]]", '["float32"]', 7, "a.py(1): f")
-    assert (full.concrete_inputs, full.words) == ('[""]', '{"4":"same"}')
+    assert full.concrete_inputs == '[""]'
     assert (memory.nbytes, memory.device) == (64, "cpu")
 
 

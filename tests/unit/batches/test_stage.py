@@ -283,7 +283,6 @@ OF_A_ROW = (
     *("flags", "kind", "scope", "source"),
 )
 WRONG = [
-    lambda column: column.astype(np.float64),
     lambda column: column.astype(np.int16),
     lambda column: column.reshape(1, -1),
     lambda column: column.tolist(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.codegen.rules import Input, Wrapping, facts_of, rules_of
+from otel_recfn.codegen.rules import Facts, Input, facts_of, rules_of
 from otel_recfn.codegen.schemas import Operator, SchemaType, operators_of, read_entries
 from otel_recfn.model.errors import GeneratorError, SchemaError
 
@@ -98,20 +98,22 @@ def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
 
 
 def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
-    for name, wrapping in {"detach": Wrapping.LEFT_OUT, "conv2d": Wrapping.UNRECORDED}.items():
-        for namespace, expected in {"": wrapping, "mylib::": Wrapping.TRACED}.items():
-            operator = one(tmp_path, f"{namespace}{name}(Tensor self) -> Tensor")
-            assert facts_of(operator, rules_of(operator.name.namespace)).wrapping is expected
+    for name, facts in {"detach": None, "conv2d": Facts()}.items():
+        assert facts_of(one(tmp_path, f"{name}(Tensor self) -> Tensor"), rules_of("aten")) == facts
+        elsewhere = facts_of(one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), rules_of("mylib"))
+        assert elsewhere is not None
+        assert elsewhere.in_place is not None
 
 
 @pytest.mark.parametrize("schema", ["f(Tensor self, Storage s) -> Tensor", "f(Tensor self) -> int", "f(Tensor self) -> ()"])
 def test_what_cannot_be_traced(tmp_path: Path, schema: str) -> None:
     operator = one(tmp_path, f"mylib::{schema}")
-    assert facts_of(operator, rules_of("mylib")).wrapping is Wrapping.UNRECORDED
+    assert facts_of(operator, rules_of("mylib")) == Facts()
 
 
 def test_a_factory_into_out(tmp_path: Path) -> None:
     facts = facts_of(one(tmp_path, "mylib::ones.out(int n, *, Tensor(a!) to) -> Tensor(a!)"), rules_of("mylib"))
+    assert facts is not None
     assert facts.in_place is not None
     assert facts.out_of_place is not None
     assert facts.in_place.inputs == (Input("n", "n"), Input("to", "to"))

@@ -14,9 +14,8 @@ from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
-from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
+from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind
 from otel_recfn.legacy import (
-    ActiveProfilerType,
     LegacyEvent,
     ProfilerConfig,
     ProfilerDisableOptions,
@@ -202,13 +201,6 @@ class TestRemoteEvents:
         add_event_list([LegacyEvent(EventKind.MARK, "remote", 1, is_remote=True)])
         assert len(disable_profiler_legacy(KEEP)) == 2
         assert len(disable_profiler_legacy()) == 1
-
-
-def test_the_debug_info_of_a_run_says_which_profiler_it_is() -> None:
-    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
-    info: Any = debug_info_get(DebugInfoKind.PROFILER_STATE)
-    disable_profiler_legacy()
-    assert info.profiler_type is ActiveProfilerType.LEGACY
 
 
 class TestThreads:

@@ -55,9 +55,9 @@ class Notes:
 
 def test_the_order_is_that_of_the_names_whatever_came_first() -> None:
     notes = Notes()
-    for order in (Order.SESSION, Order.LOCKS, Order.THREAD_STATE):
+    for order in (Order.SESSION, Order.RECORDER, Order.THREAD_STATE):
         notes.follow(order)
-    names = ["LOCKS", "SESSION", "THREAD_STATE"]
+    names = ["RECORDER", "SESSION", "THREAD_STATE"]
     before = [f"before {name}" for name in reversed(names)]
     parent, child = notes.of_a_fork()
     assert parent == [*before, *(f"parent {name}" for name in names)]
@@ -69,18 +69,18 @@ def test_one_that_raises_is_logged_and_the_others_are_told(caplog: pytest.LogCap
         raise KeyError("mine")
 
     notes = Notes()
-    around_forks(Order.LOCKS, before=fail, in_parent=fail, in_child=fail)
-    notes.follow(Order.LOCKS)
+    around_forks(Order.RECORDER, before=fail, in_parent=fail, in_child=fail)
+    notes.follow(Order.RECORDER)
     around_forks(Order.THREAD_STATE, before=fail, in_parent=fail, in_child=fail)
     parent, child = notes.of_a_fork()
-    assert parent == ["before LOCKS", "parent LOCKS"]
-    assert child == ["before LOCKS", "child LOCKS"]
+    assert parent == ["before RECORDER", "parent RECORDER"]
+    assert child == ["before RECORDER", "child RECORDER"]
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["'mine'"] * 4
 
 
 def test_the_deadline_is_the_same_for_all() -> None:
     deadlines: list[float] = []
-    around_forks(Order.LOCKS, before=deadlines.append)
+    around_forks(Order.RECORDER, before=deadlines.append)
     around_forks(Order.SESSION, before=deadlines.append)
     began = time.monotonic()
     Notes().of_a_fork()
@@ -95,7 +95,7 @@ def test_methods_do_not_keep_their_object_alive() -> None:
 
     told: list[str] = []
     living = Living()
-    around_forks(Order.LOCKS, before=living.before)
+    around_forks(Order.RECORDER, before=living.before)
     Notes().of_a_fork()
     del living
     Notes().of_a_fork()

@@ -38,6 +38,44 @@ print(seen)
 """
 
 
+TIMEOUT_IN_CONTEXT = """
+import signal
+import sys
+from opentelemetry import context, trace
+from opentelemetry.sdk.trace import TracerProvider
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+class TimeIsUp(Exception):
+    pass
+
+def handle(_number, _frame):
+    raise TimeIsUp
+
+def interrupted(frame, event, arg):
+    global left
+    if event == "call" and frame.f_code.co_name == NAME and left:
+        left = False
+        sys.settrace(None)
+        signal.raise_signal(signal.SIGALRM)
+
+signal.signal(signal.SIGALRM, handle)
+trace.set_tracer_provider(TracerProvider())
+OtelRecordFunctionInstrumentor().instrument()
+tracer, seen = trace.get_tracer("program"), 0
+for _ in range(20):
+    left = True
+    sys.settrace(interrupted)
+    try:
+        with tracer.start_as_current_span("span"), record_function("range"):
+            context.get_current()
+        for _ in range(10):
+            pass
+    except TimeIsUp:
+        seen += 1
+print(seen)
+"""
+
+
 PROFILING_HANDLER = """
 import signal
 from otel_recfn import profile, record_function
@@ -114,6 +152,13 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> No
         [sys.executable, "-c", INTERRUPTED_READER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert program.stdout == "100\n"
+
+
+@pytest.mark.parametrize("interrupted", ["_read", "_after_attach", "_after_get_current"])
+def test_a_timeout_during_the_look_at_the_context_is_not_lost(interrupted: str) -> None:
+    source = f"NAME = {interrupted!r}\n{TIMEOUT_IN_CONTEXT}"
+    program = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert (program.stdout, program.stderr) == ("20\n", "")
 
 
 def test_a_signal_handler_records_and_may_be_refused_a_profile_whatever_it_interrupts() -> None:

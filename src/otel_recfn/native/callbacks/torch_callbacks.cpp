@@ -25,18 +25,6 @@ std::unordered_set<at::RecordScope> scope_set(unsigned mask) {
   return scopes;
 }
 
-constexpr auto ask_for_outputs = [](auto& pair, bool needed) -> decltype(pair.needsOutputs(needed)) {
-  return pair.needsOutputs(needed);
-};
-constexpr bool kHasOutputs =
-    kTold<decltype(details::outputs)> && kCallable<decltype(ask_for_outputs), at::RecordFunctionCallback&, bool>;
-
-template <typename Pair>
-void set_needs(Pair& pair, bool inputs, bool outputs, bool ids) {
-  pair.needsInputs(inputs).needsIds(ids);
-  if constexpr (kHasOutputs) ask_for_outputs(pair, outputs);
-}
-
 // Python's errors instead of C++ exceptions.
 template <typename Work>
 PyObject* or_python_error(Work work) {
@@ -85,7 +73,7 @@ PyObject* add(PyObject*, PyObject* args) {
   return or_python_error([&] {
     auto pair = at::RecordFunctionCallback(kStarts[callback->slot], run_end);
     pair.samplingProb(sampling_prob).scopes(scope_set(callback->scopes));
-    set_needs(pair, inputs != 0, outputs != 0, ids != 0);
+    pair.needsInputs(inputs != 0).needsOutputs(outputs != 0).needsIds(ids != 0);
     callback->pair.emplace(pair);
     callback->torch_handle = callback->global ? at::addGlobalCallback(pair) : new_local_handle();
     Py_RETURN_TRUE;
@@ -180,25 +168,11 @@ PyObject* forked(PyObject*, PyObject*) {
 }
 
 constexpr Feature kFeatures[] = {
-    {"inputs", kTold<decltype(details::inputs)>},
-    {"kwinputs", kTold<decltype(details::kwinputs)>},
-    {"outputs", kHasOutputs},
-    {"counts", kTold<decltype(details::num_inputs)> && kTold<decltype(details::num_outputs)>},
-    {"needs", kTold<decltype(details::needs_inputs)> && kTold<decltype(details::needs_outputs)>},
-    {"active", kTold<decltype(details::is_active)>},
-    {"operator_names", kHasOperatorNames},
-    {"schemas", kHasSchemas},
-    {"tensors", kHasTensors},
     {"own_tensors", kHasOwnTensors},
-    {"lists", kHasLists},
-    {"values", kHasValues},
-    {"thread_callbacks", kHasLocalCallbacks},
-    {"callback_list", kHasCallbackList},
-    {"seed", std::is_void_v<decltype(at::set_record_function_seed_for_testing(0))>},
 };
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
-PyObject* features(PyObject*, PyObject*) { return to_text(told(kRangeFeatures, kFeatures)); }
+PyObject* features(PyObject*, PyObject*) { return to_text(told(kFeatures)); }
 
 PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"add", add, METH_VARARGS, nullptr},

@@ -3,24 +3,16 @@
 // PyTorch makes most of them itself. A value that it has no Python object for (a storage, for instance), or that this PyTorch can't
 // show, shows as its kind, so that the others can still be read.
 #pragma once
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <functional>
 #include <sstream>
 #include <string>
-
-#if __has_include(<torch/csrc/autograd/python_variable.h>)
-#include <torch/csrc/autograd/python_variable.h>
-#endif
-#if __has_include(<torch/csrc/jit/python/pybind_utils.h>)
-#include <torch/csrc/jit/python/pybind_utils.h>
-#endif
-#if __has_include(<ATen/core/function_schema.h>)
-#include <ATen/core/function_schema.h>
-#endif
-#if __has_include(<pybind11/pybind11.h>)
-#include <pybind11/pybind11.h>
-#endif
 
 #include "cpython/python.hpp"
 #include "pytorch/features.hpp"
@@ -41,15 +33,8 @@ inline constexpr auto earlier_python_object = [](const auto& tensor)
   return tensor.unsafeGetTensorImpl()->pyobj_slot()->_unchecked_untagged_pyobj();
 };
 
-constexpr bool kHasTensors = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isTensor(), at::Tensor(value.toTensor().variable_data()), ::THPVariable_Wrap(value.toTensor()), void()) {});
 constexpr bool kHasOwnTensors =
     kCallable<decltype(python_object), const at::Tensor&> || kCallable<decltype(earlier_python_object), const at::Tensor&>;
-constexpr bool kHasLists = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isList(), value.toListRef().size(), value.isTuple(), value.toTupleRef().elements().vec().size(), void()) {});
-constexpr bool kHasValues =
-    compiles<const c10::IValue&>([](const auto& value) -> decltype(torch::jit::toPyObject(value).release().ptr(), void()) {});
-
 template <typename Tensor>
 bool is_known_to_python(const Tensor& tensor) {
   if constexpr (kCallable<decltype(python_object), const Tensor&>) {
@@ -63,15 +48,9 @@ bool is_known_to_python(const Tensor& tensor) {
 
 // A tensor that has no Python object yet must not get one here: PyTorch refuses to make a Parameter, or another subclass, of a
 // tensor that has one. So another tensor that shares its data is given.
-template <typename Tensor>
-PyObject* to_tensor(const Tensor& tensor) {
+inline PyObject* to_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
   return ::THPVariable_Wrap(is_known_to_python(tensor) ? tensor : at::Tensor(tensor.variable_data()));
-}
-
-template <typename Value>
-PyObject* to_kind(const Value& value) {
-  return to_text("<" + value.tagKind() + ">");
 }
 
 template <typename Values>
@@ -83,20 +62,15 @@ PyObject* to_tuple(const Values& values) {
   return list ? PyList_AsTuple(list.get()) : nullptr;
 }
 
-template <typename Value>
-PyObject* to_python(const Value& value) {
+inline PyObject* to_python(const c10::IValue& value) {
   try {
-    if constexpr (kHasTensors) {
-      if (value.isTensor()) return to_tensor(value.toTensor());
-    }
-    if constexpr (kHasLists) {
-      if (value.isList()) return to_list(value.toListRef());
-      if (value.isTuple()) return to_tuple(value.toTupleRef().elements().vec());
-    }
-    if constexpr (kHasValues) return torch::jit::toPyObject(value).release().ptr();
+    if (value.isTensor()) return to_tensor(value.toTensor());
+    if (value.isList()) return to_list(value.toListRef());
+    if (value.isTuple()) return to_tuple(value.toTupleRef().elements().vec());
+    return torch::jit::toPyObject(value).release().ptr();
   } catch (const c10::Error&) {  // PyTorch has no Python object for it
+    return to_text("<" + value.tagKind() + ">");
   }
-  return to_kind(value);
 }
 
 template <typename Values>
@@ -155,10 +129,8 @@ PyObject* read_function(PyObject* self, Read read) {
   }
   try {
     return read(*function);
-#if __has_include(<pybind11/pybind11.h>)
   } catch (pybind11::error_already_set& error) {
     error.restore();
-#endif
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -173,33 +145,19 @@ inline bool may_read_inputs(PyObject* self, const char* method) {
   return false;
 }
 
-// `show` makes a Python object of what `Read` reads; `none` makes the one to give where this PyTorch doesn't tell it.
-template <const auto& Read, typename Show, typename None>
-PyObject* read_detail(PyObject* self, Show show, None none) {
-  return read_function(self, [&](const auto& range) -> PyObject* {
-    if constexpr (kCallable<decltype(Read), decltype(range)>) {
-      return show(Read(range));
-    } else {
-      return none();
-    }
-  });
-}
-
-inline constexpr auto as_list = [](const auto& values) { return to_list(values); };
-inline constexpr auto as_dict = [](const auto& values) { return to_dict(values); };
-inline constexpr auto no_list = [] { return PyList_New(0); };
-inline constexpr auto no_dict = [] { return PyDict_New(); };
-inline constexpr auto none = [] { return Py_NewRef(Py_None); };
-
 inline PyObject* read_inputs(PyObject* self, PyObject*) {
-  return may_read_inputs(self, "inputs") ? read_detail<details::inputs>(self, as_list, no_list) : nullptr;
+  if (!may_read_inputs(self, "inputs")) return nullptr;
+  return read_function(self, [](const at::RecordFunction& fn) { return to_list(fn.inputs()); });
 }
 
 inline PyObject* read_kwinputs(PyObject* self, PyObject*) {
-  return may_read_inputs(self, "kwinputs") ? read_detail<details::kwinputs>(self, as_dict, no_dict) : nullptr;
+  if (!may_read_inputs(self, "kwinputs")) return nullptr;
+  return read_function(self, [](const at::RecordFunction& fn) { return to_dict(fn.kwinputs()); });
 }
 
-inline PyObject* read_outputs(PyObject* self, PyObject*) { return read_detail<details::outputs>(self, as_list, no_list); }
+inline PyObject* read_outputs(PyObject* self, PyObject*) {
+  return read_function(self, [](const at::RecordFunction& fn) { return to_list(fn.outputs()); });
+}
 
 inline PyObject* read_name(PyObject* self, PyObject*) {
   return read_function(self, [](const at::RecordFunction& fn) { return to_text(fn.name()); });
@@ -213,66 +171,54 @@ inline PyObject* read_scope(PyObject* self, PyObject*) {
   return read_function(self, [](const at::RecordFunction& fn) { return scope_member(fn.scope()); });
 }
 
-constexpr bool kHasOperatorNames = compiles<const at::RecordFunction&>([](const auto& range) -> decltype(
-    details::operator_name(range)->name.c_str(), details::operator_name(range)->overload_name.c_str(), void()) {});
-
 inline PyObject* read_operator_name(PyObject* self, PyObject*) {
-  constexpr auto show = [](const auto& name) {
-    if constexpr (kHasOperatorNames) {
-      if (name) return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(), name->overload_name.c_str());
-    }
-    return none();
-  };
-  return read_detail<details::operator_name>(self, show, none);
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const auto name = fn.operator_name();
+    if (!name) return Py_NewRef(Py_None);
+    return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(), name->overload_name.c_str());
+  });
 }
-
-constexpr bool kHasSchemas = compiles<const at::RecordFunction&>(
-    [](const auto& range) -> decltype(std::declval<std::ostream&>() << *details::operator_schema(range), void()) {});
 
 inline PyObject* read_operator_schema(PyObject* self, PyObject*) {
-  constexpr auto show = [](const auto& schema) {
-    if constexpr (kHasSchemas) {
-      std::ostringstream text;
-      if (schema) text << *schema;
-      if (schema) return PyObject_CallFunction(runtime_types().schema, "s", text.str().c_str());
-    }
-    return none();
-  };
-  return read_detail<details::operator_schema>(self, show, none);
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const auto schema = fn.operator_schema();
+    if (!schema) return Py_NewRef(Py_None);
+    std::ostringstream text;
+    text << *schema;
+    return PyObject_CallFunction(runtime_types().schema, "s", text.str().c_str());
+  });
 }
 
-inline PyObject* to_number(bool number) { return PyBool_FromLong(number); }
-inline PyObject* to_number(int64_t number) { return PyLong_FromLongLong(number); }
-inline PyObject* to_number(uint64_t number) { return PyLong_FromUnsignedLongLong(number); }
-
-// `Otherwise`: what to give where this PyTorch doesn't tell it.
-template <const auto& Read, auto Otherwise>
+template <auto Read>
 PyObject* read_number(PyObject* self, PyObject*) {
-  constexpr auto show = [](decltype(Otherwise) number) { return to_number(number); };
-  return read_detail<Read>(self, show, [] { return to_number(Otherwise); });
+  return read_function(self, [](const at::RecordFunction& fn) {
+    const auto number = std::invoke(Read, fn);
+    if constexpr (std::is_same_v<decltype(number), const bool>) return PyBool_FromLong(number);
+    return std::is_signed_v<decltype(number)> ? PyLong_FromLongLong(number) : PyLong_FromUnsignedLongLong(number);
+  });
 }
 
 inline PyMethodDef function_methods[] = {
     {"name", read_name, METH_NOARGS, "The range's name."},
     {"scope", read_scope, METH_NOARGS, "Its RecordScope."},
-    {"seq_nr", read_number<details::sequence_nr, int64_t{-1}>, METH_NOARGS, "Links forward and backward; -1 where there is none."},
-    {"thread_id", read_number<details::thread_id, uint64_t{0}>, METH_NOARGS, "Logical id of the thread that began it."},
-    {"forward_thread_id", read_number<details::forward_thread_id, uint64_t{0}>, METH_NOARGS, "Of backward functions; else 0."},
-    {"handle", read_number<details::handle, uint64_t{0}>, METH_NOARGS, "Unique where a callback needs ids."},
-    {"debug_handle", read_number<details::debug_handle, int64_t{-1}>, METH_NOARGS, "-1 where there is none."},
+    {"seq_nr", read_number<&at::RecordFunction::seqNr>, METH_NOARGS, "Links forward and backward; -1 where there is none."},
+    {"thread_id", read_number<&at::RecordFunction::threadId>, METH_NOARGS, "Logical id of the thread that began it."},
+    {"forward_thread_id", read_number<&at::RecordFunction::forwardThreadId>, METH_NOARGS, "Of backward functions; else 0."},
+    {"handle", read_number<&at::RecordFunction::handle>, METH_NOARGS, "Unique where a callback needs ids."},
+    {"debug_handle", read_number<&at::RecordFunction::debugHandle>, METH_NOARGS, "-1 where there is none."},
     {"inputs", read_inputs, METH_NOARGS, "The values, in the start callback; empty unless a callback needs inputs."},
     {"kwinputs", read_kwinputs, METH_NOARGS, "The keyword values, in the start callback."},
     {"outputs", read_outputs, METH_NOARGS, "The values, in the end callback; empty unless a callback needs outputs."},
-    {"num_inputs", read_number<details::num_inputs, uint64_t{0}>, METH_NOARGS, "How many inputs it has."},
-    {"num_outputs", read_number<details::num_outputs, uint64_t{0}>, METH_NOARGS, "How many outputs it has."},
+    {"num_inputs", read_number<&at::RecordFunction::num_inputs>, METH_NOARGS, "How many inputs it has."},
+    {"num_outputs", read_number<&at::RecordFunction::num_outputs>, METH_NOARGS, "How many outputs it has."},
     {"operator_name", read_operator_name, METH_NOARGS, "Of an operator, else None."},
     {"operator_schema", read_operator_schema, METH_NOARGS, "Of an operator, else None."},
-    {"needs_inputs", read_number<details::needs_inputs, false>, METH_NOARGS, "Whether a callback needs inputs."},
-    {"needs_outputs", read_number<details::needs_outputs, false>, METH_NOARGS, "Whether a callback needs outputs."},
-    {"is_active", read_number<details::is_active, true>, METH_NOARGS, "Whether it runs callbacks."},
-    {"is_async", read_number<details::is_async, false>, METH_NOARGS, "Whether it may end in another thread."},
-    {"is_nccl_meta", read_number<details::is_nccl_meta, false>, METH_NOARGS, "Whether it collects NCCL metadata."},
-    {"is_static_runtime_out_variant", read_number<details::is_out_variant, false>, METH_NOARGS,
+    {"needs_inputs", read_number<&at::RecordFunction::needsInputs>, METH_NOARGS, "Whether a callback needs inputs."},
+    {"needs_outputs", read_number<&at::RecordFunction::needsOutputs>, METH_NOARGS, "Whether a callback needs outputs."},
+    {"is_active", read_number<&at::RecordFunction::isActive>, METH_NOARGS, "Whether it runs callbacks."},
+    {"is_async", read_number<&at::RecordFunction::isAsync>, METH_NOARGS, "Whether it may end in another thread."},
+    {"is_nccl_meta", read_number<&at::RecordFunction::isNcclMeta>, METH_NOARGS, "Whether it collects NCCL metadata."},
+    {"is_static_runtime_out_variant", read_number<is_out_variant>, METH_NOARGS,
      "Whether Static Runtime runs an out variant."},
     {}};
 

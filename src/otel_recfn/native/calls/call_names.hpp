@@ -343,8 +343,6 @@ class CallNames {
     name.hides = Hides::kNothing;
     if (PyUnicode_Check(answer.object)) {
       name.text = as_utf8(answer.object);
-    } else if (PyLong_Check(answer.object)) {
-      name.hides = static_cast<Hides>(PyLong_AsLong(answer.object));
     } else {
       name.of_frame = Py_NewRef(answer.object);
       name.hides = Hides::kAskFrame;

@@ -4,54 +4,16 @@
 #include <memory>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "cpython/python.hpp"
 
 namespace recfn {
 
-// Bytes that stay where they are as long as this object lives: of a vector, which is its own then, or of memory that it shares.
-// It needs no memory of its own.
-class OwnedBytes {
- public:
-  template <typename T, typename Allocator>
-  OwnedBytes(std::vector<T, Allocator>&& items) noexcept  // NOLINT(google-explicit-constructor)
-      : OwnedBytes(items.data(), items.size() * sizeof(T), std::move(items)) {}
-  OwnedBytes(std::shared_ptr<void> owner, void* first, size_t bytes) noexcept : OwnedBytes(first, bytes, std::move(owner)) {}
-  OwnedBytes(OwnedBytes&& other) noexcept : first_(other.first_), bytes_(other.bytes_), relocate_(other.relocate_) {
-    relocate_(other.place_, place_);
-    other.first_ = nullptr, other.bytes_ = 0;
-  }
-  OwnedBytes(const OwnedBytes&) = delete;
-  OwnedBytes& operator=(const OwnedBytes&) = delete;
-  OwnedBytes& operator=(OwnedBytes&&) = delete;
-  ~OwnedBytes() { relocate_(place_, nullptr); }
-
-  void* first() const { return first_; }
-  size_t size() const { return bytes_; }
-
- private:
-  template <typename Owner>
-  OwnedBytes(void* first, size_t bytes, Owner&& owner) noexcept : first_(first), bytes_(bytes), relocate_(&relocate<Owner>) {
-    static_assert(sizeof(Owner) <= sizeof(place_) && alignof(Owner) <= alignof(std::max_align_t), "vectors are the largest owners");
-    new (place_) Owner(std::move(owner));
-  }
-
-  // Moves the owner there, which leaves an empty one; without a place it ends.
-  template <typename Owner>
-  static void relocate(void* from, void* to) {
-    auto* owner = static_cast<Owner*>(from);
-    if (to == nullptr) {
-      owner->~Owner();
-    } else {
-      new (to) Owner(std::move(*owner));
-    }
-  }
-
-  void* first_;
-  size_t bytes_;
-  void (*relocate_)(void* from, void* to);
-  alignas(std::max_align_t) unsigned char place_[sizeof(std::vector<char>)];
+// Bytes that stay where they are as long as their owner lives.
+struct OwnedBytes {
+  std::shared_ptr<void> owner;
+  void* first;
+  size_t size;
 };
 
 struct ColumnObject {
@@ -67,8 +29,8 @@ inline void column_dealloc(PyObject* self) {
 inline int column_getbuffer(PyObject* self, Py_buffer* view, int flags) {
   const OwnedBytes& bytes = reinterpret_cast<ColumnObject*>(self)->bytes;
   static char nothing;
-  void* first = bytes.size() == 0 ? &nothing : bytes.first();
-  return PyBuffer_FillInfo(view, self, first, static_cast<Py_ssize_t>(bytes.size()), 1, flags);
+  void* first = bytes.size == 0 ? &nothing : bytes.first;
+  return PyBuffer_FillInfo(view, self, first, static_cast<Py_ssize_t>(bytes.size), 1, flags);
 }
 
 inline PyBufferProcs column_buffer = {column_getbuffer, nullptr};
@@ -92,10 +54,16 @@ inline PyObject* new_column(OwnedBytes&& bytes) {
   return reinterpret_cast<PyObject*>(column);
 }
 
-// False with an error set where it is none, or there is no memory for a column.
+// Takes the vector.
+template <typename Vector>
+PyObject* column_of(Vector& items) {
+  const auto owner = std::make_shared<Vector>(std::move(items));
+  return new_column({owner, owner->data(), owner->size() * sizeof(typename Vector::value_type)});
+}
+
 template <typename Vector>
 bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
-  PyObject* column = tuple == nullptr ? nullptr : new_column(std::move(items));
+  PyObject* column = tuple != nullptr ? column_of(items) : nullptr;
   if (column != nullptr) PyTuple_SET_ITEM(tuple, place, column);
   return column != nullptr;
 }
@@ -103,10 +71,9 @@ bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
 // Takes the vectors.
 template <typename... Vectors>
 PyObject* column_tuple(Vectors&... columns) {
-  PyObject* tuple = PyTuple_New(sizeof...(columns));
+  const Made tuple(PyTuple_New(sizeof...(columns)));
   Py_ssize_t place = 0;
-  if (!(put_column(tuple, place++, columns) && ...)) Py_CLEAR(tuple);
-  return tuple;
+  return (put_column(tuple.object, place++, columns) && ...) ? Py_NewRef(tuple.object) : nullptr;
 }
 
 }  // namespace recfn

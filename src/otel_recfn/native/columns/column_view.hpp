@@ -1,5 +1,4 @@
-// One column of a batch through the buffer protocol. One that isn't contiguous is copied, so that reading a row is one step. Taken
-// and released with the GIL held.
+// Columns and tables of Python's through the buffer protocol.
 #pragma once
 #include "cpython/python.hpp"
 #include "model/columns.hpp"
@@ -10,19 +9,35 @@
 #include <memory>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 namespace recfn {
 
-template <typename T>
-class ColumnView {
+// A buffer of a Python object. Taken and released with the GIL held.
+class TakenBuffer {
  public:
-  ColumnView() = default;
-  ColumnView(const ColumnView&) = delete;
-  ColumnView& operator=(const ColumnView&) = delete;
-  ~ColumnView() {
+  TakenBuffer() = default;
+  TakenBuffer(TakenBuffer&& other) noexcept : view_(other.view_), held_(std::exchange(other.held_, false)) {}
+  TakenBuffer(const TakenBuffer&) = delete;
+  TakenBuffer& operator=(const TakenBuffer&) = delete;
+  ~TakenBuffer() {
     if (held_) PyBuffer_Release(&view_);
   }
 
+ protected:
+  bool take_buffer(PyObject* object, int flags) {
+    held_ = PyObject_GetBuffer(object, &view_, flags) == 0;
+    return held_;
+  }
+
+  Py_buffer view_{};
+  bool held_ = false;
+};
+
+// One column of a batch. One that isn't contiguous is copied, so that reading a row is one step.
+template <typename T>
+class ColumnView : TakenBuffer {
+ public:
   bool take(PyObject* owner, const char* name) {
     PyObject* array = PyObject_GetAttrString(owner, name);
     if (array == nullptr) return false;
@@ -32,13 +47,10 @@ class ColumnView {
   }
 
   bool take(PyObject* array, const char* name, std::nullptr_t) {
-    if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO | PyBUF_FORMAT) < 0) return false;
-    held_ = true;
-    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T)) && is_format_of_type()) return take_rows();
-    PyErr_Format(PyExc_TypeError,
-                 "column %s has items of %zd bytes and format %s in %d dimensions; pass one dimension of %sint%zu", name,
-                 view_.itemsize, view_.format == nullptr ? "B" : view_.format, view_.ndim, std::is_signed_v<T> ? "" : "u",
-                 8 * sizeof(T));
+    if (!take_buffer(array, PyBUF_STRIDED_RO)) return false;
+    if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T))) return take_rows();
+    PyErr_Format(PyExc_TypeError, "column %s has items of %zd bytes in %d dimensions; pass one dimension of %zu bytes", name,
+                 view_.itemsize, view_.ndim, sizeof(T));
     return false;
   }
 
@@ -65,18 +77,9 @@ class ColumnView {
     return true;
   }
 
-  // Of the machine's byte order. Which letters there are for numbers of one size depends on the platform.
-  bool is_format_of_type() const {
-    const char* format = view_.format == nullptr ? "B" : view_.format;
-    if (*format == '@' || *format == '=') ++format;
-    return *format != 0 && std::strchr(std::is_signed_v<T> ? "bhilqn" : "BHILQN", *format) != nullptr && format[1] == 0;
-  }
-
-  Py_buffer view_{};
   const char* rows_ = nullptr;
   Py_ssize_t size_ = 0;
   std::unique_ptr<char[]> copy_;
-  bool held_ = false;
 };
 
 // Columns of one batch have the same length. False with the error set where they don't.
@@ -89,21 +92,12 @@ inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
   return true;
 }
 
-// A table of Python's through the buffer protocol: rows of one type, one after the other; rows that aren't const are written to.
-// Taken and released with the GIL held.
+// A table: rows of one type, one after the other; rows that aren't const are written to.
 template <typename Row>
-class TableView {
+class TableView : TakenBuffer {
  public:
-  TableView() = default;
-  TableView(const TableView&) = delete;
-  TableView& operator=(const TableView&) = delete;
-  ~TableView() {
-    if (held_) PyBuffer_Release(&view_);
-  }
-
   bool take(PyObject* table, const char* name) {
-    if (PyObject_GetBuffer(table, &view_, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE) < 0) return false;
-    held_ = true;
+    if (!take_buffer(table, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE)) return false;
     if (view_.itemsize == static_cast<Py_ssize_t>(sizeof(Row))) return true;
     PyErr_Format(PyExc_TypeError, "%s has items of %zd bytes; pass items of %zu bytes", name, view_.itemsize, sizeof(Row));
     return false;
@@ -114,10 +108,6 @@ class TableView {
   Row* begin() const { return static_cast<Row*>(view_.buf); }
   Row* end() const { return begin() + size(); }
   Row& operator[](size_t row) const { return begin()[row]; }
-
- private:
-  Py_buffer view_{};
-  bool held_ = false;
 };
 
 // The columns of a batch, as Python holds them.

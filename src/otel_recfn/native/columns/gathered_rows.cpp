@@ -15,20 +15,12 @@ namespace {
 
 constexpr size_t kManyValues = 50'000;  // which take some 0.1 ms
 
-// A column of one of the batches, whatever its type is. Taken and released with the GIL held.
-class AnyColumn {
+// A column of one of the batches, whatever its type is.
+class AnyColumn : TakenBuffer {
  public:
-  AnyColumn() = default;
-  AnyColumn(AnyColumn&& other) noexcept : view_(other.view_), held_(std::exchange(other.held_, false)) {}
-  AnyColumn(const AnyColumn&) = delete;
-  ~AnyColumn() {
-    if (held_) PyBuffer_Release(&view_);
-  }
-
   bool take(PyObject* batch, PyObject* name) {
     const Made column(PyObject_GetAttr(batch, name));
-    if (column.object == nullptr || PyObject_GetBuffer(column.object, &view_, PyBUF_STRIDED_RO) < 0) return false;
-    held_ = true;
+    if (column.object == nullptr || !take_buffer(column.object, PyBUF_STRIDED_RO)) return false;
     if (view_.ndim == 1) return true;
     PyErr_Format(PyExc_ValueError, "column %U has %d dimensions; a batch's columns have one", name, view_.ndim);
     return false;
@@ -37,10 +29,6 @@ class AnyColumn {
   Py_ssize_t size() const { return view_.shape[0]; }
   Py_ssize_t item_bytes() const { return view_.itemsize; }
   const char* at(int64_t row) const { return static_cast<const char*>(view_.buf) + row * view_.strides[0]; }
-
- private:
-  Py_buffer view_{};
-  bool held_ = false;
 };
 
 // The rows of one batch that wait.
@@ -281,12 +269,12 @@ struct Asked {
   }
 
   PyObject* column_dict() {
-    PyObject* dict = PyDict_New();
-    for (size_t at = 0; dict != nullptr && at < columns.size(); ++at) {
-      const Made column(new_column(std::move(columns[at].bytes)));
-      if (column.object == nullptr || PyDict_SetItem(dict, columns[at].name, column.object) < 0) Py_CLEAR(dict);
+    const Made dict(PyDict_New());
+    for (Gathering& each : columns) {
+      const Made column(dict.object != nullptr ? column_of(each.bytes) : nullptr);
+      if (column.object == nullptr || PyDict_SetItem(dict.object, each.name, column.object) < 0) return nullptr;
     }
-    return dict;
+    return Py_XNewRef(dict.object);
   }
 
   static constexpr char kNoSuchRow[] = "no batch has such a row; ask for rows that are there";
@@ -344,7 +332,7 @@ PyObject* ranges_in(PyObject*, PyObject* arguments) {
         if (index < static_cast<size_t>(count) && contexts[index] != 0 && kinds[row] == kind) rows.push_back(row);
       }
     });
-    return has_run ? new_column(std::move(rows)) : nullptr;
+    return has_run ? column_of(rows) : nullptr;
   });
 }
 

@@ -60,7 +60,6 @@ enum TextKind : uint64_t {
   kShapesText,
   kDtypesText,
   kConcreteText,
-  kWordsText,
   kCallStack,
   kCalledCode,
   kCallSite,
@@ -96,7 +95,6 @@ constexpr uint32_t kMaxRemoteErrorBytes = 208;  // of a range that another threa
 constexpr uint32_t kMaxStacktraceBytes = 8192;  // of an exception
 constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
 constexpr uint32_t kMaxShapesBytes = 16'384;  // a longer text is left out: cut it would not be JSON
-constexpr uint32_t kMaxWordBytes = 1024;  // of a word among inputs
 constexpr uint32_t kMaxDepth = 16'384;  // a thread that never nests so deep never touches most of that memory
 constexpr uint32_t kUsualDepth = 1024;
 constexpr uint32_t kMaxDepthForAsync = 768;  // tasks that wait leave room for the ranges of the one that runs

@@ -1,6 +1,7 @@
 #include "drain/drain.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace recfn {
@@ -27,7 +28,22 @@ void each_text(FullRow& row, const Visit& visit) {
 #undef RECFN_VISIT
 }
 
+std::atomic<int64_t> told_node_id{-1};  // what PyTorch isn't told yet
+
 }  // namespace
+
+int64_t default_node_id() {
+  const auto of_torch = globals().default_node_id.load();
+  if (of_torch == nullptr) return told_node_id.load();
+  const int64_t told = told_node_id.exchange(-1);
+  if (told >= 0) globals().set_default_node_id.load()(told);
+  return of_torch();
+}
+
+void set_default_node_id(int64_t node_id) {
+  told_node_id.store(node_id);
+  default_node_id();
+}
 
 Drain& drain() {
   static Drain* instance = new Drain;  // never destroyed, as the registry
@@ -65,7 +81,7 @@ void Drain::read(bool close_open) {
   if (!remote_.empty()) meet_new_threads();  // who ended a range since then is known too
   list_threads();
   const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals_.use_cycle_counter);
-  nodes_ = node_ids().changes();
+  node_id_ = default_node_id();
   for (Thread& thread : threads_) {
     if (thread.listed) read_thread(thread, until);
   }
@@ -118,7 +134,6 @@ void Drain::after_fork_in_child() {
   threads_.clear(), untold_.clear();
   contexts_.assign(1, Context{});
   discarded_.store(0);
-  node_ids().after_fork_in_child();
 }
 
 void Drain::meet_new_threads() {

@@ -15,7 +15,6 @@
 
 #include "core/clock.hpp"
 #include "core/registry.hpp"
-#include "drain/node_ids.hpp"
 #include "drain/rows.hpp"
 
 namespace recfn {
@@ -140,7 +139,7 @@ class Drain {
   bool clock_started_ = false;
   // Of ranges that go by another offset than the clock's now: those that are open, and those that this run closed.
   std::unordered_map<uint64_t, int64_t> other_offsets_;
-  NodeChanges nodes_;
+  int64_t node_id_ = -1;  // of what this run reads
   NamePool names_;
   std::vector<Thread> threads_;
   std::vector<Context> contexts_{Context{}};
@@ -153,5 +152,10 @@ class Drain {
 };
 
 Drain& drain();
+
+// The process's node in a distributed run: as PyTorch has it, where it is observed, which the program and torch.distributed tell;
+// else what the program told. -1: PyTorch's own, or none.
+int64_t default_node_id();
+void set_default_node_id(int64_t node_id);
 
 }  // namespace recfn

@@ -10,6 +10,11 @@ namespace {
 
 constexpr uint64_t kReleaseEveryWords = 16'384;
 
+// By TextKind; the first one is in every row.
+constexpr uint32_t SeldomRow::*kTexts[kBeginTexts] = {
+    nullptr,           &SeldomRow::shapes, &SeldomRow::dtypes,   &SeldomRow::concrete_inputs,
+    &SeldomRow::stack, &SeldomRow::code,   &SeldomRow::call_site};
+
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 
 uint8_t source_of(uint64_t head) { return static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift); }
@@ -131,40 +136,18 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
 
 void Drain::read_text(Thread& thread, uint64_t head) {
   const uint32_t text = thread.dictionary[slot_of(head)];
-  switch (scope_of(head)) {
-    case kModuleText:
-      thread.has_pending = true;
-      thread.pending.module = text;
-      return;
-    case kShapesText:
-      thread.pending_seldom().shapes = text;
-      return;
-    case kDtypesText:
-      thread.pending_seldom().dtypes = text;
-      return;
-    case kConcreteText:
-      thread.pending_seldom().concrete_inputs = text;
-      return;
-    case kWordsText:
-      thread.pending_seldom().words = text;
-      return;
-    case kCallStack:
-      thread.pending_seldom().stack = text;
-      return;
-    case kCalledCode:
-      thread.pending_seldom().code = text;
-      return;
-    case kCallSite:
-      thread.pending_seldom().call_site = text;
-      return;
-    case kErrorText:
-      thread.left_by.error = text;
-      return;
-    case kStacktrace:
-      thread.left_by.stacktrace = text;
-      return;
-    default:
-      return read_code_of_open(thread, head);
+  const uint64_t kind = scope_of(head);
+  if (kind == kModuleText) {
+    thread.has_pending = true;
+    thread.pending.module = text;
+  } else if (kind < kBeginTexts) {
+    thread.pending_seldom().*kTexts[kind] = text;
+  } else if (kind == kErrorText) {
+    thread.left_by.error = text;
+  } else if (kind == kStacktrace) {
+    thread.left_by.stacktrace = text;
+  } else {
+    read_code_of_open(thread, head);
   }
 }
 
@@ -228,7 +211,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   row.source = source_of(head);
   row.start_ns = one.start_ns, row.offset_ns = one.offset_ns;
   row.parent = one.place.parent, row.root = one.place.root, row.context = one.place.context;
-  if (nodes_.count != 0) row.fill_seldom().node_id = nodes_.at(one.ticks);
+  if (node_id_ != -1) row.fill_seldom().node_id = node_id_;
   if (thread.profiler != 0) row.fill_seldom().profiler = thread.profiler;
 }
 

@@ -1,5 +1,5 @@
 // Kinds, flags, sources and scopes of events.
-// Written by scripts/generate_model.py; change model/events.py, sources.py or scope.py and run it.
+// Written by scripts/generate_model.py; change model/events.py and run it.
 #pragma once
 #include <cstdint>
 

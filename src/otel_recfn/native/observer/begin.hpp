@@ -21,34 +21,20 @@
 namespace recfn {
 
 // The sizes of a tensor as plain numbers. Nested, symbolic and undefined tensors have none.
-inline constexpr auto has_plain_sizes = [](const auto& tensor) -> decltype(
-    tensor.defined() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !tensor.is_nested()) {
+inline bool has_plain_sizes(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !tensor.is_nested();
-};
-
-constexpr bool kHasPlainSizes = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isTensor(), has_plain_sizes(value.toTensor()), c10::IntArrayRef(value.toTensor().sizes()), void()) {});
+}
 
 // An operator's inputs as shape words (see shapes.hpp), on the stack of its thread: no allocation.
 
-constexpr bool kHasKinds = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isScalar(), value.isTensorList(), value.toTensorList().begin(), value.toTensor().scalar_type(), void()) {});
-constexpr bool kHasNumbers = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isBool(), bool{value.toBool()}, value.isInt(), int64_t{value.toInt()}, value.isDouble(), double{value.toDouble()},
-    value.isComplexDouble(), double{value.toComplexDouble().imag()}, value.isList(), value.toListRef().front().isScalar(),
-    void()) {});
-constexpr bool kHasShapes = kTold<decltype(details::inputs)> && kHasPlainSizes && kHasKinds;
-
 template <typename Value>
 Scalar scalar_of(const Value& value) {
-  if constexpr (kHasNumbers) {
-    if (value.isInt()) return {kInteger, 1, {static_cast<uint64_t>(value.toInt())}};
-    if (value.isDouble()) return {kReal, 1, {bits_of(value.toDouble())}};
-    if (value.isBool()) return {kBoolean, 1, {value.toBool()}};
-    if (value.isComplexDouble()) {
-      const auto number = value.toComplexDouble();
-      return {kComplex, 2, {bits_of(number.real()), bits_of(number.imag())}};
-    }
+  if (value.isInt()) return {kInteger, 1, {static_cast<uint64_t>(value.toInt())}};
+  if (value.isDouble()) return {kReal, 1, {bits_of(value.toDouble())}};
+  if (value.isBool()) return {kBoolean, 1, {value.toBool()}};
+  if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    return {kComplex, 2, {bits_of(number.real()), bits_of(number.imag())}};
   }
   return {};  // a symbol
 }
@@ -68,10 +54,8 @@ class ShapeWords {
     if (input.isTensor()) return add_tensor(input.toTensor());
     if (input.isTensorList()) return add_list(kListBegin, input.toTensorList(), [this](const at::Tensor& one) { add_tensor(one); });
     if (input.isScalar()) return add_scalar(input);
-    if constexpr (kHasNumbers) {
-      if (input.isList() && tells_numbers(input.toListRef())) {
-        return add_list(kScalarsBegin, input.toListRef(), [this](const auto& one) { add_scalar(one); });
-      }
+    if (input.isList() && tells_numbers(input.toListRef())) {
+      return add_list(kScalarsBegin, input.toListRef(), [this](const auto& one) { add_scalar(one); });
     }
     put(shape_tag(kOther, 0, 0));
   }
@@ -122,34 +106,8 @@ class ShapeWords {
   bool truncated_ = false;
 };
 
-// The words among the inputs of an operator that FLOPs are counted of by them, as JSON by place: a convolution's padding may be one
-// ("same"). torch.profiler counts nothing then, but keeps it.
-
-constexpr bool kHasWords = kTold<decltype(details::inputs)> && compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isString(), std::string(value.toStringRef()), void()) {});
-
-inline bool is_counted_by_words(const char* operator_name) { return std::strcmp(operator_name, "aten::conv2d") == 0; }
-
-// Empty where there are none; what is no word, PyTorch refuses. May throw what reading the inputs throws.
-template <typename Inputs>
-std::string words_among(const Inputs& inputs) {
-  std::string words;
-  for (size_t place = 0; place < inputs.size(); ++place) {
-    if (!inputs[place].isString()) continue;
-    const std::string& word = inputs[place].toStringRef();
-    if (word.size() > kMaxWordBytes || word.find_first_not_of("abcdefghijklmnopqrstuvwxyz") != std::string::npos) continue;
-    words += (words.empty() ? "{\"" : ",\"") + std::to_string(place) + "\":\"" + word + '"';
-  }
-  return words.empty() ? words : words + '}';
-}
-
 // Floating point operations of an operator, from its inputs: of the operators that torch.profiler counts (with_flops), and as it
 // counts them (torch/csrc/profiler/util.cpp, computeFlops). Scalars such as addmm's alpha and beta are taken as 1.
-
-constexpr bool kHasIntegers = compiles<const c10::IValue&>([](const auto& value) -> decltype(
-    value.isInt(), int64_t{value.toInt()}, value.isIntList(), value.toIntList().size(), int64_t{value.toIntList().get(0)},
-    void()) {});
-constexpr bool kHasFlops = kTold<decltype(details::inputs)> && kHasPlainSizes && kHasIntegers;
 
 namespace flops {
 
@@ -310,26 +268,20 @@ C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
   range.name = {name, cut_at_character(name, std::strlen(name), kMaxNameBytes)};
   range.handle = fn.handle();
   range.sequence_nr = fn.seqNr();
-  range.forward_thread_id = read_or(details::forward_thread_id, fn, uint64_t{0});
-  range.prelude.debug_handle = read_or(details::debug_handle, fn, int64_t{-1});
+  range.forward_thread_id = fn.forwardThreadId();
+  range.prelude.debug_handle = fn.debugHandle();
   range.scope = static_cast<uint32_t>(fn.scope());
   return range;
 }
 
-// What was asked for of the inputs, as `words` and in `rare`, whose words are kept in `told`.
+// What was asked for of the inputs, as `words` and in `rare`.
 template <typename Range>
-void read_inputs(const Range& fn, uint32_t wanted, ShapeWords& words, RarePrelude& rare, std::string& told) {
-  if constexpr (kHasShapes) {
-    if ((wanted & kShapesExtra) != 0) words.add_inputs(fn.inputs());
-  }
+void read_inputs(const Range& fn, uint32_t wanted, ShapeWords& words, RarePrelude& rare) {
+  if ((wanted & kShapesExtra) != 0) words.add_inputs(fn.inputs());
   if ((wanted & kFlopsExtra) == 0) return;
   try {
-    if constexpr (kHasFlops) rare.flops = count_flops(fn.name(), fn.inputs());
-    if constexpr (kHasWords) {
-      if (C10_UNLIKELY(is_counted_by_words(fn.name()))) told = words_among(fn.inputs());
-    }
-    rare.texts[kWordsText] = {told.data(), static_cast<uint32_t>(told.size())};
-  } catch (...) {  // inputs may throw, as those of a tensor subclass do, and there may be no memory
+    rare.flops = count_flops(fn.name(), fn.inputs());
+  } catch (...) {  // inputs may throw, as those of a tensor subclass do
   }
 }
 
@@ -340,8 +292,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   ShapeWords words;
   char stack[kMaxStackBytes];
   RarePrelude rare;
-  std::string told;
-  if (kInputs) read_inputs(fn, wanted, words, rare, told);
+  if (kInputs) read_inputs(fn, wanted, words, rare);
   const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
   if ((wanted & kStackExtra) != 0 && !backward) rare.texts[kCallStack] = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();

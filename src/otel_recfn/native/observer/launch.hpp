@@ -114,12 +114,9 @@ void mark_thread(uint32_t profiler) {
 
 // The run that the thread was marked with, here or where PyTorch took the mark from; 0 for none.
 uint32_t marked_profiler() {
-  uint32_t profiler = 0;
-  look_at_local_callbacks([&profiler](const auto& entries) {
-    const auto found = std::find_if(entries.rbegin(), entries.rend(), is_marker);  // usually the last one
-    if (found != entries.rend()) profiler = static_cast<uint32_t>(found->handle_);
-  });
-  return profiler;
+  const auto& entries = at::get_record_function_tls_().sorted_tls_callbacks_;
+  const auto found = std::find_if(entries.rbegin(), entries.rend(), is_marker);  // usually the last one
+  return found != entries.rend() ? static_cast<uint32_t>(found->handle_) : 0;
 }
 
 }  // namespace

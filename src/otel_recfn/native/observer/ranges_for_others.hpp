@@ -68,22 +68,6 @@ inline constexpr auto without_ours = [](auto& step) -> decltype(
 using Step = std::decay_t<decltype(*at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE))>;
 constexpr bool kHasOtherObservers = kCallable<decltype(without_ours), Step&>;
 
-inline constexpr auto tell_async = [](auto& range) -> decltype(range._setAsync()) { range._setAsync(); };
-inline constexpr auto tell_forward_thread = [](auto& range, uint64_t thread) -> decltype(range.setForwardThreadId(thread)) {
-  range.setForwardThreadId(thread);
-};
-inline constexpr auto tell_debug_handle = [](auto& range, int64_t handle) -> decltype(range.setDebugHandle(handle)) {
-  range.setDebugHandle(handle);
-};
-using Inputs = c10::ArrayRef<const c10::IValue>;
-inline constexpr auto begin_with = [](auto& range, const std::string& name, Inputs inputs, int64_t sequence_nr) -> decltype(
-    range.before(name, inputs, sequence_nr)) { range.before(name, inputs, sequence_nr); };
-
-template <typename Tell, typename... Values>
-void tell_if_it_can(const Tell& tell, at::RecordFunction& range, Values... values) {
-  if constexpr (kCallable<Tell, at::RecordFunction&, Values...>) tell(range, values...);
-}
-
 c10::IValue value_of(const RangeInput& input) {
   switch (input.kind) {
     case RangeInput::kBool:
@@ -106,16 +90,12 @@ c10::IValue value_of(const RangeInput& input) {
 // Only while the range begins are its inputs there for observers, and so the program's tensors are not held for longer.
 void begin_for_others(at::RecordFunction& range, const RangeForOthers& what) {
   const std::string name(what.name, what.name_size);
-  if (what.async != 0) tell_if_it_can(tell_async, range);
-  tell_if_it_can(tell_forward_thread, range, what.forward_thread_id);
-  tell_if_it_can(tell_debug_handle, range, what.debug_handle);
-  if constexpr (kCallable<decltype(begin_with), at::RecordFunction&, const std::string&, Inputs, int64_t>) {
-    std::vector<c10::IValue> inputs;
-    std::transform(what.inputs, what.inputs + what.input_count, std::back_inserter(inputs), value_of);
-    begin_with(range, name, Inputs(inputs.data(), inputs.size()), what.sequence_nr);
-  } else {
-    range.before(name, what.sequence_nr);
-  }
+  if (what.async != 0) range._setAsync();
+  range.setForwardThreadId(what.forward_thread_id);
+  range.setDebugHandle(what.debug_handle);
+  std::vector<c10::IValue> inputs;
+  std::transform(what.inputs, what.inputs + what.input_count, std::back_inserter(inputs), value_of);
+  range.before(name, c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()), what.sequence_nr);
 }
 
 template <typename Callbacks>

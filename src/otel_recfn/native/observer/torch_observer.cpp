@@ -48,9 +48,9 @@ Registration& registration() {
 }
 
 uint32_t end_flags(const at::RecordFunction& fn) {
-  uint32_t flags = read_or(details::is_async, fn, false) ? uint32_t{kAsync} : 0u;
-  if (C10_UNLIKELY(read_or(details::is_out_variant, fn, false))) flags |= kStaticRuntimeOutVariant;
-  if (C10_UNLIKELY(read_or(details::is_nccl_meta, fn, false))) flags |= kNcclMeta;
+  uint32_t flags = fn.isAsync() ? uint32_t{kAsync} : 0u;
+  if (C10_UNLIKELY(is_out_variant(fn))) flags |= kStaticRuntimeOutVariant;
+  if (C10_UNLIKELY(fn.isNcclMeta())) flags |= kNcclMeta;
   return flags;
 }
 
@@ -89,28 +89,10 @@ void forget_thread(ThreadBuffer& buffer) {
   forget_launch<kHasLaunches>(buffer.carried);
 }
 
-// The rank of the process, as torch.distributed sets it: functions of at::RecordFunction's, null where it lacks them.
-template <typename Range = at::RecordFunction>
-constexpr auto node_id_reader(int) -> decltype(&Range::getDefaultNodeId) { return &Range::getDefaultNodeId; }
-template <typename Range = at::RecordFunction>
-constexpr auto node_id_setter(int) -> decltype(&Range::setDefaultNodeId) { return &Range::setDefaultNodeId; }
-template <typename = void>
-constexpr std::nullptr_t node_id_reader(long) { return nullptr; }
-template <typename = void>
-constexpr std::nullptr_t node_id_setter(long) { return nullptr; }
-
 constexpr Feature kFeatures[] = {
-    {"node_id", node_id_reader(0) != nullptr},
-    {"set_node_id", node_id_setter(0) != nullptr},
-    {"shapes", kHasShapes},
-    {"flops", kHasFlops},
     {"torchscript_stack", kHasTorchscriptStack},
     {"memory", kHasMemoryReports},
-    {"local_callbacks", kHasLocalCallbacks},
-    {"callback_list", kHasCallbackList},
     {"other_observers", kHasOtherObservers},
-    {"concrete_inputs", kHasNumbers},
-    {"words", kHasWords},
     {"launches", kHasLaunches},
 };
 
@@ -174,8 +156,8 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   core = api;
   shared = api->globals;
   shared->logical_thread_id.store([]() -> uint64_t { return at::RecordFunction::currentThreadId(); });
-  shared->set_default_node_id.store(node_id_setter(0));
-  shared->default_node_id.store(node_id_reader(0));
+  shared->set_default_node_id.store(at::RecordFunction::setDefaultNodeId);
+  shared->default_node_id.store(at::RecordFunction::getDefaultNodeId);
   shared->enable.store([](bool enable) { at::enableRecordFunction(enable); });
   shared->is_enabled.store([] { return at::isRecordFunctionEnabled(); });
   shared->on_thread_exit.store(forget_thread);
@@ -231,7 +213,7 @@ RECFN_EXPORT void* recfn_observer_begin_for_others(const RangeForOthers* what) {
 
 RECFN_EXPORT void recfn_observer_end_for_others(void* begun, int async) {
   const std::unique_ptr<at::RecordFunction> range(static_cast<at::RecordFunction*>(begun));
-  if (async != 0) tell_if_it_can(tell_async, *range);
+  if (async != 0) range->_setAsync();
 }
 
 // The callbacks that start with these are ours too.
@@ -245,7 +227,7 @@ RECFN_EXPORT int recfn_observer_leave_out(const uint64_t* starts, uint64_t count
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
 RECFN_EXPORT const char* recfn_observer_features() {
-  static const auto* text = new std::string(told(kRangeFeatures, kFeatures));
+  static const auto* text = new std::string(told(kFeatures));
   return text->c_str();
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
 PyObject* thread_noter = nullptr;    // (thread number) -> whether Python started the thread that this is called in
+PyObject* is_the_programs = nullptr;  // (exception) -> whether a signal handler of the program's raised it
 
 uint64_t context_version(const ThreadBuffer& buffer) {
   if (const Launch* launch = launch_of_another(&buffer)) return version_with_sampling(globals(), launch_version(*launch));
@@ -27,11 +28,16 @@ void note_thread(ThreadBuffer& buffer) {
   buffer.of_python = result.object == Py_True;
 }
 
-// An Exception is the reader's own failure. What else comes out of it was raised in the program while it ran.
+// A failure of the reader's own ends here. What was raised in the program while it ran, by a signal handler, goes on to the program.
 void hand_on_error() {
-  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-  PyObject* const raised = take_raised();
-  if (raised != nullptr) raise_in_main_thread(raised);
+  Reference raised(take_raised());
+  if (!raised) return;
+  if (PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception)) {
+    const Made answer(PyObject_CallOneArg(is_the_programs, raised.get()));
+    if (answer.object == nullptr) return raise_in_main_thread(take_raised());
+    if (answer.object != Py_True) return;
+  }
+  raise_in_main_thread(raised.release());
 }
 
 // A new reference; null where there is nothing to read.
@@ -71,10 +77,11 @@ void replace(PyObject*& held, PyObject* by) {
 }
 
 PyObject* set_context_reader(PyObject*, PyObject* args) {
-  PyObject *reader, *noter;
-  if (!PyArg_ParseTuple(args, "OO", &reader, &noter)) return nullptr;
+  PyObject *reader, *noter, *asked;
+  if (!PyArg_ParseTuple(args, "OOO", &reader, &noter, &asked)) return nullptr;
   replace(context_reader, reader);
   replace(thread_noter, noter);
+  replace(is_the_programs, asked);
   const bool wanted = context_reader != nullptr || thread_noter != nullptr;
   globals().context_version.store(wanted ? context_version : nullptr);
   globals().read_context.store(wanted ? read_context : nullptr);
@@ -83,7 +90,7 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
 }
 
 PyMethodDef reader_functions[] = {
-    {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None)"},
+    {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None, is_the_programs)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

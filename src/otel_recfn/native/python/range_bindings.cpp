@@ -36,25 +36,23 @@ PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(ev
 
 // What begin() was given.
 struct BeginCall {
-  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr, *concrete = nullptr,
-           *words = nullptr;
+  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr, *concrete = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;
   int64_t step_number = -1;
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    Arguments<15> given(kParameters);
+    Arguments<14> given(kParameters);
     return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
            given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
            given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
            given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes) &&
-           given.read(11, &step_number) && given.read(12, &code) && given.read(13, &concrete) &&
-           given.read(14, &words);
+           given.read(11, &step_number) && given.read(12, &code) && given.read(13, &concrete);
   }
 
-  static constexpr Arguments<15>::Parameters kParameters = {
+  static constexpr Arguments<14>::Parameters kParameters = {
       "begin", 3, 5, {"name", "scope", "source", "module", "flags", "sequence_nr", "forward_thread_id", "handle", "debug_handle",
-                      "shapes", "dtypes", "step_number", "code", "concrete_inputs", "words"}};
+                      "shapes", "dtypes", "step_number", "code", "concrete_inputs"}};
 };
 
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -66,7 +64,7 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes), code_text(call.code, kMaxNameBytes);
   const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
-  const Utf8 concrete_text(call.concrete, UINT32_MAX), words_text(call.words, UINT32_MAX);
+  const Utf8 concrete_text(call.concrete, UINT32_MAX);
   const uint32_t longest = std::max({shapes_text.text().size, dtypes_text.text().size, concrete_text.text().size});
   char stack[kMaxStackBytes];
   RarePrelude rare;
@@ -75,7 +73,6 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   rare.texts[kCalledCode] = code_text.text();
   const std::string site = call_site_of(call.source, name_text.text());
   rare.texts[kCallSite] = {site.data(), static_cast<uint32_t>(site.size())};
-  if (words_text.text().size <= kMaxShapesBytes) rare.texts[kWordsText] = words_text.text();
   if (longest <= kMaxShapesBytes) {
     rare.texts[kShapesText] = shapes_text.text(), rare.texts[kDtypesText] = dtypes_text.text();
     rare.texts[kConcreteText] = concrete_text.text();

@@ -11,7 +11,6 @@
 #include "core/thread_buffer.hpp"
 #include "cpython/python.hpp"
 #include "drain/drain.hpp"
-#include "drain/node_ids.hpp"
 #include "python/python_stack.hpp"
 
 namespace recfn {
@@ -90,11 +89,11 @@ PyObject* current_thread_id(PyObject*, PyObject*) {
 PyObject* set_default_node_id(PyObject*, PyObject* args) {
   long long node_id;
   if (!PyArg_ParseTuple(args, "L", &node_id)) return nullptr;
-  node_ids().set(node_id);
+  recfn::set_default_node_id(node_id);
   Py_RETURN_NONE;
 }
 
-PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(node_ids().now()); }
+PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(recfn::default_node_id()); }
 
 PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }
 
@@ -247,10 +246,10 @@ PyMethodDef recorder_functions[] = {
 
 int add_limits(PyObject* module) {
   PyObject* limits = Py_BuildValue(
-      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
+      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
       "MAX_REMOTE_ERROR_BYTES", kMaxRemoteErrorBytes, "MAX_STACKTRACE_BYTES", kMaxStacktraceBytes, "MAX_STACK_BYTES",
-      kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes, "MAX_WORD_BYTES", kMaxWordBytes, "MAX_DEPTH", kMaxDepth,
-      "MAX_DEPTH_FOR_ASYNC", kMaxDepthForAsync, "MAX_REMOTE_ENDS", static_cast<unsigned long long>(RemoteEnds::kCapacity));
+      kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes, "MAX_DEPTH", kMaxDepth, "MAX_DEPTH_FOR_ASYNC",
+      kMaxDepthForAsync, "MAX_REMOTE_ENDS", static_cast<unsigned long long>(RemoteEnds::kCapacity));
   return limits != nullptr ? PyModule_AddObject(module, "LIMITS", limits) : -1;
 }
 

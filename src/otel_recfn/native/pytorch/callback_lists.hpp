@@ -13,11 +13,7 @@
 #include <chrono>
 #include <thread>
 
-#include "pytorch/features.hpp"
-
 namespace recfn {
-
-constexpr bool kHasCallbackList = std::is_same_v<decltype(at::hasGlobalCallbacks()), bool>;
 
 class CallbackListChanges {
  public:
@@ -50,37 +46,15 @@ inline CallbackListChanges& callback_list_changes() {
 // The calling thread's own callbacks, which PyTorch carries to whatever works for the thread: autograd's workers, jit.fork,
 // at::launch.
 
-using LocalState = std::decay_t<decltype(at::get_record_function_tls_())>;
-
-inline constexpr auto entries_of = [](auto& state) -> decltype((state.sorted_tls_callbacks_)) {
-  return state.sorted_tls_callbacks_;
-};
-
-constexpr bool kHasLocalCallbacks = compiles<LocalState&>([](auto& state) -> decltype(
-    at::set_record_function_tls_(state), entries_of(state).begin()->handle_, entries_of(state).begin()->callback_.start(),
-    entries_of(state).begin()->enabled_ = false,
-    entries_of(state).emplace_back(at::RecordFunctionCallback(nullptr), at::CallbackHandle{}), void()) {});
-
-// Hands the list to `look`, where there is one.
-template <typename Look, typename State = LocalState>
-void look_at_local_callbacks(const Look& look) {
-  if constexpr (kHasLocalCallbacks) {
-    const State& state = at::get_record_function_tls_();
-    look(entries_of(state));
-  }
-}
-
 // Lets `change` change the list, which stays in the order of the handles.
-template <typename Change, typename State = LocalState>
+template <typename Change>
 void change_local_callbacks(const Change& change) {
-  if constexpr (kHasLocalCallbacks) {
-    State state = at::get_record_function_tls_();
-    auto& entries = entries_of(state);
-    change(entries);
-    const auto by_handle = [](const auto& one, const auto& other) { return one.handle_ < other.handle_; };
-    std::stable_sort(entries.begin(), entries.end(), by_handle);
-    at::set_record_function_tls_(state);
-  }
+  at::RecordFunctionTLS state = at::get_record_function_tls_();
+  auto& entries = state.sorted_tls_callbacks_;
+  change(entries);
+  const auto by_handle = [](const auto& one, const auto& other) { return one.handle_ < other.handle_; };
+  std::stable_sort(entries.begin(), entries.end(), by_handle);
+  at::set_record_function_tls_(state);
 }
 
 template <typename Entries, typename Is>

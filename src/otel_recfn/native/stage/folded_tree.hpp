@@ -8,82 +8,33 @@
 
 namespace recfn::stage {
 
-// Counts of a few neighbouring numbers of digits.
-struct Window {
-  static constexpr unsigned kSize = 7;
-  static constexpr unsigned kBelowFirst = 3;  // so many smaller ones stand before the one that it is made for
-
-  Window* next;
-  uint32_t counts[kSize];  // a unit has fewer rows
-  uint8_t from;
-
-  static unsigned from_for(unsigned digits) { return std::max(digits, kBelowFirst) - kBelowFirst; }
-
-  void clear(unsigned first) {
-    next = nullptr, from = static_cast<uint8_t>(first);
-    std::fill(counts, counts + kSize, 0);
-  }
-  bool has(unsigned digits) const { return digits - from < kSize; }
-};
-
-// Durations of a path mostly are alike: the histogram itself is one window, and so is small.
+// How many durations have so many binary digits. Those that have fewer or more than there are buckets for are in the outer ones.
 class Histogram {
  public:
-  // For durations of about so many digits.
-  void clear(unsigned digits) { first_.clear(Window::from_for(digits)); }
-  // For durations as another one has.
-  void clear(const Histogram& other) { first_.clear(other.first_.from); }
+  static constexpr unsigned kFewestDigits = 8, kBuckets = 32;  // from a quarter of a microsecond to some minutes
 
-  void add(unsigned digits, Pool<Window>& windows) {
-    if (digits < kDigits) add(digits, 1, Window::from_for(digits), windows);  // there is no column for more
+  void clear() { std::fill(counts_, counts_ + kBuckets, 0); }
+
+  void add(int64_t duration_ns) {
+    ++counts_[std::clamp(digits_of(duration_ns), kFewestDigits, kFewestDigits + kBuckets - 1) - kFewestDigits];
   }
 
-  void add(const Histogram& other, Pool<Window>& windows) {
-    for (const Window* each = &other.first_; each != nullptr; each = each->next) {
-      for (unsigned at = 0; at < Window::kSize; ++at) {
-        if (each->counts[at] != 0) add(each->from + at, each->counts[at], each->from, windows);
-      }
-    }
-  }
-
-  void give_back_windows(Pool<Window>& windows) {
-    for (Window* next; first_.next != nullptr; first_.next = next) {
-      next = first_.next->next;
-      windows.give_back(first_.next);
-    }
+  void add(const Histogram& other) {
+    for (unsigned at = 0; at < kBuckets; ++at) counts_[at] += other.counts_[at];
   }
 
   // From the fewest to the most digits that have a count. Returns the fewest.
   template <typename Visit>
   unsigned each(Visit visit) const {
-    unsigned first = kDigits, last = 0;
-    for (const Window* each = &first_; each != nullptr; each = each->next) {
-      for (unsigned at = 0; at < Window::kSize; ++at) {
-        if (each->counts[at] != 0) first = std::min(first, each->from + at), last = std::max(last, each->from + at);
-      }
-    }
-    for (unsigned digits = first; digits <= last; ++digits) visit(count(digits));
-    return first == kDigits ? 0 : first;
+    unsigned first = 0, last = kBuckets;
+    while (first + 1 < last && counts_[first] == 0) ++first;
+    while (first + 1 < last && counts_[last - 1] == 0) --last;
+    for (unsigned at = first; at < last; ++at) visit(counts_[at]);
+    return kFewestDigits + first;
   }
 
  private:
-  // Where no window has these digits, one that begins with `from` is added.
-  void add(unsigned digits, uint32_t count, unsigned from, Pool<Window>& windows) {
-    Window* window = &first_;
-    while (!window->has(digits)) {
-      if (window->next == nullptr) window->next = windows.take(), window->next->clear(from);
-      window = window->next;
-    }
-    window->counts[digits - window->from] += count;
-  }
-
-  uint32_t count(unsigned digits) const {
-    const Window* window = &first_;
-    while (window != nullptr && !window->has(digits)) window = window->next;
-    return window == nullptr ? 0 : window->counts[digits - window->from];
-  }
-
-  Window first_;
+  uint32_t counts_[kBuckets];  // a unit has fewer rows
 };
 
 // Ranges of one path. Those that lie in it hang below it, in the order in which they came. Times in nanoseconds.
@@ -95,22 +46,15 @@ struct Path {
   uint64_t first_id;
 };
 
-// A folded range that others may link to.
-struct Linkable {
-  Linkable* next;
-  uint64_t event_id;
-};
-
 // Belongs to what it was folded into, which gives it back to `Trees`.
 struct FoldedTree {
   uint32_t most = kPathsOfASpan;  // paths; what needs more goes to `kOther`
   uint32_t size = 0;
   Path* root = nullptr;  // null where nothing was folded
-  Linkable *first_linkable = nullptr, *last_linkable = nullptr;
   int64_t children_ns = 0;  // of a span of a range: how long those took that lay directly in it, in its thread
 
   // Nothing is in it; the times stay.
-  void forget() { size = 0, root = nullptr, first_linkable = last_linkable = nullptr; }
+  void forget() { size = 0, root = nullptr; }
 };
 
 // What the trees of all units are made of.
@@ -128,38 +72,30 @@ class Trees {
       if (&around != holder.root) total_ns = 0;  // what it lies in has its time
     }
     add(*place, one, self_ns, total_ns);
-    if ((one.flags & kLinkable) != 0) link(holder, one.event_id);
     return place;
   }
 
   // What was folded into a range, or waited in it, which is nothing afterwards, was folded into `holder`, and lies at `above`
   // there or (null) directly in the span.
   void merge(FoldedTree& holder, Path* above, FoldedTree& other) {
-    if (other.root != nullptr) {
-      const bool fits = holder.size + other.size <= holder.most;
-      if (fits) holder.size += other.size;
-      Path& place = above_or_root(holder, above);
-      Path* list = detach_below(*other.root);
-      give_back(other.root);
-      merge_list(place, list, holder, fits);
-    }
-    if (other.first_linkable != nullptr) link(holder, other.first_linkable, other.last_linkable);
+    if (other.root == nullptr) return;
+    const bool fits = holder.size + other.size <= holder.most;
+    if (fits) holder.size += other.size;
+    Path& place = above_or_root(holder, above);
+    Path* list = detach_below(*other.root);
+    nodes_.give_back(other.root);
+    merge_list(place, list, holder, fits);
     other.forget();
   }
 
   void give_back(FoldedTree& tree) {
     give_back_all(tree.root);
-    for (Linkable *each = tree.first_linkable, *next; each != nullptr; each = next) {
-      next = each->next;
-      linkables_.give_back(each);
-    }
     tree.forget();
   }
 
   // None is in use.
   void shrink() {
     if (nodes_.shrink()) many_.release();
-    windows_.shrink(), linkables_.shrink();
   }
 
  private:
@@ -176,9 +112,7 @@ class Trees {
 
   // One more range, `total_ns` of which aren't counted elsewhere.
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
-    const unsigned digits = digits_of(one.duration_ns);
-    if (path.count == 0) path.histogram.clear(digits);
-    path.histogram.add(digits, windows_);
+    path.histogram.add(one.duration_ns);
     if (one.start_ns < path.first_ns || (one.start_ns == path.first_ns && one.event_id < path.first_id)) {
       path.first_ns = one.start_ns, path.first_id = one.event_id;
     }
@@ -245,24 +179,13 @@ class Trees {
     }
   }
 
-  void link(FoldedTree& holder, uint64_t event_id) {
-    Linkable* linkable = linkables_.take();
-    linkable->next = nullptr, linkable->event_id = event_id;
-    link(holder, linkable, linkable);
-  }
-
-  void link(FoldedTree& holder, Linkable* first, Linkable* last) {
-    (holder.last_linkable == nullptr ? holder.first_linkable : holder.last_linkable->next) = first;
-    holder.last_linkable = last;
-  }
-
   Path* make(uint32_t name) {
     Path* path = nodes_.take();
     path->next = path->first_below = path->last_below = nullptr;
     path->name = name, path->below = 0;
     path->count = path->total_ns = path->self_ns = path->longest_ns = 0;
     path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX;
-    path->histogram.clear(0);
+    path->histogram.clear();
     return path;
   }
 
@@ -273,11 +196,10 @@ class Trees {
     }
     path.shortest_ns = std::min(path.shortest_ns, other->shortest_ns);
     path.longest_ns = std::max(path.longest_ns, other->longest_ns);
-    if (path.count == 0) path.histogram.clear(other->histogram);
     path.count += other->count;
     path.total_ns = wrapped_sum(path.total_ns, other->total_ns), path.self_ns = wrapped_sum(path.self_ns, other->self_ns);
-    path.histogram.add(other->histogram, windows_);
-    give_back(other);
+    path.histogram.add(other->histogram);
+    nodes_.give_back(other);
   }
 
   void append(Path& above, Path& path) {
@@ -300,24 +222,17 @@ class Trees {
     return first;
   }
 
-  void give_back(Path* path) {
-    path->histogram.give_back_windows(windows_);
-    nodes_.give_back(path);
-  }
-
   // With all that hangs below it.
   void give_back_all(Path* root) {
     while (root != nullptr) {
       Path *path = root, *last = path->last_below, *below = detach_below(*path);
       root = path->next;
       if (below != nullptr) last->next = root, root = below;
-      give_back(path);
+      nodes_.give_back(path);
     }
   }
 
   Pool<Path> nodes_;
-  Pool<Window> windows_;
-  Pool<Linkable> linkables_;
   IdTable<Edge> many_;
 };
 

@@ -15,10 +15,9 @@ namespace recfn::stage {
 constexpr uint32_t kPathsOfASpan = 128;
 constexpr uint32_t kPathsOfAUnit = 1024;
 constexpr size_t kMaxAwaited = 1 << 16;
-constexpr int64_t kForced = int64_t{1} << 62;      // ranks above every duration
-constexpr int64_t kFailed = int64_t{1} << 61;      // is added to the duration of a range that failed; others are shorter
-constexpr uint32_t kLinkable = uint32_t{1} << 31;  // a flag of a row, beside those of EventFlag
-constexpr uint32_t kOther = 0;                     // the number of the name for what no path was left for
+constexpr int64_t kForced = int64_t{1} << 62;  // ranks above every duration
+constexpr int64_t kFailed = int64_t{1} << 61;  // is added to the duration of a range that failed; others are shorter
+constexpr uint32_t kOther = 0;                 // the number of the name for what no path was left for
 constexpr unsigned kDigits = 64;
 
 // The binary digits of a number, without its sign.

@@ -1,4 +1,4 @@
-// What backward ranges link to: the spans that tell of their forward ranges. `sinks/chrome/encoder.py` says what belongs to what.
+// What backward ranges link to: the spans of their forward ranges. `sinks/chrome/encoder.py` says what belongs to what.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -16,23 +16,19 @@
 
 namespace recfn::stage {
 
-// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range. Beyond `most` ranges, or
-// `most_matched` of those that a backward range belongs to, the quarter that started first is forgotten.
+// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range. Beyond `kMost` ranges
+// the quarter that started first is forgotten.
 template <typename Of>
 class ForwardRanges {
  public:
-  static constexpr size_t kMost = 1'000'000;       // that wait for a backward: many steps of a large model
-  static constexpr size_t kMostMatched = 1 << 16;  // for another backward through the same graph, which few programs have
+  static constexpr size_t kMost = 1 << 18;  // several steps of a large model
 
   struct Range {
     uint64_t key;  // its thread's id and its sequence number, laid out as an event id
     uint64_t event_id;
     int64_t start_ns;
     Of of;
-    bool matched;
   };
-
-  explicit ForwardRanges(size_t most = kMost, size_t most_matched = kMostMatched) : most_(most), most_matched_(most_matched) {}
 
   // Remembers the forward ranges among so many rows, and tells `found(at, range)` of those of its backward ranges.
   template <typename RowAt, typename OfRow, typename Found>
@@ -43,7 +39,7 @@ class ForwardRanges {
       any_backward |= rows.is_backward(row);
       if (!rows.is_forward(row)) continue;
       const uint64_t key = key_of(threads[rows.thread[row]], rows.sequence_nr[row]);
-      remember({key, rows.event_id[row], rows.start_ns[row], of_row(at), false});
+      remember({key, rows.event_id[row], rows.start_ns[row], of_row(at)});
     }
     for (size_t at = 0; at < count && any_backward; ++at) {
       const Py_ssize_t row = row_at(at);
@@ -51,21 +47,17 @@ class ForwardRanges {
       const Range* const range = match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
       if (range != nullptr) found(at, *range);
     }
-    if (matched_ > most_matched_) forget_first(matched_ - most_matched_ / 4 * 3, true);
-    if (ranges_.size() > most_) forget_first(ranges_.size() - most_ / 4 * 3, false);
+    if (ranges_.size() > kMost) forget_first();
   }
-
-  size_t size() const { return ranges_.size(); }
 
  private:
   // In place of one with that key, unless this one started earlier.
   void remember(const Range& range) {
     uint32_t& place = made_line(range.key)[slot_of(range.key)];
     if (place == 0) {
-      ranges_.push_back(range), matched_ += range.matched;
+      ranges_.push_back(range);
       place = static_cast<uint32_t>(ranges_.size());
     } else if (range.start_ns >= ranges_[place - 1].start_ns) {
-      matched_ = matched_ + range.matched - ranges_[place - 1].matched;
       ranges_[place - 1] = range;
     }
   }
@@ -74,30 +66,21 @@ class ForwardRanges {
   const Range* match(uint64_t key) {
     const Line* const line = find_line(key);
     const uint32_t place = line != nullptr ? (*line)[slot_of(key)] : 0;
-    if (place == 0) return nullptr;
-    Range& range = ranges_[place - 1];
-    matched_ += !range.matched, range.matched = true;
-    return &range;
+    return place == 0 ? nullptr : &ranges_[place - 1];
   }
 
-  // Forgets so many, those that started first; only matched ones, if it is said.
-  void forget_first(size_t count, bool only_matched) {
-    std::vector<uint32_t> places;  // of what may be forgotten
-    for (uint32_t place = 0; place < ranges_.size(); ++place) {
-      if (ranges_[place].matched || !only_matched) places.push_back(place);
-    }
-    const auto last = places.begin() + static_cast<std::ptrdiff_t>(std::min(count, places.size()));
-    const auto started_earlier = [this](uint32_t one, uint32_t other) { return ranges_[one].start_ns < ranges_[other].start_ns; };
-    std::nth_element(places.begin(), last, places.end(), started_earlier);
-    std::vector<uint8_t> gone(ranges_.size());
-    for (auto place = places.begin(); place != last; ++place) gone[*place] = 1;
+  // Forgets the quarter that started first.
+  void forget_first() {
+    std::vector<int64_t> starts(ranges_.size());
+    std::transform(ranges_.begin(), ranges_.end(), starts.begin(), [](const Range& range) { return range.start_ns; });
+    const auto last_gone = starts.begin() + static_cast<std::ptrdiff_t>(starts.size() / 4);
+    std::nth_element(starts.begin(), last_gone, starts.end());
     ForwardRanges kept;
-    kept.ranges_.reserve(ranges_.size() - static_cast<size_t>(last - places.begin()));
-    for (size_t place = 0; place < ranges_.size(); ++place) {
-      if (gone[place] == 0) kept.remember(ranges_[place]);
+    for (const Range& range : ranges_) {
+      if (range.start_ns > *last_gone) kept.remember(range);
     }
     ranges_.swap(kept.ranges_), lines_.swap(kept.lines_);
-    matched_ = kept.matched_, last_line_ = nullptr;
+    last_line_ = nullptr;
   }
 
   // A thread's sequence numbers count up: those of one line stand together, and mostly come one after the other.
@@ -124,45 +107,39 @@ class ForwardRanges {
   }
 
   UnfilledVector<Range> ranges_;
-  size_t matched_ = 0;  // of these
-  size_t most_, most_matched_;
   std::unordered_map<uint64_t, Line> lines_;
   uint64_t last_ = 0;  // the line that was found last, if any was
   Line* last_line_ = nullptr;
 };
 
-// A row's link. Until its forward range is told by a span it leads to the one above that.
+// A row's link. Where its forward range is no span, or none yet, it leads to the one above that.
 struct RowLink {
   int64_t row;  // the number of the row
   uint64_t event_id;
   SpanAbove above;
 };
 
-// The spans that tell of ranges, by the ranges' event ids: of the newest of them.
-class TellingSpans {
+// Event ids of ranges that became spans: of the newest of them.
+class SentRanges {
  public:
-  void add(uint64_t event_id, uint64_t span_id) {
-    if (event_id == 0) return;
-    if (OfId<uint64_t>* const known = newer_.find(event_id)) {
-      known->value = span_id;
-      return;
-    }
+  void add(uint64_t event_id) {
+    if (event_id == 0 || newer_.find(event_id) != nullptr) return;
     if (newer_.size() >= kMostOfATable) older_ = std::exchange(newer_, {});
-    newer_.insert({event_id, span_id});
+    newer_.insert({event_id});
   }
 
-  // 0 where none is known.
-  uint64_t find(uint64_t event_id) {
-    const OfId<uint64_t>* found = newer_.find(event_id);
-    if (found == nullptr) found = older_.find(event_id);
-    return found == nullptr ? 0 : found->value;
-  }
+  bool has(uint64_t event_id) { return newer_.find(event_id) != nullptr || older_.find(event_id) != nullptr; }
 
  private:
-  using Table = IdTable<OfId<uint64_t>>;
+  struct Id {
+    uint64_t event_id = 0;
+
+    uint64_t key() const { return event_id; }
+    bool is_empty() const { return event_id == 0; }
+  };
   static constexpr size_t kMostOfATable = 1 << 16;
 
-  Table newer_, older_;
+  IdTable<Id> newer_, older_;
 };
 
 class LinkedSpans {
@@ -199,7 +176,7 @@ class LinkedSpans {
     return found != links_.end() && found->row == row ? &*found : nullptr;
   }
 
-  TellingSpans& telling() { return telling_; }
+  SentRanges& sent() { return sent_; }
 
  private:
   static constexpr size_t kToSpare = 1 << 15;
@@ -207,7 +184,7 @@ class LinkedSpans {
   ForwardRanges<SpanAbove> forward_;
   std::vector<RowLink> links_;  // by row
   size_t most_ = kToSpare;
-  TellingSpans telling_;
+  SentRanges sent_;
 };
 
 }  // namespace recfn::stage

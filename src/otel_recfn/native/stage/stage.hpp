@@ -56,7 +56,7 @@ class Stage {
 
   Decided decide(const TableView<const UnitToDecide>& wanted, uint64_t key) {
     Decided decided;
-    UnitTeller teller(key, linked_.telling(), decided);
+    UnitTeller teller(key, linked_.sent(), decided);
     for (size_t place = 0; place < wanted.size(); ++place) {
       const UnitToDecide& one = wanted[place];
       OpenUnit* const unit = units_.find(one.above);
@@ -70,7 +70,7 @@ class Stage {
       }
     }
     decided.summaries.append(decided.further);
-    for (KeptRow& kept : decided.kept) kept.link = link_of(kept.row, decided.traces);
+    for (KeptRow& kept : decided.kept) kept.link = link_of(kept.row, key, decided.traces);
     return decided;
   }
 
@@ -112,7 +112,6 @@ class Stage {
       uint32_t flags = rows.flags[row];
       // What was open when recording ended counts as shown: only an end says whether it was.
       if ((flags & kPartial) != 0 || outermost_.is_owed(event_id)) flags |= kShown;
-      if (rows.sequence_nr[row] >= 0 && !rows.is_of_backward(row)) flags |= kLinkable;
       const uint32_t name = batch.known.names[static_cast<Py_ssize_t>(rows.name[row])];
       planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add({event_id, planned.parent[at], start_ns,
                                                                        std::max<int64_t>(0, duration_ns), name, flags,
@@ -120,11 +119,11 @@ class Stage {
     }
   }
 
-  LinkRow link_of(int64_t row, std::vector<TraceRow>& traces) {
+  LinkRow link_of(int64_t row, uint64_t key, std::vector<TraceRow>& traces) {
     const RowLink* const link = linked_.find(row);
     if (link == nullptr) return {0, kNoTrace};
-    const uint64_t telling = linked_.telling().find(link->event_id);
-    return {telling != 0 ? telling : link->above.span_id, place_of(link->above, traces)};
+    const bool is_sent = linked_.sent().has(link->event_id);
+    return {is_sent ? span_id_of(link->event_id, key) : link->above.span_id, place_of(link->above, traces)};
   }
 
   OpenUnits units_;

@@ -161,14 +161,7 @@ PyMethodDef stage_methods[] = {
 PyTypeObject StageType = StageObject::type("otel_recfn._native.Stage", stage_new, stage_methods,
                                            "Stage(budget, most_waiting): ranges to decided units, for `batches/stage.py`.");
 
-PyObject* ranges_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"most", "most_matched", nullptr};
-  Py_ssize_t most = FileRanges::kMost, most_matched = FileRanges::kMostMatched;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|nn:ForwardRanges", const_cast<char**>(names), &most, &most_matched)) {
-    return nullptr;
-  }
-  return ForwardRangesObject::make(type, static_cast<size_t>(most), static_cast<size_t>(most_matched));
-}
+PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) { return ForwardRangesObject::make(type); }
 
 // Backward rows, with what is known of their forward ranges: columns.
 struct Links {
@@ -206,27 +199,18 @@ PyObject* ranges_link(PyObject* self, PyObject* arguments) {
   });
 }
 
-Py_ssize_t ranges_length(PyObject* self) {
-  return static_cast<Py_ssize_t>(reinterpret_cast<ForwardRangesObject*>(self)->value.size());
-}
-
 PyMethodDef ranges_methods[] = {
     {"link", ranges_link, METH_VARARGS, "link(batch, threads, numbers) -> backward rows, with their forward ranges."},
     {nullptr, nullptr, 0, nullptr}};
 
-PySequenceMethods ranges_as_sequence = {ranges_length};
-
 PyTypeObject ForwardRangesType = ForwardRangesObject::type(
     "otel_recfn._native.ForwardRanges", ranges_new, ranges_methods,
-    "ForwardRanges(most, most_matched): those that backward ranges may belong to, for `sinks/chrome/encoder.py`.");
+    "ForwardRanges(): those that backward ranges may belong to, for `sinks/chrome/encoder.py`.");
 
 }  // namespace
 
 int add_stage_type(PyObject* module) { return PyModule_AddType(module, &StageType); }
 
-int add_links_type(PyObject* module) {
-  ForwardRangesType.tp_as_sequence = &ranges_as_sequence;
-  return PyModule_AddType(module, &ForwardRangesType);
-}
+int add_links_type(PyObject* module) { return PyModule_AddType(module, &ForwardRangesType); }
 
 }  // namespace recfn

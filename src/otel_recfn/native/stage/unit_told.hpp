@@ -102,13 +102,13 @@ struct Decided {
 // Tells one unit after the other. `key`: of span ids.
 class UnitTeller {
  public:
-  UnitTeller(uint64_t key, TellingSpans& telling, Decided& decided) : key_(key), telling_(telling), decided_(decided) {}
+  UnitTeller(uint64_t key, SentRanges& sent, Decided& decided) : key_(key), sent_(sent), decided_(decided) {}
 
   // A unit that has decided, which is the one at `place`.
   void tell(const Unit& unit, const UnitToDecide& wanted, uint32_t place) {
     unit_ = &unit, wanted_ = &wanted, number_ = place;
     kept_ = unit.outermost_first(), first_kept_ = decided_.kept.size();
-    left_ = wanted.budget - static_cast<int64_t>(kept_.size()), teller_ = wanted.above.span_id;
+    left_ = wanted.budget - static_cast<int64_t>(kept_.size());
     places_.clear(), extents_.clear();
     for (const uint32_t each : kept_) {
       decided_.kept.push_back({unit.kept(each).parent, {0, kNoTrace}, unit.range(each).row, 0, number_});
@@ -118,7 +118,7 @@ class UnitTeller {
       tell_tree(unit.kept(kept_[holder]).folded, static_cast<int64_t>(holder));
     }
     choose_further();
-    note_telling();
+    for (const uint32_t each : kept_) sent_.add(unit.range(each).event_id);
   }
 
  private:
@@ -152,7 +152,6 @@ class UnitTeller {
       decided_.kept[first_kept_ + static_cast<size_t>(holder)].folded = decided_.sums.back().ranges;
     } else if (wanted_->tells_itself == 0) {
       summarize(places_[longest], static_cast<int64_t>(decided_.sums.size()) - 1, decided_.summaries);
-      teller_ = extents_.back().span_id;
       --left_;
     }
   }
@@ -272,22 +271,8 @@ class UnitTeller {
     return {span_id_of(holder.event_id, key_), holder.start_ns, wrapped_sum(holder.start_ns, holder.duration_ns)};
   }
 
-  // The spans that tell of the ranges that others may link to.
-  void note_telling() {
-    note_telling(unit_->folded(), teller_);
-    for (const uint32_t each : kept_) note_telling(unit_->kept(each).folded, span_id_of(unit_->range(each).event_id, key_));
-    for (const uint32_t each : kept_) {
-      const Range& one = unit_->range(each);
-      if ((one.flags & kLinkable) != 0) telling_.add(one.event_id, span_id_of(one.event_id, key_));
-    }
-  }
-
-  void note_telling(const FoldedTree& tree, uint64_t span_id) {
-    for (const Linkable* each = tree.first_linkable; each != nullptr; each = each->next) telling_.add(each->event_id, span_id);
-  }
-
   const uint64_t key_;
-  TellingSpans& telling_;
+  SentRanges& sent_;
   Decided& decided_;
   std::vector<Name> names_;           // of one tree
   std::vector<uint32_t> name_slots_;  // where each stands there: a hash table
@@ -301,7 +286,6 @@ class UnitTeller {
   std::vector<Place> places_;    // of its paths
   std::vector<Place> waiting_;   // to be placed, the next one last
   std::vector<Extent> extents_;  // of its summaries
-  uint64_t teller_ = 0;          // the span that tells of what was folded directly into it
   int64_t left_ = 0;             // of its budget
 };
 

@@ -1,14 +1,13 @@
 """How many spans of ours a unit may have: a unit is one span of the program's, or one root of ours, with the ranges below it.
 
     the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free
-    one that failed, or took unusually long                     up to span_budget, a quarter of what the trace has left
+    one that failed, or took unusually long                     up to span_budget, a quarter of what is left
     ordinary ones                                               up to ordinary_span_budget, a 25th of what is free
     a worker process's, whatever came before                    a fifth of what ordinary ones have
 
 One half of a trace's budget is *free*, the other is held back for units that fail or take long. So is half of what the program
-may have in a time (``SpanRate``); the smaller share counts. Of that half, more is held back from a unit the fewer times as
-long as usual it took, none if it failed: where many are slow at once, those that are much slower come in full. Every unit may
-have one span, whatever is left, and that is not counted.
+may have in a time (``SpanRate``); the smaller share counts. Every unit may have one span, whatever is left, and that is not
+counted.
 
 Ranges that come below a span when its unit has been decided, as those of a background task after the response, have what that
 unit left of what it might have had.
@@ -19,7 +18,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from math import inf, log2
 from typing import NamedTuple
 
 from otel_recfn.sinks.spans.surroundings import remember
@@ -35,8 +33,6 @@ BURST_SECONDS = 10
 """What wasn't used of so many seconds may be used at once."""
 FIRST_UNITS = 3
 """So many units of a name come before one can say what is usual."""
-MOST_TIMES = 64
-"""Nothing is held back from units that took so many times as long as usual."""
 ASIDE = 5
 """A worker process's unit has one in so many of the spans of an ordinary one."""
 MAX_TRACES = 4096
@@ -69,27 +65,26 @@ class _Durations:
 
 
 class UsualDurations:
-    """How long units of a name usually take, and how many times as long those that take unusually long."""
+    """How long units of a name usually take."""
 
     def __init__(self) -> None:
         self._of_name: dict[str, _Durations] = {}
 
-    def compare(self, name: str, duration_ns: int) -> tuple[int, float]:
-        """How many units of the name came before this one, and how many times the usual it took, 0 if that isn't unusual.
+    def compare(self, name: str, duration_ns: int) -> tuple[int, bool]:
+        """How many units of the name came before this one, and whether it took unusually long.
 
-        Unusual are those that took more than twice the median and are among the longest.
+        Those did that took more than twice the median and are among the longest.
         """
         known = self._of_name.get(name) or _Durations()
         remember(self._of_name, name, known, MAX_NAMES)
-        place, count, times = bisect_left(known.sorted, duration_ns), len(known.sorted), 0.0
-        if count and count - place <= count // UNUSUAL:
-            times = duration_ns / max(1, known.sorted[count // 2])
+        place, count = bisect_left(known.sorted, duration_ns), len(known.sorted)
+        is_unusual = count > 0 and count - place <= count // UNUSUAL and duration_ns > 2 * max(1, known.sorted[count // 2])
         known.seen += 1
         known.in_order.append(duration_ns)
         known.sorted.insert(place, duration_ns)
         if count == DURATIONS:
             del known.sorted[bisect_left(known.sorted, known.in_order.popleft())]
-        return known.seen - 1, times if times > 2 else 0.0
+        return known.seen - 1, is_unusual
 
 
 class SpanRate:
@@ -102,9 +97,9 @@ class SpanRate:
 
     def __init__(self, per_second: float) -> None:
         self._half_per_ns = per_second / NS_PER_SECOND / 2
-        self.half = int(BURST_SECONDS * per_second) / 2
+        self._half = int(BURST_SECONDS * per_second) / 2
         """What may be used of one half at once."""
-        self._ordinary = self._unusual = self.half
+        self._ordinary = self._unusual = self._half
         """What is left of each."""
         self._at_ns = 0
 
@@ -113,8 +108,8 @@ class SpanRate:
         if now_ns > self._at_ns:
             more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
             ordinary, others = self._ordinary + more, self._unusual + more
-            self._ordinary = min(self.half, ordinary + max(0.0, others - self.half))
-            self._unusual = min(self.half, others + max(0.0, ordinary - self.half))
+            self._ordinary = min(self._half, ordinary + max(0.0, others - self._half))
+            self._unusual = min(self._half, others + max(0.0, ordinary - self._half))
         elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
             self._at_ns = now_ns
         return int(self._unusual if unusual else self._ordinary)
@@ -156,8 +151,8 @@ class _Claim(NamedTuple):
     """What a unit may have, where there is enough."""
 
     spans: int
-    times: float = 0.0
-    """How many times as long as usual it took, infinite if it failed; 0 if it is not unusual."""
+    is_unusual: bool = False
+    """It failed, or took unusually long."""
     detailed: bool = False
     """It is one of the first, or a part."""
 
@@ -180,40 +175,37 @@ class Budgets:
         before = self._left_of.get(unit)
         claim = self._claim(end) if before is None or end.failed else before
         granted = self._share(end, claim)
-        if claim.times:
+        if claim.is_unusual:
             ordinary = _Claim(min(claim.spans, self._ordinary))
             if self._share(end, ordinary) > granted:
                 claim, granted = ordinary, self._share(end, ordinary)
         used = min(granted, end.ranges)
         counted = max(0, used - 1)
         if self._rate is not None and counted:
-            self._rate.use(counted, unusual=claim.times > 0)
+            self._rate.use(counted, unusual=claim.is_unusual)
         of_trace = self._used.get(end.trace_id, 0) + counted
         if of_trace:
             remember(self._used, end.trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
             remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
-        return Grant(granted, not claim.times)
+        return Grant(granted, not claim.is_unusual)
 
     def _claim(self, end: UnitEnd) -> _Claim:
         if end.failed:
-            return _Claim(self._most, times=inf)
+            return _Claim(self._most, is_unusual=True)
         if end.aside:
             return _Claim(self._ordinary // ASIDE)
-        seen, times = self._usual.compare(end.name, end.duration_ns) if end.duration_ns is not None else (0, 0.0)
+        seen, is_unusual = self._usual.compare(end.name, end.duration_ns) if end.duration_ns is not None else (0, False)
         if seen < FIRST_UNITS:
             return _Claim(self._most, detailed=True)
-        return _Claim(self._most, times) if times else _Claim(self._ordinary)
+        return _Claim(self._most, is_unusual=True) if is_unusual else _Claim(self._ordinary)
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
         """How much of its claim a unit may have; at least one."""
-        share, part = claim.spans, 5 if claim.detailed else 25
+        share, part = claim.spans, 4 if claim.is_unusual else 5 if claim.detailed else 25
         if self._of_trace is not None:
             left = self._of_trace - self._used.get(end.trace_id, 0)
-            share = min(share, left // 4 if claim.times else (left - self._of_trace // 2) // part)
+            share = min(share, (left if claim.is_unusual else left - self._of_trace // 2) // part)
         if self._rate is not None:
-            left = self._rate.left(end.end_ns, unusual=claim.times > 0)
-            if claim.times:  # for those that are more unusual some is held back, the same for each doubling of the time
-                left -= int(self._rate.half * max(0.0, 1 - log2(claim.times) / log2(MOST_TIMES)))
-            share = min(share, left if claim.times else left // part)
+            share = min(share, self._rate.left(end.end_ns, unusual=claim.is_unusual) // part)
         return max(1, share)

@@ -260,6 +260,8 @@ class ProviderCalls:
         self._lock = ForkSafeLock()
         self._provider: Any = None
         self._shadows: list[Shadow] = []
+        self.provider_ends = False
+        """It is, or was, shut down: what comes later goes nowhere."""
 
     def watch(self, provider: Any) -> None:
         """Shadow the methods of this provider alone, from now on."""
@@ -267,7 +269,7 @@ class ProviderCalls:
             if provider is self._provider:
                 return
             self.remove()
-            self._provider = provider
+            self._provider, self.provider_ends = provider, False
             with suppress(AttributeError, TypeError):  # one with slots, say
                 self._shadows.append(Shadow(provider, "force_flush", self._force_flush))
                 self._shadows.append(Shadow(provider, "shutdown", self._shutdown))
@@ -288,6 +290,7 @@ class ProviderCalls:
         return answer if flushed else False
 
     def _shutdown(self, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        self.provider_ends = True
         self._flushed(SHUTDOWN_SECONDS)
         return own(*arguments, **keywords)
 

@@ -96,8 +96,8 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
     of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
     for place, lowest, first, last in zip(*[column.tolist() for column in of_many], strict=True):
         counts = decided.counts[first:last].tolist()
-        found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : max(lowest, lowest + len(counts) - 1)]
-        found[place]["aggregation.histogram_bucket_counts"] = counts or [0]
+        found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : lowest + len(counts) - 1]
+        found[place]["aggregation.histogram_bucket_counts"] = counts
     telling = np.flatnonzero(rows["sums"] >= 0)
     for place, more in zip(telling.tolist(), sums_of(decided, rows["sums"][telling]), strict=True):
         found[place].update(more)

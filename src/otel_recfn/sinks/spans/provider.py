@@ -183,7 +183,9 @@ class SpanTarget:
                     return None
                 context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
                 return RootStart(context, dict(result.attributes), parent, links)
-        except Exception:
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
             self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
 

@@ -206,8 +206,10 @@ class SpansSink(Sink):
         return target.start_span(name, attributes) if target is not None else None
 
     def flush(self, timeout_s: float) -> bool:
-        """Decide and export. Units that may still grow stay open."""
+        """Decide and export. Units that may still grow stay open, unless the provider is being shut down."""
         with self._lock:
+            if self._provider_calls.provider_ends:
+                self._traces.close_all()
             self._decide(rests=True)
         return self._sender.flush(timeout_s)
 

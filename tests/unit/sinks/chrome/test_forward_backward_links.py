@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,13 +84,12 @@ def test_what_is_no_forward_or_no_backward_is_left_alone() -> None:
 
 
 def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
-    links = ForwardRanges(most=100)
-    for step in range(30):
-        rows = [forward(10 * step + n, start_ns=BASE_NS + 10 * step + n) for n in range(10)]
-        linked(links, make_batch(rows))
-    assert 75 <= len(links) <= 100
-    [(_, found)] = linked(links, make_batch([backward(0), backward(299)]))
-    assert found.start_ns == BASE_NS + 299
+    links, many = ForwardRanges(), make_batch([forward(0)] * 4096)
+    for step in range(70):
+        numbers = np.arange(4096) + 4096 * step
+        linked(links, replace(many, sequence_nr=numbers, start_ns=BASE_NS + numbers))
+    [(_, found)] = linked(links, make_batch([backward(0), backward(4096 * 70 - 1)]))
+    assert found.start_ns == BASE_NS + 4096 * 70 - 1
 
 
 @given(st.data())

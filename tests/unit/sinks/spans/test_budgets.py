@@ -51,21 +51,6 @@ class Service:
             self.request(USUAL_MS + number % 3)
 
 
-def test_much_slower_requests_come_in_full_where_others_are_slow_in_the_same_seconds() -> None:
-    service, dice = Service(), random.Random(1)
-    service.usual()
-    slow = []
-    for number in range(5000):
-        many_are_slow = number % 1000 < 300
-        if number % 250 == 249:
-            slow.append(service.request(30 * USUAL_MS))
-        elif many_are_slow and number % 8 == 0:
-            service.request(dice.randrange(3, 6) * USUAL_MS)
-        else:
-            service.request(USUAL_MS)
-    assert slow == [RANGES] * 20
-
-
 @pytest.mark.parametrize("failed", [False, True])
 def test_ordinary_requests_get_their_few_however_many_are_unusual(failed: bool) -> None:
     service = Service()
@@ -98,7 +83,7 @@ def test_a_longer_request_never_gets_less_than_a_shorter_one_would() -> None:
 
     found = [granted(times) for times in range(1, 70)] + [granted(1, failed=True)]
     assert found == sorted(found)
-    assert found[0] < found[10] < found[-1] == 1000
+    assert found[0] < found[10] == found[-1]
 
 
 @given(
@@ -136,7 +121,7 @@ def test_what_was_not_used_for_ten_seconds_may_be_used_at_once(unusual: bool) ->
         rate.use(1000, unusual=kind)
         assert rate.left(BASE_NS, unusual=kind) == 0
     assert rate.left(BASE_NS + NS_PER_SECOND, unusual=unusual) == 50
-    assert rate.left(BASE_NS + 60 * NS_PER_SECOND, unusual=unusual) == rate.half == 500
+    assert rate.left(BASE_NS + 60 * NS_PER_SECOND, unusual=unusual) == 500
 
 
 @pytest.mark.parametrize("unusual", [False, True])
@@ -217,19 +202,19 @@ def test_where_all_take_longer_than_before_few_are_unusual() -> None:
     for _ in range(DURATIONS):
         usual.compare("request", 1000)
     found = [usual.compare("request", dice.randrange(5000, 9000))[1] for _ in range(1000)]
-    assert sum(times > 0 for times in found[300:]) <= 3 * 700 / UNUSUAL
+    assert sum(found[300:]) <= 3 * 700 / UNUSUAL
 
 
 def test_the_slow_ones_are_among_many_that_vary() -> None:
     usual, dice = UsualDurations(), random.Random(2)
     found = [usual.compare("request", 50_000 if number % 500 == 499 else dice.randrange(500, 3000)) for number in range(10_000)]
-    assert all(times > 15 for number, (_, times) in enumerate(found) if number % 500 == 499)
-    assert sum(times > 0 for _, times in found) < 10_000 / 100
+    assert all(unusual for number, (_, unusual) in enumerate(found) if number % 500 == 499)
+    assert sum(unusual for _, unusual in found) < 10_000 / 100
 
 
 def test_names_know_nothing_of_each_other_and_are_forgotten() -> None:
     usual = UsualDurations()
     for number in range(MAX_NAMES + 10):
-        assert usual.compare(str(number), 5) == (0, 0)
-    assert usual.compare(str(MAX_NAMES), 50) == (1, 10)
-    assert usual.compare("0", 50) == (0, 0)
+        assert usual.compare(str(number), 5) == (0, False)
+    assert usual.compare(str(MAX_NAMES), 50) == (1, True)
+    assert usual.compare("0", 50) == (0, False)

@@ -76,11 +76,15 @@ class TaskQueue(Generic[T]):
 
     def _place_to_drop(self, task: T) -> int | None:
         """Of what goes where there is no room for a task; None where that goes itself."""
-        if self._goes_first is None:
+        goes_first, oldest = self._goes_first, None
+        if goes_first is None:
             return None
-        waiting = [(place, each) for place, (each, _) in enumerate(self._waiting) if not isinstance(each, Flush)]
-        first = next((place for place, each in waiting if self._goes_first(each)), None)
-        return waiting[0][0] if first is None and not self._goes_first(task) else first
+        for place, (each, _) in enumerate(self._waiting):
+            if not isinstance(each, Flush):
+                if goes_first(each):
+                    return place
+                oldest = place if oldest is None else oldest
+        return None if goes_first(task) else oldest
 
     def _append(self, task: T | Flush, weight: int) -> None:
         self._waiting.append((task, weight))

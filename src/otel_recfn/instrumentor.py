@@ -82,7 +82,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
                 number. Default: 1000.0.
             span_names: what spans of module calls are called: ``short``, by the path in their model (``layers.3.attention``),
-                the outermost one by its class; ``torch``, as torch.profiler, Chrome traces and profiles call them (``nn.Module:
+                the outermost by its class; ``torch``, as torch.profiler, Chrome traces and profiles call them (``nn.Module:
                 Attention_3``). Default: short.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
                 up and counted. Default: 2.0.

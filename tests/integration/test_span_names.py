@@ -1,4 +1,4 @@
-"""What spans are called: module calls by their path in the model, or by their class; Chrome traces and profiles as torch does."""
+"""What spans are called: module calls by their path in the model, or by their class; files and profiles as torch does."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,6 @@ def with_classes(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) ->
         kind = class_of(names[name])  # an optimizer's step has none
         shown = called(names[path], kind) if kind and not torch_names else names[name]
         found[name, path] = place(shown), place(kind) if kind else 0
-    name, module_class = batch.name.copy(), batch.module_class.copy()
-    name[calls], module_class[calls] = np.array([found[pair] for pair in pairs], np.uint32).T
-    return replace(batch, names=names, name=name, module_class=module_class)
+    changed: dict[str, Any] = {"names": names, "name": batch.name.copy(), "module_class": batch.module_class.copy()}
+    changed["name"][calls], changed["module_class"][calls] = np.array([found[pair] for pair in pairs], np.uint32).T
+    return replace(batch, **changed)

@@ -94,7 +94,7 @@ class Settings:
     span_names: str = _setting(
         "short",
         values.SPAN_NAMES,
-        "what spans of module calls are called: `short`, by the path in their model (`layers.3.attention`), the outermost one by "
+        "what spans of module calls are called: `short`, by the path in their model (`layers.3.attention`), the outermost by "
         "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`)",
     )
     exit_timeout_s: float = _setting(

@@ -137,7 +137,7 @@ class Expected:
     durations: list[int] = field(default_factory=list)
 
     def as_listed(self) -> tuple[int, ...]:
-        longest = max(self.durations, default=0)
+        longest = max([0, *self.durations])
         return len(self.durations), self.total, self.own, self.backward, min(self.durations, default=0), longest
 
 

@@ -73,8 +73,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 (``none``) for all. Default: 1.0.
             detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, and with
                 ``all`` each operation of a trace is one; whichever of the four you set wins. Default: normal.
-            span_budget: spans per request: the operations below one span of yours, or below a trace that we start; the longest
-                become spans, the others sums; ``None`` (``none``): every operation is a span. Default: 1000.
+            span_budget: spans per request: the operations below one span of yours, or below a trace that we start; where they
+                are more, repeated calls are one span, and the rest sums; ``None`` (``none``): every operation is a span.
+                Default: 1000.
             ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None`` (``none``): as
                 others. Default: 50.
             trace_span_budget: spans per trace; every request keeps at least one; ``None`` (``none``) for any number. Default:
@@ -83,7 +84,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 number. Default: 1000.0.
             span_names: what spans of module calls are called: ``short``, by the path in their model (``layers.3.attention``),
                 the outermost by its class; ``torch``, as torch.profiler, Chrome traces and profiles call them (``nn.Module:
-                Attention_3``). Default: short.
+                Attention_3``), and backward nodes have the range around them. Default: short.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
                 up and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.

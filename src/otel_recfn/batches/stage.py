@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
-from otel_recfn.batches.merging import Places, WaitingRows
-from otel_recfn.batches.span_names import with_classes
+from otel_recfn.batches.merging import NOTHING, Places, WaitingRows
+from otel_recfn.batches.span_names import NumberedNames, with_classes
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
@@ -72,13 +72,15 @@ _TO_DECIDE = _rows(
     tells_itself=np.bool_,
 )
 _LINK = _rows(span_id=np.uint64, trace=np.uint32)
-_KEPT = _rows(parent=np.uint64, link=_LINK, row=np.int64, folded=np.int64, unit=np.uint32)
+_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "folded", "start_ns", "end_ns"), np.int64), unit=np.uint32)
 _SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_end"), np.int64))
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
-    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns", "sums", "counts_end"), np.int64),
-    **dict.fromkeys(("unit", "name", "digits"), np.uint32),
+    **dict.fromkeys(
+        ("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns", "sums", "counts_end", "row"), np.int64
+    ),
+    **dict.fromkeys(("unit", "name", "digits", "module"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
 
@@ -136,14 +138,16 @@ class SpanPlan(NamedTuple):
         above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
         return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
 
-    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
-        """About what it takes in memory, with these texts, and columns beside its own."""
+    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = (), single: Batch = NOTHING) -> int:
+        """About what it takes in memory, with these texts, and columns and rows beside its own."""
         nbytes, columns = sum(map(len, texts)), [*beside]
         if len(self.batch):
             columns += [getattr(self, name) for name in self._fields[1:-2]]
-            columns += [getattr(self.batch, column.name) for column in COLUMNS if not self.batch.is_empty(column)]
         else:
             nbytes += OBJECTS_BYTES
+        for batch in (self.batch, single):
+            if len(batch):
+                columns += [getattr(batch, column.name) for column in COLUMNS if not batch.is_empty(column)]
         return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])
 
     def part(self, which: slice | Places) -> SpanPlan:
@@ -228,29 +232,10 @@ class Decided(NamedTuple):
     """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """Those that the tables have, by number."""
-
-
-class _Names:
-    """Numbers of names. Batches that follow each other mostly have the same list, which only grows."""
-
-    def __init__(self) -> None:
-        self.values = [OTHER_NAME]
-        self._number_of = {OTHER_NAME: 0}
-        self._seen: Sequence[str] = ()
-        self._numbers = np.zeros(0, np.uint32)
-
-    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
-        """A number for each, the same for the same name."""
-        known = self._numbers if names is self._seen else self._numbers[:0]
-        new = [self._number(name) for name in names[len(known) :]]
-        self._seen, self._numbers = names, np.append(known, np.array(new, np.uint32)) if new else known
-        return self._numbers
-
-    def _number(self, name: str) -> int:
-        number = self._number_of.setdefault(name, len(self.values))
-        if number == len(self.values):
-            self.values.append(name)
-        return number
+    classes: Mapping[int, str]
+    """Of those summaries that are of module calls the class, by the number of the name."""
+    single: Batch
+    """The rows of those summaries that stand for one range and have a ``row``, in their order: they aren't folded."""
 
 
 class Stage:
@@ -266,7 +251,7 @@ class Stage:
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
         self._stage, self._torch_names = _native.Stage(budget, most_waiting), torch_names
-        self._names = _Names()
+        self._names = NumberedNames(OTHER_NAME, torch_names=torch_names)
         self._waiting = WaitingRows(self._kept)
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
@@ -301,21 +286,17 @@ class Stage:
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        batch, parent = self._waiting.take(kept["row"]), kept["parent"]
+        batch, parent = _as_long_as(self._waiting.take(kept["row"]), kept), kept["parent"]
+        single = self._waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
         plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
-        names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
-        return Decided(
-            plan._replace(torch_names=self._torch_names),
-            kept["folded"],
-            sums,
-            top,
-            summaries,
-            np.frombuffer(raw[4], np.int64),
-            names,
-        )
+        used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
+        names = {number: self._names.text(number) for number in used}
+        classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
+        plan = plan._replace(torch_names=self._torch_names)
+        return Decided(plan, kept["folded"], sums, top, summaries, np.frombuffer(raw[4], np.int64), names, classes, single)
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
@@ -337,7 +318,7 @@ class Stage:
 
     def forget_names(self) -> None:
         """Nothing that was added has a name that is needed."""
-        self._names = _Names()
+        self._names = NumberedNames(OTHER_NAME, torch_names=self._torch_names)
 
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
@@ -349,7 +330,8 @@ class Stage:
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        return batch, announced, contexts, of_roots, threads, names, in_order
+        known = (threads, names, self._names.shown, self._names.modules)
+        return batch, announced, contexts, of_roots, *known, in_order
 
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
@@ -362,6 +344,15 @@ def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: An
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
         found.append(UnitInBatch(above, *rest))
     return Added(np.frombuffer(fates, np.int64).tolist(), found, planned)
+
+
+def _as_long_as(batch: Batch, kept: Table) -> Batch:
+    """Kept rows, of which some are of backward nodes that are as long as the range around them."""
+    longer = kept["end_ns"] - kept["start_ns"] > np.maximum(batch.end_ns - batch.start_ns, 0)
+    if not longer.any():
+        return batch
+    start_ns, end_ns = [np.where(longer, kept[name], getattr(batch, name)) for name in ("start_ns", "end_ns")]
+    return batch.take(slice(None), start_ns=start_ns, end_ns=end_ns)
 
 
 def _plan(

@@ -75,8 +75,8 @@ class Settings:
     span_budget: int | None = _setting(
         1000,
         values.BUDGET,
-        "spans per request: the operations below one span of yours, or below a trace that we start; the longest become "
-        "spans, the others sums; `None` (`none`): every operation is a span",
+        "spans per request: the operations below one span of yours, or below a trace that we start; where they are more, "
+        "repeated calls are one span, and the rest sums; `None` (`none`): every operation is a span",
     )
     ordinary_span_budget: int | None = _setting(
         50,
@@ -95,7 +95,8 @@ class Settings:
         "short",
         values.SPAN_NAMES,
         "what spans of module calls are called: `short`, by the path in their model (`layers.3.attention`), the outermost by "
-        "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`)",
+        "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`), and backward "
+        "nodes have the range around them",
     )
     exit_timeout_s: float = _setting(
         2.0,

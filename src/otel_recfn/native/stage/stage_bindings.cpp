@@ -72,13 +72,14 @@ PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 
 // What `add` and `plan` are given. False with an error set.
 bool take_batch(PyObject* arguments, ToAdd& to_add) {
-  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names;
+  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown, *modules;
   int in_order;
-  return PyArg_ParseTuple(arguments, "O(OOO)OOOOp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
-                          &in_order) &&
+  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
+                          &shown, &modules, &in_order) &&
          (to_add.in_order = in_order != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
          to_add.known.contexts.take(contexts, "contexts") && to_add.known.roots.take(roots, "roots") &&
          to_add.known.threads.take(threads, "threads", nullptr) && to_add.known.names.take(names, "names", nullptr) &&
+         to_add.known.shown.take(shown, "shown", nullptr) && to_add.known.modules.take(modules, "modules", nullptr) &&
          to_add.all_is_known();
 }
 
@@ -149,7 +150,7 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
 
 PyMethodDef stage_methods[] = {
     {"add", stage_add, METH_VARARGS,
-     "add(batch, announced, contexts, roots, threads, names, in_order) -> fates, units in it, planned rows; they are folded."},
+     "add(batch, announced, contexts, roots, threads, names, shown, modules, in_order) -> fates, units in it, planned rows; they are folded."},
     {"plan", stage_plan, METH_VARARGS,
      "plan(what add is given, key) -> the same, and parent, unit and link of each row, and traces; nothing is folded."},
     {"decide", stage_decide, METH_VARARGS,

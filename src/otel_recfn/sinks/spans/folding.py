@@ -213,7 +213,7 @@ class Folding:
                 (trace.folded,), trace.folded_ranges = sums_of(done, np.array([place])), int(done.sums["ranges"][place])
         roots = [trace for trace in traces if trace is not None]
         beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
-        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside) + len(roots) * ROOT_BYTES
+        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single) + len(roots) * ROOT_BYTES
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 
 

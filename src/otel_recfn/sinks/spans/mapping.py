@@ -13,7 +13,7 @@ once, of columns: taking numbers out of columns one by one takes longer than all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.merging import Places
 from otel_recfn.batches.number_sets import begins_of, places_in
+from otel_recfn.batches.span_names import called, with_classes
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
@@ -45,10 +46,11 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
     top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
     columns = (sums["ranges"], sums["duration_ns"], ends - lengths, ends)
-    return [
-        {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns, "recfn.folded.top": top[first:last]}
-        for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
-    ]
+    told = list[Attributes]()
+    for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True):
+        folded: Attributes = {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns} if ranges else {}
+        told.append({**folded, "recfn.folded.top": top[first:last]})
+    return told
 
 
 def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
@@ -73,16 +75,19 @@ _BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
 """Of durations by how many binary digits they have."""
 
 
-def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
-    """What is said of the ranges of call paths."""
+def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attributes]) -> list[Attributes]:
+    """What is said of the ranges of call paths. ``of_rows`` is that of single ranges whose rows are there."""
     rows, found = decided.summaries[which], list[Attributes]()
-    columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns"]
-    for first_id, count, shortest_ns, longest_ns, total_ns in rows[columns].tolist():
+    columns = ["first_id", "row", "count", "shortest_ns", "longest_ns", "total_ns", "name", "module"]
+    for first_id, row, count, shortest_ns, longest_ns, total_ns, name, module in rows[columns].tolist():
         if count == 1:
-            found.append({"recfn.event_id": first_id})
+            found.append(next(of_rows) if row >= 0 else {"recfn.event_id": first_id})
             continue
+        kind, path = decided.classes[name], text_of_utf8(decided.names[module]) if module else ""
+        of_module = {"recfn.module": path, "recfn.module.class": text_of_utf8(kind)} if kind else {}
         found.append(
-            {
+            {key: value for key, value in of_module.items() if value}
+            | {
                 "aggregation.is_summary": True,
                 "aggregation.span_count": count,
                 "aggregation.duration_min_ns": shortest_ns,
@@ -183,19 +188,29 @@ class SpanMapper:
 
     def summaries(self, decided: Decided, which: slice) -> list[ReadableSpan]:
         """Spans for the ranges of call paths, below what is sent of the ranges around them."""
-        rows, spans = decided.summaries[which], []
-        names = {number: text_of_utf8(decided.names[number]) for number in set(rows["name"].tolist())}
-        columns = ["name", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
-        for (name, count, span_id, parent_id, unit, start_ns, end_ns), attributes in zip(
-            rows[columns].tolist(), _summary_attributes(decided, which), strict=True
+        rows, spans, short = decided.summaries[which], [], not decided.plan.torch_names
+        columns = ["name", "module", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
+        for (name, module, count, span_id, parent_id, unit, start_ns, end_ns), attributes in zip(
+            rows[columns].tolist(), _summary_attributes(decided, which, self._of_single(decided, which)), strict=True
         ):
             above = decided.plan.spans_above[unit]
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
             parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
-            text = names[name] if count == 1 else names[name] + SUFFIX
+            text = called(decided.names[module], decided.names[name]) if module and short else decided.names[name]
+            text = text_of_utf8(text if count == 1 else text + SUFFIX)
             spans.append(self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns))
         return spans
+
+    def _of_single(self, decided: Decided, which: slice) -> Iterator[Attributes]:
+        """What rows say that these summaries stand for, one at a time."""
+        has_row = decided.summaries["row"] >= 0
+        first = int(has_row[: which.start].sum())
+        rows = np.arange(first, first + int(has_row[which].sum()))
+        batch = with_classes(decided.single, rows, torch_names=decided.plan.torch_names)
+        for row, attributes in zip(rows.tolist(), self._attributes(batch, rows), strict=True):
+            self._add_seldom(attributes, batch, row, 0)
+            yield attributes
 
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace of our own, which is recorded."""

@@ -111,7 +111,8 @@ class DecidedUnits:
     def _summaries(self, mapper: SpanMapper, which: slice) -> Made:
         assert self.decided is not None
         spans, folded = mapper.summaries(self.decided, which), folded_in_summaries(self.decided, which)
-        return Made(spans, {"added": len(spans), "folded": folded, "folding": -folded})
+        single = int((self.decided.summaries["row"][which] >= 0).sum())  # spans of ranges
+        return Made(spans, {"added": len(spans) - single, "folded": folded, "folding": -folded - single})
 
     def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Made:
         assert self.plan is not None

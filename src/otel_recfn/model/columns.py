@@ -201,6 +201,11 @@ class Columns:
         is_rare=True,
         attribute="recfn.step.number",
     )
+    module_class = _text(
+        "The class of the nn.Module that it is a call of: spans have it, which are called by the module's path.",
+        seldom=True,
+        attribute="recfn.module.class",
+    )
     stacktrace = _text("Where the exception was raised that the range was left by.", seldom=True)
     code = _text("What it is a call of, where that is known: ``file(line): function``.", seldom=True)
     call_site = _text(

@@ -34,6 +34,7 @@
   SELDOM_NUMBER(uint32_t, profiler, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, stack, 0, "", "Call stack", false) \
   SELDOM_TEXT(uint32_t, device, 0, "", "Device", false) \
+  SELDOM_TEXT(uint32_t, module_class, 0, "recfn.module.class", "", false) \
   SELDOM_TEXT(uint32_t, stacktrace, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, code, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, call_site, 0, "", "Call site", false) \

@@ -120,7 +120,7 @@ def own_rank(one: Range, least_ns: int) -> int:
     duration = min(one.duration_ns, FAILED - 1)
     if one.flags & EventFlag.ERROR:
         return FAILED + duration
-    return duration if duration >= least_ns else -1
+    return duration if duration >= least_ns and not one.flags & EventFlag.IN_COMPILATION else -1
 
 
 @dataclass(eq=False)

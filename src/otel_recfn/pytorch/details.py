@@ -23,6 +23,8 @@ class Detail(NamedTuple):
     """By PyTorch's names. In Python: ``module:attribute``."""
     lost: str
     """What is so where this PyTorch lacks it."""
+    before: str = ""
+    """What earlier PyTorchs have in the attribute's place."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -116,6 +118,23 @@ PYTHON: Mapping[str, Detail] = {
     "carries": Detail("torch._C:_stash_obj_in_tls", "in PyTorch's own threads, callbacks of a thread see no Python ranges"),
     "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
     "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
+    "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),
+    "compile_phase": Detail(
+        "torch._dynamo.utils:compile_time_record_function", "compilations are shown without their phases", before="dynamo_timed"
+    ),
+    "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
+    "compile_counters": Detail(
+        "torch._dynamo.utils:counters", "compilations don't say where they broke the graph, and what they found in caches"
+    ),
+    "recompile_reasons": Detail(
+        "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
+        "compilations don't say why there is another one",
+        before="get_and_maybe_log_recompilation_reason",
+    ),
+    "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "profiler_runs": Detail(
+        "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
+    ),
     "compile_tables": Detail(
         "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
         "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
@@ -164,5 +183,5 @@ def _look_up(detail: Detail) -> Any:
     module, path = detail.place
     found: Any = sys.modules.get(module)
     for attribute in path.split("."):
-        found = getattr(found, attribute, None)
+        found = getattr(found, attribute, getattr(found, detail.before, None) if detail.before else None)
     return found

@@ -107,7 +107,7 @@ SAID = st.fixed_dictionaries(
     },
 )
 """What few begins say of themselves."""
-TOLD = st.lists(st.one_of(SAID, st.sampled_from(["end", "fail", "drain"])), max_size=40)
+TOLD = st.lists(st.one_of(SAID, st.sampled_from(["end", "fail", "attributes", "drain"])), max_size=40)
 
 
 @examples(100)
@@ -127,15 +127,18 @@ def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps:
                 assert {name: getattr(row, name) for name in NOTHING_SAID} == expected[row.event_id]
             rows += events(batch)[: batch.closed]
         elif open_ranges:
-            error = "ValueError: no" if step == "fail" else ""
-            expected[open_ranges[-1]]["error"] = error
-            capture.end(open_ranges.pop(), error)
+            ended = open_ranges.pop()
+            said = {"fail": {"error": "ValueError: no"}, "attributes": {"attributes": f'{{"id": "0/{ended % 3}"}}'}}.get(
+                step, {}
+            )
+            expected[ended] |= said
+            recorder.end(ended, **said)
     rows += capture.finish()
     assert {row.event_id: {name: getattr(row, name) for name in NOTHING_SAID} for row in rows} == expected
 
 
 NOTHING_SAID: dict[str, object] = {
-    **dict.fromkeys(("module", "shapes", "dtypes", "code", "error", "stack", "stacktrace", "device"), ""),
+    **dict.fromkeys(("module", "shapes", "dtypes", "code", "error", "stack", "stacktrace", "device", "attributes"), ""),
     **dict.fromkeys(("debug_handle", "step_number", "node_id", "sequence_nr"), -1),
     **dict.fromkeys(("caller", "flops", "nbytes", "profiler"), 0),
 }

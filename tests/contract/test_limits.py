@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -190,6 +191,19 @@ def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str
     here_row, there_row = capture.finish()
     assert here_row.stacktrace == (kept(stacktrace, LIMITS["MAX_STACKTRACE_BYTES"]) if text else "")
     assert there_row.stacktrace == ""
+
+
+@pytest.mark.parametrize("size", [LIMITS["MAX_ATTRIBUTES_BYTES"], LIMITS["MAX_ATTRIBUTES_BYTES"] + 1])
+def test_attributes_are_kept_whole_or_not_at_all(capture: Capture, size: int) -> None:
+    text = json.dumps({"reason": "x" * (size - len('{"reason": ""}'))})
+    capture.recorder.end(capture.begin(), attributes=text)
+    assert [row.attributes for row in capture.finish()] == [text if size == LIMITS["MAX_ATTRIBUTES_BYTES"] else ""]
+
+
+def test_attributes_of_a_range_that_ends_elsewhere_are_not(capture: Capture, workers: list[Worker]) -> None:
+    event_id = capture.begin()
+    workers[0].call(lambda: capture.recorder.end(event_id, attributes='{"id": "0/1"}'))
+    assert [row.attributes for row in capture.finish()] == [""]
 
 
 def test_nothing_that_the_frames_held_lives_longer(capture: Capture) -> None:

@@ -107,6 +107,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Device", json_value(event.device), '""'),
         ("Call site", json_value(event.call_site), '""'),
         ("Concrete Inputs", json_of_utf8(event.concrete_inputs), ""),
+        ("Attributes", json_of_utf8(event.attributes), ""),
         ("Event id", event.event_id, None),
         ("External id", event.handle, event.event_id if event.handle else 0),
         ("Sequence number", event.sequence_nr, -1),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, RecordScope
 
+EACH_KEY = "*"
 D = TypeVar("D", bound=np.generic)
 V = TypeVar("V")
 
@@ -67,11 +68,11 @@ class Column(Generic[D, V]):
     is_rare: bool = False
     """A number that few begins have: recorders write it before those, and nothing before others."""
     is_json: bool = False
-    """The text is JSON, a list."""
+    """The text is JSON, a list or an object."""
     extra: Extra = Extra.NONE
     """Captures that didn't ask for this see nothing in it."""
     attribute: str = ""
-    """Of spans of rows that have something in it; none where empty."""
+    """Of spans of rows that have something in it; none where empty. EACH_KEY: of an object in JSON, each key is one."""
     argument: str = ""
     """Of such rows' events in Chrome traces; none where empty."""
     name: str = ""
@@ -209,6 +210,13 @@ class Columns:
         is_json=True,
         extra=Extra.SHAPES,
         argument="Concrete Inputs",
+    )
+    attributes = _text(
+        "JSON, an object: what a range's end says beside its other columns, by the names of attributes of spans.",
+        seldom=True,
+        is_json=True,
+        attribute=EACH_KEY,
+        argument="Attributes",
     )
 
 

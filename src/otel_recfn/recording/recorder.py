@@ -61,7 +61,8 @@ class Recorder:
     """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
-    ``stacktrace`` isn't kept where the range began on another thread.
+    ``attributes`` is JSON, an object: further attributes of its span, which are numbers, texts, or lists of one of them. These,
+    and ``stacktrace``, aren't kept where the range began on another thread.
     """
     enter = staticmethod(_native.enter)
     """From here on the calling task is in that open range; ``leave`` takes what is returned.

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from traceback import walk_tb
 from typing import Any, NamedTuple
@@ -289,7 +289,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield (error := cause)
 
 
-# --- lists of shapes and of dtypes
+# --- lists of shapes and of dtypes; objects of attributes
 
 MAX_PARSED = 4096
 """Programs have few distinct texts of inputs; those that were asked for last are kept."""
@@ -303,6 +303,24 @@ def element_texts(text: str) -> tuple[str, ...]:
     if elements is None:
         return (text_of_utf8(text),)
     return tuple(text_of_utf8(one) if isinstance(one, str) else json_value(one) for one in elements)
+
+
+@lru_cache(MAX_PARSED)
+def values_by_key(text: str) -> Mapping[str, Any]:
+    """The values of an object in JSON, as attributes: one that can't be any is a text. Nothing where it is no object."""
+    try:
+        found = json.loads(text)
+    except ValueError:  # no JSON
+        return {}
+    return {text_of_utf8(key): _attribute_value(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _attribute_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return text_of_utf8(value)
+    if isinstance(value, list) and len({*map(type, value)}) <= 1 and all(isinstance(each, (str, int, float)) for each in value):
+        return tuple(map(_attribute_value, value))
+    return value if isinstance(value, (int, float)) else json_value(value)
 
 
 def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:

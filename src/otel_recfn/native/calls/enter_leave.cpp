@@ -111,10 +111,10 @@ void end_and_forget(ThreadCalls& calls) {
   ThreadBuffer* own = registry().current();
   if (calls.buffer == own) stack_leaf_of(calls);
   const uint64_t leaf = own != nullptr && calls.buffer != own ? registry().open_leaf(calls.buffer) : 0;
-  if (leaf != 0) end_range(*tracer->globals, *own, leaf, 0, 0, {});
+  if (leaf != 0) end_range(*tracer->globals, *own, leaf, 0, 0, kNothingMore);
   for (; !calls.stack.empty(); calls.stack.pop()) {
     const uint64_t event_id = event_id_of(calls.stack.back().entry);
-    if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, {});
+    if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, kNothingMore);
   }
   calls.forget();
 }

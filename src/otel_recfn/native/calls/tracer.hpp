@@ -113,7 +113,7 @@ inline bool is_deep_enough(const ThreadCalls& calls) { return calls.shown >= tra
 inline void end_call(ThreadCalls& calls, uint64_t entry) {
   const uint64_t event_id = event_id_of(entry);
   if (event_id == 0) return;
-  end_range(*tracer->globals, *calls.buffer, event_id, 0, 0, {});
+  end_range(*tracer->globals, *calls.buffer, event_id, 0, 0, kNothingMore);
   calls.shown -= calls.shown != 0;
 }
 

@@ -81,16 +81,20 @@ inline void count_dropped(ThreadBuffer& buffer) {
   buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-[[gnu::noinline]] inline void put_failure(ThreadBuffer& buffer, const Failure& failure, uint64_t reserved) {
-  if (buffer.has_room(reserved + text_words(failure.error))) put_text(buffer, kErrorText, failure.error);
-  if (buffer.has_room(reserved + text_words(failure.stacktrace))) put_text(buffer, kStacktrace, failure.stacktrace);
+[[gnu::noinline]] inline void put_ending(ThreadBuffer& buffer, const Ending& ending, uint64_t reserved) {
+  const auto put = [&](TextKind kind, Text text) {
+    if (buffer.has_room(reserved + text_words(text))) put_text(buffer, kind, text);
+  };
+  put(kErrorText, ending.error);
+  put(kStacktrace, ending.stacktrace);
+  put(kAttributesText, ending.attributes);
 }
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags,
-                                           const Failure& failure) {
+                                           const Ending& ending) {
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
-  if (__builtin_expect(failure.error.size != 0, 0)) put_failure(buffer, failure, reserved);
+  if (__builtin_expect(ending.is_told(), 0)) put_ending(buffer, ending, reserved);
   --buffer.open_recorded;
   buffer.put_and_publish({end_header(flags, ordinal), ticks});
 }
@@ -284,12 +288,12 @@ template <bool kTorch>
 
 // The range is not the innermost: it ended out of order, or began on another thread.
 [[gnu::noinline]] inline void end_out_of_order(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
-                                               uint32_t flags, const Failure& failure) {
+                                               uint32_t flags, const Ending& ending) {
   for (uint32_t index = buffer.depth; index-- > 0;) {
     if (buffer.stack[index].key != key) continue;
     const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal() : 0;
     remove_entry(buffer, index);
-    if (ordinal != 0) put_end(globals, buffer, ordinal, flags, failure);  // the drain knows what above it was open still
+    if (ordinal != 0) put_end(globals, buffer, ordinal, flags, ending);  // the drain knows what above it was open still
     return;
   }
   if (buffer.untracked > 0) {
@@ -297,15 +301,15 @@ template <bool kTorch>
     return;
   }
   globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
-                           failure.error.data, failure.error.size);
+                           ending.error.data, ending.error.size);
 }
 
 // Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's id of the thread that
 // began it, 0 where the key is an event id (which names the thread itself).
 [[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
-                                             uint32_t flags, const Failure& failure) {
+                                             uint32_t flags, const Ending& ending) {
   if (__builtin_expect(buffer.depth == 0 || buffer.stack[buffer.depth - 1].key != key, 0)) {
-    end_out_of_order(globals, buffer, key, begin_thread_id, flags, failure);
+    end_out_of_order(globals, buffer, key, begin_thread_id, flags, ending);
     return;
   }
   const uint32_t index = --buffer.depth;
@@ -314,7 +318,7 @@ template <bool kTorch>
     buffer.floor = index;
     return;
   }
-  if (ordinal != 0) put_end(globals, buffer, ordinal, flags, failure);
+  if (ordinal != 0) put_end(globals, buffer, ordinal, flags, ending);
 }
 
 // From here on the thread works for that profiler run.

@@ -1,8 +1,8 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
 // A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number and Parent stand before the
-// begin (or, for a failure's Text, the end) they belong to, and are published together with it; Generation and Profiler hold from
-// there on. A Text of kCodeOfOpen belongs to the open range whose ordinal has these 32 lowest bits.
+// begin or end they belong to, and are published together with it; Generation and Profiler hold from there on. A Text of
+// kCodeOfOpen belongs to the open range whose ordinal has these 32 lowest bits.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -54,7 +54,7 @@ enum RecordKind : uint64_t {
   kGeneration = 14,
 };
 
-// Those before kBeginTexts belong to a begin.
+// Those before kBeginTexts belong to a begin, those before kRowTexts to an end.
 enum TextKind : uint64_t {
   kModuleText,
   kShapesText,
@@ -66,7 +66,9 @@ enum TextKind : uint64_t {
   kBeginTexts,
   kErrorText = kBeginTexts,
   kStacktrace,
-  kCodeOfOpen,
+  kAttributesText,
+  kRowTexts,
+  kCodeOfOpen = kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
 enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) };
@@ -95,6 +97,7 @@ constexpr uint32_t kMaxRemoteErrorBytes = 208;  // of a range that another threa
 constexpr uint32_t kMaxStacktraceBytes = 8192;  // of an exception
 constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
 constexpr uint32_t kMaxShapesBytes = 16'384;  // a longer text is left out: cut it would not be JSON
+constexpr uint32_t kMaxAttributesBytes = 16'384;  // the same
 constexpr uint32_t kMaxDepth = 16'384;  // a thread that never nests so deep never touches most of that memory
 constexpr uint32_t kUsualDepth = 1024;
 constexpr uint32_t kMaxDepthForAsync = 768;  // tasks that wait leave room for the ranges of the one that runs
@@ -135,10 +138,14 @@ struct Text {
   uint32_t size = 0;
 };
 
-// What a range was left by; nothing where it ended well.
-struct Failure {
-  Text error, stacktrace;
+// What few ends say; mostly nothing.
+struct Ending {
+  Text error, stacktrace;  // of what the range was left by
+  Text attributes;         // an object in JSON
+
+  constexpr bool is_told() const { return (error.size | attributes.size) != 0; }
 };
+inline constexpr Ending kNothingMore;  // a constant: an end on the hot path clears no memory for it
 
 // The part of a prelude that few ranges have, or only when somebody asked for it.
 struct RarePrelude {

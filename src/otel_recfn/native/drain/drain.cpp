@@ -197,7 +197,6 @@ void Drain::compact_names() {
       for (uint32_t& name : thread.dictionary) visit(name);
       for (OpenRange& range : thread.open) each_text(range.row, visit);
       each_text(thread.pending, visit);
-      visit(thread.left_by.error), visit(thread.left_by.stacktrace);
     }
   };
   std::vector<bool> kept(names_.size());

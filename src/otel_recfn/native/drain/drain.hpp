@@ -73,9 +73,8 @@ class Drain {
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     uint32_t generation = kNoGeneration;  // of what is read now
-    FullRow pending;         // what stood before the next begin
+    FullRow pending;         // what stood before the next begin or end
     bool has_pending = false;
-    LeftBy left_by;          // what stood before the next end
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<OpenRange> open;
@@ -83,6 +82,12 @@ class Drain {
     std::vector<ClosedRemotely> closed_remotely;  // the newest few
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
+
+    void forget_pending() {
+      if (!has_pending) return;
+      pending = FullRow{};
+      has_pending = false;
+    }
 
     SeldomRow& pending_seldom() {
       has_pending = true;
@@ -127,7 +132,7 @@ class Drain {
   int64_t offset_below(uint64_t parent) const;
   uint64_t innermost_call(const Thread& thread) const;
   static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
-  void seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread);
+  void seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, uint32_t end_thread);
   static std::optional<int64_t> let_out(Thread& thread, const OpenRange& open);
   void collect_remote_ends();
   void close_remotely_ended(Thread& thread, uint64_t until_ticks);

@@ -74,10 +74,9 @@ void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thre
 }
 
 // `flags`: with kCrossing where it crosses others of its thread, which an asynchronous one doesn't.
-void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, LeftBy left_by, uint32_t end_thread) {
+void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, uint32_t end_thread) {
   FullRow& range = open.row;
-  if (left_by.is_told()) range.fill_seldom().error = left_by.error, range.fill_seldom().stacktrace = left_by.stacktrace;
-  range.flags |= flags | (left_by.error != 0 ? uint32_t{kError} : 0u);
+  range.flags |= flags | (range.seldom && range.seldom->error != 0 ? uint32_t{kError} : 0u);
   if ((range.flags & kAsync) != 0) range.flags &= ~uint32_t{kCrossing};
   end_row(range, end_ns, thread.index, end_thread);
   out_.rows.add(range);
@@ -121,12 +120,12 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     const auto found = remote_.find(open.key);
     if (found == remote_.end() || found->second.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second;
-    const uint32_t error = end.error_size != 0 ? names_.intern({end.error, end.error_size}) : 0;
+    if (end.error_size != 0) open.row.fill_seldom().error = names_.intern({end.error, end.error_size});
     const uint32_t end_thread = thread_index(end.thread_number, thread.index);
     std::vector<ClosedRemotely>& kept = thread.closed_remotely;  // its thread may begin ranges in it until it is told
     if (kept.size() == ClosedElsewhere::kCapacity) kept.erase(kept.begin());
     kept.push_back({open.ordinal, {open.row.parent, open.row.parent != 0 ? open.row.root : 0, open.row.context}});
-    seal(thread, open, clock_.monotonic_ns(end.ticks), (end.flags & (kEventFlags | kShown)) | kCrossing, {error, 0}, end_thread);
+    seal(thread, open, clock_.monotonic_ns(end.ticks), (end.flags & (kEventFlags | kShown)) | kCrossing, end_thread);
     remote_.erase(found);
   }
 }
@@ -147,7 +146,7 @@ void Drain::tell_closed_elsewhere() {
 
 void Drain::close_all_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
-    while (!thread.open.empty()) seal(thread, thread.open.back(), now_ns, kPartial, {}, thread.index);
+    while (!thread.open.empty()) seal(thread, thread.open.back(), now_ns, kPartial, thread.index);
   }
 }
 

@@ -11,9 +11,9 @@ namespace {
 constexpr uint64_t kReleaseEveryWords = 16'384;
 
 // By TextKind; the first one is in every row.
-constexpr uint32_t SeldomRow::*kTexts[kBeginTexts] = {
-    nullptr,           &SeldomRow::shapes, &SeldomRow::dtypes,   &SeldomRow::concrete_inputs,
-    &SeldomRow::stack, &SeldomRow::code,   &SeldomRow::call_site};
+constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
+    nullptr,          &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::concrete_inputs, &SeldomRow::stack,
+    &SeldomRow::code, &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace,      &SeldomRow::attributes};
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 
@@ -140,12 +140,8 @@ void Drain::read_text(Thread& thread, uint64_t head) {
   if (kind == kModuleText) {
     thread.has_pending = true;
     thread.pending.module = text;
-  } else if (kind < kBeginTexts) {
+  } else if (kind < kRowTexts) {
     thread.pending_seldom().*kTexts[kind] = text;
-  } else if (kind == kErrorText) {
-    thread.left_by.error = text;
-  } else if (kind == kStacktrace) {
-    thread.left_by.stacktrace = text;
   } else {
     read_code_of_open(thread, head);
   }
@@ -218,10 +214,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
 void Drain::begun(Thread& thread) {
   ++thread.ordinal;
   thread.parent_ordinal = 0;
-  thread.left_by = {};
-  if (!thread.has_pending) return;
-  thread.pending = FullRow{};
-  thread.has_pending = false;
+  thread.forget_pending();
 }
 
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
@@ -273,9 +266,10 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
     const std::optional<int64_t> cut_ns = found == thread.open.rbegin() ? std::nullopt : let_out(thread, *found);
     const bool crosses = found != thread.open.rbegin() && !cut_ns;
     const uint32_t flags = (end_flags_of(head) & (kEventFlags | kShown)) | (crosses ? uint32_t{kCrossing} : 0u);
-    seal(thread, *found, cut_ns ? *cut_ns : clock_.monotonic_ns(ticks), flags, thread.left_by, thread.index);
+    if (thread.pending.seldom) found->row.fill_seldom().add(*thread.pending.seldom);
+    seal(thread, *found, cut_ns ? *cut_ns : clock_.monotonic_ns(ticks), flags, thread.index);
   }
-  thread.left_by = {};
+  thread.forget_pending();
 }
 
 }  // namespace recfn

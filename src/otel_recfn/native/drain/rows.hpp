@@ -94,6 +94,14 @@ struct Row {
 
 struct SeldomRow {
   RECFN_SELDOM_COLUMNS(RECFN_FIELD)
+
+  // Has what the other one says.
+  void add(const SeldomRow& more) {
+#define RECFN_ADD(type, name, empty, ...) \
+  if (more.name != static_cast<type>(empty)) name = more.name;
+    RECFN_SELDOM_COLUMNS(RECFN_ADD)
+#undef RECFN_ADD
+  }
 };
 
 // A row that is not finished, with what few rows have.
@@ -103,13 +111,6 @@ struct FullRow : Row {
   std::optional<SeldomRow> seldom;
 
   SeldomRow& fill_seldom() { return seldom ? *seldom : seldom.emplace(); }
-};
-
-// Names of what a range was left by.
-struct LeftBy {
-  uint32_t error = 0, stacktrace = 0;
-
-  bool is_told() const { return (error | stacktrace) != 0; }
 };
 
 struct OpenedRow {

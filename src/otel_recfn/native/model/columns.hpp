@@ -37,6 +37,7 @@
   SELDOM_TEXT(uint32_t, code, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, call_site, 0, "", "Call site", false) \
   SELDOM_TEXT(uint32_t, concrete_inputs, 0, "", "Concrete Inputs", true) \
+  SELDOM_TEXT(uint32_t, attributes, 0, "*", "Attributes", true) \
   NUMBER(uint8_t, kind, 0, "", "", false) \
   NUMBER(uint8_t, scope, 0, "", "", false) \
   NUMBER(uint8_t, source, 0, "", "", false)

@@ -81,7 +81,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const bool holds_slot = kPair != kPlain && context != nullptr;
   if (holds_slot && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
   ThreadBuffer* buffer = buffer_of_thread();
-  if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {});
+  if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), kNothingMore);
 }
 
 void forget_thread(ThreadBuffer& buffer) {

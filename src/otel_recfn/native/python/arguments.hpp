@@ -122,7 +122,7 @@ class FailureTexts {
         error_(error, kMaxErrorBytes),
         stacktrace_(failed_ ? stacktrace : nullptr, kMaxStacktraceBytes) {}
 
-  Failure failure() const { return {error_.text(), stacktrace_.text()}; }
+  Ending ending() const { return {error_.text(), stacktrace_.text(), {}}; }
   uint32_t flags() const { return failed_ ? uint32_t{kError} : 0; }
 
  private:

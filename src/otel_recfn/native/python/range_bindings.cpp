@@ -90,23 +90,26 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   return as_event_id(event_id);
 }
 
-constexpr Arguments<4>::Parameters kEndParameters = {"end", 1, 4, {"event_id", "error", "flags", "stacktrace"}};
+constexpr Arguments<5>::Parameters kEndParameters = {"end", 1, 4, {"event_id", "error", "flags", "stacktrace", "attributes"}};
 
 PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   uint64_t event_id = 0;
-  PyObject *error = nullptr, *stacktrace = nullptr;
+  PyObject *error = nullptr, *stacktrace = nullptr, *attributes = nullptr;
   uint32_t flags = 0;
-  Arguments<4> given(kEndParameters);
+  Arguments<5> given(kEndParameters);
   if (!given.take(args, count, keywords)) return nullptr;
   if (!given.read(0, &event_id) || !given.read(1, &error) || !given.read(2, &flags) ||
-      !given.read(3, &stacktrace)) {
+      !given.read(3, &stacktrace) || !given.read(4, &attributes)) {
     return nullptr;
   }
   const uint32_t shown = forget_open_range(event_id);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
   if (buffer != nullptr) {
     const FailureTexts texts(error, stacktrace);
-    end_range(globals(), *buffer, event_id, 0, shown | (flags & kEventFlags) | texts.flags(), texts.failure());
+    const Utf8 attributes_text(attributes, UINT32_MAX);
+    Ending ending = texts.ending();
+    if (attributes_text.text().size <= kMaxAttributesBytes) ending.attributes = attributes_text.text();
+    end_range(globals(), *buffer, event_id, 0, shown | (flags & kEventFlags) | texts.flags(), ending);
   }
   Py_RETURN_NONE;
 }
@@ -141,7 +144,7 @@ PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='', words='')\n--\n\nSee Recorder.begin."),
-    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='')\n--\n\nSee Recorder.end."),
+    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='')\n--\n\nSee Recorder.end."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"say_code", say_code, METH_O, "say_code(code): see Recorder.say_code."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},

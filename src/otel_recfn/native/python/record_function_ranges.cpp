@@ -211,13 +211,13 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, shown, {});
+    end_range(globals(), *buffer, entry.event_id, 0, shown, kNothingMore);
     Py_RETURN_NONE;
   }
   const bool ended = end_with_error(exception, [buffer, &entry, shown](PyObject* error, PyObject* stacktrace) {
     const FailureTexts texts(error, stacktrace);
     const uint32_t failed = error == nullptr ? uint32_t{kError} : texts.flags();
-    end_range(globals(), *buffer, entry.event_id, 0, shown | failed, texts.failure());
+    end_range(globals(), *buffer, entry.event_id, 0, shown | failed, texts.ending());
     return true;
   });
   return ended ? Py_NewRef(Py_None) : nullptr;

@@ -246,10 +246,10 @@ PyMethodDef recorder_functions[] = {
 
 int add_limits(PyObject* module) {
   PyObject* limits = Py_BuildValue(
-      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
+      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
       "MAX_REMOTE_ERROR_BYTES", kMaxRemoteErrorBytes, "MAX_STACKTRACE_BYTES", kMaxStacktraceBytes, "MAX_STACK_BYTES",
-      kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes, "MAX_DEPTH", kMaxDepth, "MAX_DEPTH_FOR_ASYNC",
-      kMaxDepthForAsync, "MAX_REMOTE_ENDS", static_cast<unsigned long long>(RemoteEnds::kCapacity));
+      kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes, "MAX_ATTRIBUTES_BYTES", kMaxAttributesBytes, "MAX_DEPTH", kMaxDepth,
+      "MAX_DEPTH_FOR_ASYNC", kMaxDepthForAsync, "MAX_REMOTE_ENDS", static_cast<unsigned long long>(RemoteEnds::kCapacity));
   return limits != nullptr ? PyModule_AddObject(module, "LIMITS", limits) : -1;
 }
 

@@ -44,7 +44,7 @@ from otel_recfn.sinks.spans.mapping import (
     code_attributes,
     exception_attributes,
     stacktrace_attributes,
-    text_value,
+    text_attributes,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
 from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
@@ -140,8 +140,7 @@ TEXTS = [column for column in BY_SIZE if column.value is str]
 @lru_cache(MAX_KEPT_TEXTS)
 def _of_text(kind: int, raw: str) -> bytes:
     if kind >= Kind.FIRST_TEXT:
-        column = TEXTS[kind - Kind.FIRST_TEXT]
-        return _span_fields({column.attribute: text_value(column, raw)})
+        return _span_fields(text_attributes(TEXTS[kind - Kind.FIRST_TEXT], raw))
     text = text_of_utf8(raw)
     if kind == Kind.CODE:
         return _span_fields(code_attributes(text))

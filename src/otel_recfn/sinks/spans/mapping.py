@@ -26,12 +26,12 @@ from otel_recfn.batches.merging import Places
 from otel_recfn.batches.number_sets import begins_of, places_in
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.columns import BY_SIZE, Column
+from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.texts import called_code, element_texts, text_of_utf8
+from otel_recfn.support.texts import called_code, element_texts, text_of_utf8, values_by_key
 
 Attributes = dict[str, AttributeValue]
 
@@ -276,8 +276,12 @@ class SpanMapper:
         if flags & EventFlag.CLOCK_JUMPED:
             events["wall clock jumped"] = {}
         for column in _SELDOM_COLUMNS:
-            if (value := int(getattr(batch, column.name)[row])) != column.empty:
-                attributes[column.attribute] = text_value(column, batch.names[value]) if column.value is str else value
+            if (value := int(getattr(batch, column.name)[row])) == column.empty:
+                continue
+            if column.value is str:
+                attributes |= text_attributes(column, batch.names[value])
+            else:
+                attributes[column.attribute] = value
         if batch.source[row] == EventSource.PYTHON_CALL:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
@@ -299,9 +303,11 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     return plain
 
 
-def text_value(column: Column[Any, Any], text: str) -> AttributeValue:
-    """The value of the attribute of a column of texts."""
-    return element_texts(text) if column.is_json else text_of_utf8(text)
+def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
+    """What a text of that column is as attributes."""
+    if column.attribute == EACH_KEY:
+        return values_by_key(text)
+    return {column.attribute: element_texts(text) if column.is_json else text_of_utf8(text)}
 
 
 def code_attributes(name: str) -> dict[str, AttributeValue]:

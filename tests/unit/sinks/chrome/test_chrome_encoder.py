@@ -46,6 +46,7 @@ rows = st.fixed_dictionaries(
         "shapes": st.one_of(st.just(""), json_lists),
         "dtypes": st.one_of(st.just(""), type_lists),
         "concrete_inputs": st.one_of(st.just(""), type_lists),
+        "attributes": st.one_of(st.just(""), st.dictionaries(st.text(max_size=9), signed, max_size=2).map(json.dumps)),
         "module": any_text,
         "error": any_text,
         "flops": signed,

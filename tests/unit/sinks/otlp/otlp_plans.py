@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,15 @@ TRACKS = st.one_of(
     st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
     st.builds(Track, st.integers(1, 9), UINT64, st.integers(0, 99), UINT64, TEXTS),
 )
+VALUES: st.SearchStrategy[Any] = st.one_of(
+    TEXTS.map(lambda text: text.encode("utf-8", "backslashreplace").decode()),
+    st.booleans(), INT64, st.floats(allow_nan=False), st.lists(INT64, max_size=3),
+    st.lists(st.floats(allow_nan=False), max_size=3),
+)  # fmt: skip
+KEYS = st.sampled_from(["recfn.compile.id", "\ud800", "sizes"])
+ATTRIBUTES = st.one_of(
+    st.just(""), st.dictionaries(KEYS, st.one_of(VALUES, st.none(), TEXTS), max_size=3).map(json.dumps), TEXTS
+)
 ROWS = st.fixed_dictionaries(
     {"end_ns": INT64},
     optional={
@@ -53,13 +63,9 @@ ROWS = st.fixed_dictionaries(
         "error": TEXTS,
         "stacktrace": TEXTS,
         "code": st.one_of(TEXTS, CALLS),
+        "attributes": ATTRIBUTES,
     },
 )
-VALUES: st.SearchStrategy[Any] = st.one_of(
-    TEXTS.map(lambda text: text.encode("utf-8", "backslashreplace").decode()),
-    st.booleans(), INT64, st.floats(allow_nan=False), st.lists(INT64, max_size=3),
-    st.lists(st.floats(allow_nan=False), max_size=3),
-)  # fmt: skip
 TOLD = st.dictionaries(st.sampled_from(["recfn.folded.count", "recfn.folded.top", "aggregation.x"]), VALUES, max_size=3)
 
 

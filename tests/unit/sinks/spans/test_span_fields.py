@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -69,6 +70,20 @@ class TestFields:
         attributes = harness.one(**{column: value}).attributes
         assert attributes[attribute] == expected
         assert type(attributes[attribute]) is type(expected)
+
+    def test_each_key_of_what_an_end_says_is_an_attribute(self) -> None:
+        said = {
+            "recfn.compile.id": "0/1",
+            "sizes": [4, 8],
+            "mixed": [1, "a"],
+            "cached": True,
+            "of": {"a": None},
+            "\ud800": "\udc80",
+        }
+        attributes = Harness().one(attributes=json.dumps(said)).attributes
+        assert (attributes["recfn.compile.id"], attributes["sizes"], attributes["cached"]) == ("0/1", (4, 8), True)
+        assert (attributes["mixed"], attributes["of"], attributes["\\ud800"]) == ('[1, "a"]', '{"a": null}', "\\udc80")
+        assert "recfn.compile.id" not in Harness().one(attributes="no JSON").attributes
 
     def test_thread_that_python_does_not_know(self) -> None:
         attributes = Harness().one(thread=WORKER_THREAD).attributes

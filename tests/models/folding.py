@@ -52,6 +52,7 @@ class Path:
     digits: Counter[int] = field(default_factory=Counter)
     """How many had a duration of so many binary digits."""
     below: dict[int, Path] = field(default_factory=dict)
+    in_compilation: bool = False
 
     def add(self, other: Path) -> None:
         """All of another path, without what lies in it."""
@@ -61,6 +62,7 @@ class Path:
         self.count += other.count
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
         self.digits += other.digits
+        self.in_compilation |= other.in_compilation
 
     def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:
         """Every path below this one, each before what lies in it; of several the one with the most time first."""
@@ -249,6 +251,7 @@ class Unit:
         it, duration = one.range, one.range.duration_ns
         digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
         sums = Path(1, duration, one.self_ns, duration, duration, (it.start_ns, it.event_id), digits)
+        sums.in_compilation = bool(it.flags & EventFlag.IN_COMPILATION)
         place = tree.add(above, it.name, sums)
         one.place = tree, place
         if one.folded is not None:
@@ -338,7 +341,7 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
             "unit": unit, "holder": holder, "above": places[names[:-1]], "name": names[-1], "count": path.count,
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
             "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1],
-            "digits": least, "counts_end": len(columns["counts"]),
+            "digits": least, "counts_end": len(columns["counts"]), "in_compilation": path.in_compilation,
         }  # fmt: skip
         _append(columns, {f"path_{name}": value for name, value in row.items()})
 

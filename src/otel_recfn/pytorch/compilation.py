@@ -68,7 +68,7 @@ class Compilations(Source):
         frame, phase, reasons = (details.find(name) for name in ("compile_frame", "compile_phase", "recompile_reasons"))
         if frame is not None:
             self._removals.append(_replace("compile_frame", self._frames(frame)))
-        if phase is not None and phase.__name__ == details.PYTHON["compile_phase"].place[1]:
+        if phase is not None:
             self._removals.append(_replace("compile_phase", self._phases(phase)))
         if reasons is not None:
             wrapper = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
@@ -128,9 +128,7 @@ class Compilation(AbstractContextManager[None]):
         given: what PyTorch's compiler of functions is called with, by its names.
     """
 
-    def __init__(
-        self, recorder: Recorder, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, recorder: Recorder, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
         self.reasons: list[str] = []
         """Why what was compiled before doesn't do."""
         self._recorder, self._beside, self._before = recorder, beside, _counted()

@@ -8,6 +8,7 @@ without: RecordFunction, its callbacks, their registration in C++ and its switch
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -24,7 +25,9 @@ class Detail(NamedTuple):
     lost: str
     """What is so where this PyTorch lacks it."""
     before: str = ""
-    """What earlier PyTorchs have in the attribute's place."""
+    """What earlier PyTorchs call the attribute."""
+    since: tuple[int, int] = (2, 4)
+    """Earlier PyTorchs do without it."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -120,7 +123,7 @@ PYTHON: Mapping[str, Detail] = {
     "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
     "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),
     "compile_phase": Detail(
-        "torch._dynamo.utils:compile_time_record_function", "compilations are shown without their phases", before="dynamo_timed"
+        "torch._dynamo.utils:compile_time_record_function", "compilations are shown without their phases", since=(2, 13)
     ),
     "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
     "compile_counters": Detail(
@@ -146,14 +149,15 @@ PYTHON: Mapping[str, Detail] = {
 def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
     found = _look_up(PYTHON[name])
-    if found is None:
+    if found is None and _is_expected(PYTHON[name]):
         _tell_once(losses([name], PYTHON))
     return found
 
 
 def missing_in_python() -> list[str]:
     """Names in PYTHON that this PyTorch lacks, among the modules that are imported."""
-    return [name for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _look_up(detail) is None]
+    there = {name: detail for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _is_expected(detail)}
+    return [name for name, detail in there.items() if _look_up(detail) is None]
 
 
 def found_and_missing(told: str) -> tuple[list[str], list[str]]:
@@ -172,6 +176,11 @@ def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
     _, missing = found_and_missing(told)
     if missing:
         _tell_once(losses(missing, details))
+
+
+def _is_expected(detail: Detail) -> bool:
+    version = re.match(r"(\d+)\.(\d+)", str(getattr(sys.modules.get("torch"), "__version__", "")))
+    return version is None or (int(version[1]), int(version[2])) >= detail.since
 
 
 @cache

@@ -44,7 +44,9 @@ any_row = st.builds(
     name=st.integers(0, 4),
     start_ns=st.integers(-5, 5),
     duration_ns=st.sampled_from(TIMES),
-    flags=st.sampled_from([0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE]),
+    flags=st.sampled_from(
+        [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION)]
+    ),
     unit=st.integers(0, 2),
 )
 """Also such as no program has: ranges that come twice, that lie in themselves or in each other."""

@@ -44,6 +44,7 @@ struct Path {
   Histogram histogram;
   int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
   uint64_t first_id;
+  bool in_compilation;  // it has no span
 };
 
 // Belongs to what it was folded into, which gives it back to `Trees`.
@@ -113,6 +114,7 @@ class Trees {
   // One more range, `total_ns` of which aren't counted elsewhere.
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
     path.histogram.add(one.duration_ns);
+    path.in_compilation |= (one.flags & kInCompilation) != 0;
     if (one.start_ns < path.first_ns || (one.start_ns == path.first_ns && one.event_id < path.first_id)) {
       path.first_ns = one.start_ns, path.first_id = one.event_id;
     }
@@ -182,7 +184,7 @@ class Trees {
   Path* make(uint32_t name) {
     Path* path = nodes_.take();
     path->next = path->first_below = path->last_below = nullptr;
-    path->name = name, path->below = 0;
+    path->name = name, path->below = 0, path->in_compilation = false;
     path->count = path->total_ns = path->self_ns = path->longest_ns = 0;
     path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX;
     path->histogram.clear();
@@ -199,6 +201,7 @@ class Trees {
     path.count += other->count;
     path.total_ns = wrapped_sum(path.total_ns, other->total_ns), path.self_ns = wrapped_sum(path.self_ns, other->self_ns);
     path.histogram.add(other->histogram);
+    path.in_compilation |= other->in_compilation;
     nodes_.give_back(other);
   }
 

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from otel_recfn.batches.averages import KeyAverages, key_averages, nesting, self_times
-from otel_recfn.batches.call_tree import By, CallTree, tree_of_rows
+from otel_recfn.batches.call_paths import CallTree
+from otel_recfn.batches.call_tree import By, tree_of_rows
 from otel_recfn.batches.merging import EventStore
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import RecfnError, SettingError
@@ -234,8 +235,8 @@ class profile:
 
         Args:
             by: ``"name"``: a path for each name in each path, whatever thread it ran in; ``"thread"``: in each thread its own,
-                where what runs there for another thread is outermost; ``"module"``: module calls alone, each with the time of
-                what isn't in another (needs ``modules``).
+                where what runs there for another thread is outermost; ``"module"``: modules alone, each with the time that
+                forward and backward passes took for it (needs ``modules``).
 
         Raises:
             SettingError: another word, or modules were not recorded.

@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
 from otel_recfn.batches.merging import Places, WaitingRows
+from otel_recfn.batches.span_names import with_classes
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
@@ -101,7 +102,7 @@ _WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = Fate.SUPPRESSED, Fate.ROOTLESS, Fate
 
 
 class SpanPlan(NamedTuple):
-    """Columns of equal length, but for the last field."""
+    """Columns of equal length, but for the last two fields."""
 
     batch: Batch
     row: Places
@@ -115,6 +116,12 @@ class SpanPlan(NamedTuple):
     linked_above: Places
     """Index into ``spans_above`` for the linked span; it is in that trace."""
     spans_above: Sequence[SpanContext]
+    torch_names: bool = False
+    """Spans of module calls are called as torch.profiler calls them."""
+
+    def named(self) -> SpanPlan:
+        """The same, with what its spans are called, and the classes of those that are module calls."""
+        return self._replace(batch=with_classes(self.batch, self.row, torch_names=self.torch_names))
 
     @property
     def span_id(self) -> Ids:
@@ -133,7 +140,7 @@ class SpanPlan(NamedTuple):
         """About what it takes in memory, with these texts, and columns beside its own."""
         nbytes, columns = sum(map(len, texts)), [*beside]
         if len(self.batch):
-            columns += [getattr(self, name) for name in self._fields[1:-1]]
+            columns += [getattr(self, name) for name in self._fields[1:-2]]
             columns += [getattr(self.batch, column.name) for column in COLUMNS if not self.batch.is_empty(column)]
         else:
             nbytes += OBJECTS_BYTES
@@ -141,7 +148,7 @@ class SpanPlan(NamedTuple):
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
-        columns = {name: getattr(self, name)[which] for name in self._fields[1:-1]}
+        columns = {name: getattr(self, name)[which] for name in self._fields[1:-2]}
         return self._replace(**columns)
 
 
@@ -254,10 +261,11 @@ class Stage:
     Args:
         budget: how many ranges a unit keeps at most.
         most_waiting: so many rows of a unit, at least one, wait before they are compared.
+        torch_names: spans of module calls are called as torch.profiler calls them.
     """
 
-    def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
-        self._stage = _native.Stage(budget, most_waiting)
+    def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
+        self._stage, self._torch_names = _native.Stage(budget, most_waiting), torch_names
         self._names = _Names()
         self._waiting = WaitingRows(self._kept)
 
@@ -280,7 +288,8 @@ class Stage:
         row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
-        return _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
+        plan = _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces)
+        return plan._replace(torch_names=self._torch_names), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
         """What became of these units' rows; those that don't go on are forgotten.
@@ -298,7 +307,15 @@ class Stage:
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
         plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
-        return Decided(plan, kept["folded"], sums, top, summaries, np.frombuffer(raw[4], np.int64), names)
+        return Decided(
+            plan._replace(torch_names=self._torch_names),
+            kept["folded"],
+            sums,
+            top,
+            summaries,
+            np.frombuffer(raw[4], np.int64),
+            names,
+        )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""

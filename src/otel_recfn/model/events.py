@@ -176,3 +176,14 @@ def trace_name(source: int, name: str) -> str:
     """What a trace of our own is called that begins with a range of that source and name; empty: after its thread."""
     traits = SOURCES[source]
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
+
+
+CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.wait_time_ns"
+"""Attributes of spans: what a thread worked in it, and what it waited where that is most of it."""
+LEAST_WAIT_NS = 1_000_000
+
+
+def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:
+    """What is told of waiting in so long a time: 0 where it isn't most of it, or where the CPU time isn't known (-1)."""
+    waited_ns = duration_ns - cpu_time_ns
+    return waited_ns if cpu_time_ns >= 0 and waited_ns >= LEAST_WAIT_NS and 2 * waited_ns > duration_ns else 0

@@ -1,4 +1,4 @@
-"""Call trees against a simple model, row by row: paths, counts, times; by name, thread and module; printed."""
+"""Call trees against a simple model, row by row: paths, counts, times; by name and thread; printed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import nesting, self_times
-from otel_recfn.batches.call_tree import OUTSIDE, By, CallTree, tree_of_rows
+from otel_recfn.batches.call_paths import CallTree
+from otel_recfn.batches.call_tree import By, tree_of_rows
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.errors import SettingError
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import EventFlag, EventKind
 
 pytestmark = pytest.mark.one_python
 
@@ -24,11 +25,9 @@ row = st.tuples(
     st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD]),
     st.integers(0, 8),  # how many rows above, of those that are there, its parent stands; 0 for none
     st.integers(0, 1 << 40) | st.integers(0, 9),
-    st.sampled_from(["a", "b", "nn.Module: Net_0"]),
+    st.sampled_from(["a", "b"]),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
     st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
-    st.sampled_from([EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.MODULE, EventSource.MODULE]),
-    st.sampled_from(["", "0", "1.fc"]),
 )
 forests = st.lists(row, max_size=25)
 
@@ -36,10 +35,9 @@ forests = st.lists(row, max_size=25)
 def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
     """Parents stand behind their children, as they end after them."""
     rows: list[dict[str, Any]] = []
-    for number, (track, above, spent, name, flags, kind, source, module) in enumerate(drawn):
+    for number, (track, above, spent, name, flags, kind) in enumerate(drawn):
         event_id = track.number << 40 | (number + 1)
         around = rows[number - above] if 0 < above <= number else None
-        call = source == EventSource.MODULE
         rows.append(
             {
                 "event_id": event_id,
@@ -47,11 +45,9 @@ def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
                 "parent": around["event_id"] if around is not None and around["kind"] == EventKind.RANGE else 0,
                 "start_ns": 10_000,
                 "end_ns": 10_000 + spent,
-                "name": "nn.Module: Net_0" if call else name,
+                "name": name,
                 "flags": flags,
                 "kind": kind,
-                "source": source,
-                "module": module if call else "",
             }
         )
     return make_batch(rows[::-1])
@@ -76,13 +72,10 @@ def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
     own = dict(zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True))
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in events.values():
-        path, spent, is_call = path_of(event, events, by), event.end_ns - event.start_ns, event.source == EventSource.MODULE
-        if by == "module" and not path:
-            path, spent = (OUTSIDE,), own[event.event_id]
+        path, spent = path_of(event, events, by), event.end_ns - event.start_ns
         found[path].own += own[event.event_id]
-        if by != "module" or is_call or path == (OUTSIDE,):
-            found[path].total += spent
-            found[path].durations.append(spent)
+        found[path].total += spent
+        found[path].durations.append(spent)
         if by == "thread" and len(path) == 2:
             found[path[:1]].total += spent
     return found
@@ -93,10 +86,7 @@ def path_of(event: Event, events: dict[int, Event], by: By) -> tuple[str, ...]:
     if by == "thread" and (around is None or around.thread != event.thread):
         thread = event.thread
         return (f"{thread.name or 'thread'} {thread.thread_id}", event.name)
-    outer = path_of(around, events, by) if around is not None else ()
-    if by != "module":
-        return (*outer, event.name)
-    return (*outer, event.module or "Net_0") if event.source == EventSource.MODULE else outer
+    return (*(path_of(around, events, by) if around is not None else ()), event.name)
 
 
 def as_listed(found: dict[tuple[str, ...], Expected]) -> dict[tuple[str, ...], tuple[Any, ...]]:
@@ -113,7 +103,7 @@ def listed(tree: CallTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
     }
 
 
-@pytest.mark.parametrize("by", ["name", "thread", "module"])
+@pytest.mark.parametrize("by", ["name", "thread"])
 @given(drawn=forests)
 def test_every_path_has_its_ranges(drawn: list[tuple[Any, ...]], by: By) -> None:
     batch = batch_of(drawn)
@@ -121,10 +111,10 @@ def test_every_path_has_its_ranges(drawn: list[tuple[Any, ...]], by: By) -> None
 
 
 SMALL = [
-    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, EventKind.RANGE, EventSource.RECORD_FUNCTION, ""),
-    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, EventKind.RANGE, EventSource.TORCH, ""),
-    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, EventKind.RANGE, EventSource.TORCH, ""),
-    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, EventKind.RANGE, EventSource.TORCH, ""),
+    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, EventKind.RANGE),
+    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, EventKind.RANGE),
+    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, EventKind.RANGE),
+    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, EventKind.RANGE),
 ]
 
 

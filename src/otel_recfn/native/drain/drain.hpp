@@ -114,7 +114,8 @@ class Drain {
   uint64_t read_record(Thread& thread, uint64_t at);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t at);
   void read_text(Thread& thread, uint64_t head);
-  void read_code_of_open(Thread& thread, uint64_t head);
+  void read_number(Thread& thread, uint64_t head, uint64_t number);
+  static SeldomRow* row_of_open(Thread& thread, uint32_t ordinal);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);

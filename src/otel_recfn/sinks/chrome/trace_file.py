@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
+from otel_recfn.batches.forward_links import Links, NodeNumbers, find_links, with_node_numbers
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
@@ -39,16 +40,12 @@ from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
 from otel_recfn.sinks.chrome.encoder import (
     FIRST_SPANS_TID,
     FIRST_STEPS_TID,
-    Links,
-    NodeNumbers,
     encode_events,
     encode_flows,
     encode_memory,
     encode_spans,
     encode_steps,
-    find_links,
     trace_tid,
-    with_node_numbers,
 )
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.sinks.growing_file import GrowingFile

@@ -93,7 +93,7 @@ class Folding:
     def __init__(self, most: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
         self._budgets, self._spans, self._traces = Budgets(most, volume), spans, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
-        self._stage = Stage(most, self._most_held - most)
+        self._stage = Stage(most, self._most_held - most, torch_names=volume.torch_names)
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._batches = self._drained_ns = 0
 
@@ -225,8 +225,8 @@ def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
 class EveryRange:
     """In place of ``Folding``, where units have no budget."""
 
-    def __init__(self) -> None:
-        self._stage = Stage(budget=0)
+    def __init__(self, *, torch_names: bool = False) -> None:
+        self._stage = Stage(budget=0, torch_names=torch_names)
         self._names: Sequence[str] = ()
         self._named = 0
         """How many names batches had until now, of the list that they share."""
@@ -265,8 +265,9 @@ class OpenTraces:
     The program's hook is asked apart from the spans of ranges that have ended.
     """
 
-    def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
-        self._traces, self._hook, self._most = traces, hook, MOST_OPEN if most is None else most
+    def __init__(self, traces: StepTraces, hook: SpanHook | None, volume: Volume) -> None:
+        self._traces, self._hook, self._torch_names = traces, hook, volume.torch_names
+        self._most = MOST_OPEN if volume.of_unit is None else volume.of_unit
         self._told: Ids = np.zeros(0, np.uint64)
         """The event ids of ranges that are open and were told."""
 
@@ -302,7 +303,7 @@ class OpenTraces:
         told.folded = {FOLDED_COUNT: left_out} if left_out else None
         parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
-        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context])
+        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context], self._torch_names)
         mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
         return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
 

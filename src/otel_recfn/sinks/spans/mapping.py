@@ -130,11 +130,12 @@ class SpanMapper:
 
     def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
         """The spans of a plan, in its order. ``told`` are further attributes, by row."""
-        batch, rows, hook = plan.batch, plan.row, self._hook
+        recorded, rows, hook = plan.batch, plan.row, self._hook
+        batch = plan.named().batch
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
-        hooked: Iterable[Any] = batch.take(rows).events() if hook is not None else [None] * len(rows)
+        hooked: Iterable[Any] = recorded.take(rows).events() if hook is not None else [None] * len(rows)
         contexts = dict[int, SpanContext]()
         spans = []
         for row, event, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn._native import ForwardRanges
+from otel_recfn.batches.forward_links import find_links
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_MASK, EventKind, RecordScope, make_event_id
-from otel_recfn.sinks.chrome.encoder import find_links
 
 pytestmark = pytest.mark.one_python
 

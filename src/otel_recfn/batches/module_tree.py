@@ -1,0 +1,153 @@
+"""Ranges summed up by the modules of the model: the calls of each, and the part of backward passes that belongs to them.
+
+a range counts to the innermost of these that it is, or lies in
+    a call of a module         that module
+    a node of a backward pass  the module that the node's forward range counts to
+    an optimizer's step, the loader of data, the accumulation of gradients: a line of its own
+or else to "(in no module)"
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otel_recfn import _native
+from otel_recfn.batches.call_paths import Amounts, CallTree, PathSums, Places, Ranges, call_paths, sums_of_ranges
+from otel_recfn.batches.forward_links import NODES_PREFIX, find_links
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import OPTIMIZER, SOURCES, EventSource
+
+OUTSIDE = "(in no module)"
+ACCUMULATION = "(accumulation of gradients)"
+ACCUMULATES = NODES_PREFIX + "torch::autograd::AccumulateGrad"
+"""The range that adds to a parameter's gradient: no forward operator has its number."""
+WITH_LINES_OF_THEIR_OWN = (OPTIMIZER, "enumerate(DataLoader)#")
+"""How the names begin of ranges of PyTorch's that are no module's."""
+MOST_DERIVATIVES = 8
+"""A node's forward range may lie in a node itself, where a derivative is derived again."""
+
+Mask = NDArray[np.bool_]
+
+
+def tree_by_module(batch: Batch, ranges: Ranges) -> CallTree:
+    """The modules that were called, each with those that it called. The time of each is that of what counts to it, with what
+    lies in it."""
+    names, label, is_line = _labels(batch, ranges.rows)
+    forward = _forward_ranges(batch, ranges)
+    is_node = (forward >= 0) & ~is_line
+    near = _nearest(ranges.above, is_line | is_node)
+    itself = np.where(is_line | is_node, np.arange(len(near)), near)
+    taken_by = _followed(itself, forward, is_node)
+    outside = taken_by < 0
+    shown = np.flatnonzero(is_line | outside)
+    place = np.full(len(near) + 1, -1, np.int64)  # the last one: of what lies in nothing
+    place[shown] = np.arange(len(shown))
+    around = _calls_around(batch, ranges.rows, near, taken_by, is_node, label)
+    paths = call_paths(place[around[shown]], label[shown])
+    path = paths.of_row[place[np.where(outside, np.arange(len(near)), taken_by)]]
+    durations = np.where(outside, ranges.self_ns, ranges.durations)
+    sums = sums_of_ranges(path, len(paths.above), durations, ranges.self_ns, is_line | outside)
+    backward = np.where(itself != taken_by, ranges.self_ns, 0)
+    return CallTree(paths.above, paths.label, names, _of_whole_paths(sums, path, paths.above, backward))
+
+
+def _labels(batch: Batch, rows: Places) -> tuple[list[str], Places, Mask]:
+    """What lines are called; for each range which of these, and whether it has one: the others are in no module.
+
+    Calls are called by their path in the model, or by their class where they are outermost.
+    """
+    own = [_own_line(name) for name in batch.names]
+    is_line = np.array([bool(line) for line in own], np.bool_)[batch.name[rows]] | (batch.source[rows] == EventSource.MODULE)
+    prefix = SOURCES[EventSource.MODULE].call_prefix or ""
+    numbers, label = {OUTSIDE: 0}, np.zeros(len(rows), np.int64)
+    for place in np.flatnonzero(is_line).tolist():
+        name = int(batch.name[rows[place]])
+        text = own[name] or batch.names[batch.module[rows[place]]] or batch.names[name].removeprefix(prefix)
+        label[place] = numbers.setdefault(text, len(numbers))
+    return list(numbers), label, is_line
+
+
+def _own_line(name: str) -> str:
+    if name == ACCUMULATES:
+        return ACCUMULATION
+    return name if name.startswith(WITH_LINES_OF_THEIR_OWN) else ""
+
+
+def _forward_ranges(batch: Batch, ranges: Ranges) -> Places:
+    """Of each node of a backward pass its forward range, of others -1. The range around a node is one, too."""
+    links = find_links(_native.ForwardRanges(), batch, np.zeros(len(batch.tracks), np.uint64))
+    forward = np.full(len(ranges.rows), -1, np.int64)
+    ids = batch.event_id[ranges.rows]
+    order = np.argsort(ids)
+    node = np.searchsorted(ranges.rows, links.row)
+    forward[node] = order[np.searchsorted(ids, links.event_id, sorter=order)]
+    is_around = np.array([name.startswith(NODES_PREFIX) for name in batch.names], np.bool_)[batch.name[ranges.rows]]
+    above = ranges.above[node]
+    inner = node[(above >= 0) & is_around[above]]
+    forward[ranges.above[inner]] = forward[inner]
+    return forward
+
+
+def _nearest(above: Places, wanted: Mask) -> Places:
+    """The nearest of the wanted ranges that each lies in; -1 where it lies in none."""
+    nearest: Places = above.copy()
+    while True:
+        passed = np.flatnonzero(nearest >= 0)
+        passed = passed[~wanted[nearest[passed]]]
+        if not len(passed):
+            return nearest
+        nearest[passed] = above[nearest[passed]]
+
+
+def _followed(itself: Places, forward: Places, is_node: Mask) -> Places:
+    """The line that each counts to; -1 where there is none.
+
+    Args:
+        itself: of each range, the line or node that it is or lies in.
+        forward: of each node, its forward range.
+        is_node: which ranges are nodes.
+    """
+    found: Places = itself.copy()
+    for _ in range(MOST_DERIVATIVES):
+        nodes = np.flatnonzero((found >= 0) & is_node[found])
+        if not len(nodes):
+            return found
+        found[nodes] = itself[forward[found[nodes]]]
+    found[(found >= 0) & is_node[found]] = -1
+    return found
+
+
+def _calls_around(batch: Batch, rows: Places, near: Places, taken_by: Places, is_node: Mask, label: Places) -> Places:
+    """Of each call, the call or line that it is shown in; -1 of what is outermost.
+
+    What a backward pass calls again (a checkpoint's forward) is shown where, and as what, it was called before: ``label`` is
+    changed, as the model's path to it wasn't known.
+    """
+    around, before, again = np.full(len(near), -1, np.int64), dict[int, int](), set[int]()
+    calls = np.flatnonzero(batch.source[rows] == EventSource.MODULE)
+    in_order = calls[np.lexsort((batch.event_id[rows[calls]], batch.start_ns[rows[calls]]))]
+    columns = (in_order, near[in_order], batch.name[rows[in_order]])
+    for call, inside, name in zip(*[column.tolist() for column in columns], strict=True):
+        in_node = inside >= 0 and bool(is_node[inside])
+        known = before.get(name, -1)
+        around[call] = inside if not in_node else around[known] if known >= 0 else taken_by[inside]
+        if in_node or inside in again:
+            again.add(call)
+            label[call] = label[known] if known >= 0 else label[call]
+        else:
+            before[name] = call
+    return around
+
+
+def _of_whole_paths(sums: PathSums, path: Places, above: Places, backward: Amounts) -> PathSums:
+    """With what lies in each path in its total. ``backward``: of each range, what of its time a backward pass took."""
+    total, of_backward = sums.self_ns.copy(), np.zeros(len(above), np.int64)
+    np.add.at(of_backward, path, backward)
+    for inner in range(len(above) - 1, -1, -1):
+        if above[inner] >= 0:
+            total[above[inner]] += total[inner]
+            of_backward[above[inner]] += of_backward[inner]
+    return replace(sums, total_ns=total, backward_ns=of_backward)

@@ -47,6 +47,8 @@ class FinishedUnits(NamedTuple):
     path_first_id: Ids
     path_digits: NDArray[np.uint32]
     """How many binary digits the durations have that the first of its counts is for."""
+    path_in_compilation: Places
+    """1 where it has no summary, since what ran there is no span."""
     path_counts_end: Places
     """Where its counts end in ``counts``; they begin where those of the path before it end."""
     counts: Times

@@ -59,6 +59,7 @@ class Path:
     digits: Counter[int] = field(default_factory=Counter)
     """How many had a duration of so many binary digits."""
     below: dict[int, Path] = field(default_factory=dict)
+    in_compilation: bool = False
 
     def add(self, other: Path) -> None:
         """All of another path, without what lies in it."""
@@ -69,6 +70,7 @@ class Path:
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
         self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
         self.digits += other.digits
+        self.in_compilation |= other.in_compilation
 
     def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:
         """Every path below this one, each before what lies in it; of several the one with the most time first."""
@@ -129,7 +131,7 @@ def own_rank(one: Range, least_ns: int) -> int:
     duration = min(one.duration_ns, FAILED - 1)
     if one.flags & EventFlag.ERROR:
         return FAILED + duration
-    return duration if duration >= least_ns else -1
+    return duration if duration >= least_ns and not one.flags & EventFlag.IN_COMPILATION else -1
 
 
 @dataclass(eq=False)
@@ -258,6 +260,7 @@ class Unit:
         it, duration = one.range, one.range.duration_ns
         digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
         sums = Path(1, duration, one.self_ns, duration, duration, it.cpu_time_ns, (it.start_ns, it.event_id), digits)
+        sums.in_compilation = bool(it.flags & EventFlag.IN_COMPILATION)
         place = tree.add(above, it.name, sums)
         one.place = tree, place
         if one.folded is not None:
@@ -349,7 +352,7 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
             "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1],
             "cpu_time_ns": path.cpu_time_ns,
-            "digits": least, "counts_end": len(columns["counts"]),
+            "digits": least, "counts_end": len(columns["counts"]), "in_compilation": path.in_compilation,
         }  # fmt: skip
         _append(columns, {f"path_{name}": value for name, value in row.items()})
 

@@ -49,6 +49,8 @@ class EventFlag(IntFlag):
     """A module call that is no part of training, as a validation loop's (``pytorch/evaluation.py``). Known at the begin."""
     CROSSING = 256
     """It isn't asynchronous, but ended on another thread, or while what began in it was still open there: it doesn't nest."""
+    IN_COMPILATION = 512
+    """``torch.compile`` ran it while it compiled, mostly with tensors that have no data: no span tells of it alone."""
 
 
 OVERLAPPING = int(EventFlag.ASYNC | EventFlag.CROSSING)
@@ -77,6 +79,7 @@ class EventSource(IntEnum):
     MODULE = 2
     STEP = 3
     PYTHON_CALL = 4
+    COMPILATION = 5
 
 
 class ContextFlag(IntFlag):
@@ -151,6 +154,7 @@ SOURCES: dict[int, SourceTraits] = {
     ),
     EventSource.STEP: SourceTraits(by_scope=False, trace_name="{}", begins_traces=True),
     EventSource.PYTHON_CALL: SourceTraits(by_scope=False, call_prefix=""),
+    EventSource.COMPILATION: SourceTraits(),
 }
 
 OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"

@@ -63,7 +63,7 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
 @st.composite
 def threads(draw: st.DrawFn) -> list[Row]:
     """Ranges of several threads and units, also asynchronous ones, and such whose parent is another thread's or never comes."""
-    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE)
+    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION))
     parts = [draw(nested(number, 25, flags)) for number in (1, 2, 3)]
     known, moved = [0, make_event_id(9, 1)], []
     for part in parts:

@@ -44,7 +44,9 @@ any_row = st.builds(
     name=st.integers(0, 4),
     start_ns=st.integers(-5, 5),
     duration_ns=st.sampled_from(TIMES),
-    flags=st.sampled_from([0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE]),
+    flags=st.sampled_from(
+        [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION)]
+    ),
     unit=st.integers(0, 2),
     cpu_time_ns=st.sampled_from([-1, 0, 5, (1 << 63) - 1]),
 )

@@ -40,6 +40,7 @@ class Drain {
 
     FullRow row;
     uint64_t ordinal, key;
+    bool compiles = false;  // it is a compilation, or lies in one
   };
   // What a begin lies in.
   struct Place {
@@ -56,6 +57,7 @@ class Drain {
     uint64_t ticks, event_id;
     int64_t start_ns, offset_ns;
     Place place;
+    bool in_compilation;
   };
   struct Thread {
     explicit Thread(ThreadBuffer* its_buffer) : buffer(its_buffer), dictionary(kNameSlots) {}

@@ -194,7 +194,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const bool base = (flags_of(head) & kBaseBegin) != 0;
   const OpenRange* around = range_around(thread, base);
-  Coming one{ticks, event_id, clock_.monotonic_ns(ticks), 0, {}};
+  Coming one{ticks, event_id, clock_.monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
   if (around != nullptr) {
     one.place = {around->row.event_id, around->row.root, around->row.context};
     one.offset_ns = around->row.offset_ns;
@@ -237,6 +237,9 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);
+  range.compiles = one.in_compilation || row.source == kCompilationSource;
+  // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
+  if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) row.flags |= kInCompilation;
   row.forward_thread_id = payload_of(head);
   if (kind_of(head) == kLongBegin) {
     if (const uint64_t handle = thread.word(at + 2)) row.handle = handle;

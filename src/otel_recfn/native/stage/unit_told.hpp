@@ -234,7 +234,8 @@ class UnitTeller {
     std::vector<size_t> chosen;
     for (size_t at = 0; at < places_.size() && budget > 0; ++at) {
       const Path& path = *places_[at].path;
-      if (places_[at].summary == kNone && path.name != kOther && path.total_ns >= wanted_->least_ns()) chosen.push_back(at);
+      if (places_[at].summary != kNone || path.name == kOther || path.in_compilation) continue;
+      if (path.total_ns >= wanted_->least_ns()) chosen.push_back(at);
     }
     if (chosen.size() > budget) {
       const auto last = chosen.begin() + static_cast<std::ptrdiff_t>(budget);

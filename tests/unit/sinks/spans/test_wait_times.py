@@ -13,7 +13,7 @@ from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 
-CPU, WAIT = "recfn.cpu_time_ns", "recfn.wait_time_ns"
+CPU, WAIT = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
 ENOUGH, FEW = Volume(100), Volume(1)
 MS = 1_000_000
 

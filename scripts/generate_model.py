@@ -65,6 +65,10 @@ def columns_header() -> str:
 #define RECFN_RARE_NUMBERS(X) \\
 {_continued(_typed(column) for column in COLUMNS if column.is_rare)}
 
+// Numbers that few ends have.
+#define RECFN_END_NUMBERS(X) \\
+{_continued(_typed(column) for column in COLUMNS if column.of_end)}
+
 #define RECFN_NO_COLUMN(...)
 #define RECFN_EACH_COLUMN(X) RECFN_COLUMNS(X, X, X, X)
 #define RECFN_USUAL_COLUMNS(X) RECFN_COLUMNS(X, X, RECFN_NO_COLUMN, RECFN_NO_COLUMN)

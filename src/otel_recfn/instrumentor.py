@@ -81,6 +81,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 5000.
             spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
                 number. Default: 1000.0.
+            span_names: what spans of module calls are called: ``short``, by the path in their model (``layers.3.attention``),
+                the outermost by its class; ``torch``, as torch.profiler, Chrome traces and profiles call them (``nn.Module:
+                Attention_3``). Default: short.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
                 up and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
@@ -190,7 +193,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session = process_session()  # may refuse, so it is asked before the trace file is made
         sent = SentSpans()
         volume = Volume(
-            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
+            settings.span_budget,
+            settings.ordinary_span_budget,
+            settings.trace_span_budget,
+            settings.spans_per_second,
+            torch_names=settings.span_names == "torch",
         )
         process = Process(
             recorder_lost=session.recorder_lost,

@@ -123,7 +123,7 @@ def check_spans(spans: list[dict[str, Any]]) -> None:
     multiplications = [ancestors(span, by_id) for span in spans if span["name"] == "aten::addmm"]
     trained = [names for names in multiplications if names[-1] == "epoch"]
     assert all(names[-2:] == ["step", "epoch"] for names in trained)
-    assert any(name.startswith("nn.Module: LanguageModel") for name in trained[0])
+    assert any("LanguageModel" in names for names in trained)
     assert len(trained) >= 4
     assert any(names[-1] == "write" for names in multiplications)
     assert any("Optimizer.step#AdamW.step" in span["name"] for span in spans)

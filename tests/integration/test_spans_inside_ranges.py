@@ -45,7 +45,7 @@ def test_a_span_inside_a_forward_is_the_module_calls_child(traces: Traces) -> No
 
     with traces.tracer.start_as_current_span("outer"):
         Model()(traces.x)
-    assert traces.paths()["outer/nn.Module: Model_0/in forward/aten::mul"] == 1
+    assert traces.paths()["outer/Model/in forward/aten::mul"] == 1
 
 
 class CallsBack(torch.autograd.Function):  # type: ignore[misc, name-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, profile, step
 from otel_recfn.model.events import EventSource
 from patience import PATIENCE_S
 from trace_files import read_trace
+from worked import work
 
 torch = pytest.importorskip("torch")
 
@@ -46,7 +48,7 @@ def test_a_training_step_is_one_trace(instrumentor: OtelRecordFunctionInstrument
     assert [span for span in spans.values() if span.parent is None] == steps
     for one in steps:
         names = {span.name for span in spans.values() if is_below(span, one, spans)}
-        assert {"nn.Module: Sequential_0", "aten::addmm", "AddmmBackward0", "Optimizer.step#SGD.step"} <= names
+        assert {"Sequential", "aten::addmm", "AddmmBackward0", "Optimizer.step#SGD.step"} <= names
 
 
 def test_profiles_and_local_files_have_its_number(tmp_path: Any) -> None:
@@ -60,6 +62,32 @@ def test_profiles_and_local_files_have_its_number(tmp_path: Any) -> None:
     prof.export_chrome_trace(tmp_path / "trace.json")
     names = [event["name"] for event in read_trace(tmp_path / "trace.json")["traceEvents"]]
     assert {"train#0", "train#1", "ProfilerStep#0", "ProfilerStep#1"} <= set(names)
+
+
+def test_steps_modules_and_optimizers_say_what_their_thread_worked(instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    instrumentor.instrument(tracer_provider=provider, span_budget=None)
+    with step("train", 0):
+        wait_for_a_thread_that_works()  # as for a batch of data
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert instrumentor.flush(PATIENCE_S)
+    instrumentor.uninstrument()
+    told = {span.name: dict(span.attributes or {}) for span in exporter.get_finished_spans()}
+    with_cpu_time = {name for name, attributes in told.items() if "recfn.cpu_time_ns" in attributes}
+    assert with_cpu_time == {"train", "Sequential", "Linear", "ReLU", "Optimizer.step#SGD.step"}
+    assert told["Sequential"]["recfn.cpu_time_ns"] > told["Linear"]["recfn.cpu_time_ns"] > 0
+    assert told["train"]["recfn.unit.wait_time_ns"] > told["train"]["recfn.cpu_time_ns"]
+
+
+def wait_for_a_thread_that_works() -> None:
+    """For longer than the training step here can take."""
+    thread = threading.Thread(target=work, args=[300_000_000])
+    thread.start()
+    thread.join(PATIENCE_S)
 
 
 made_outside = step("outside", 4)

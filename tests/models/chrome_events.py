@@ -115,6 +115,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Debug handle", event.debug_handle, -1),
         ("Node id", event.node_id, -1),
         ("Flops", event.flops, 0),
+        ("CPU time (ns)", event.cpu_time_ns, -1),
         ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
         ("Python id", event.event_id if _is_traced_call(event) else -1, -1),
         ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),

@@ -103,7 +103,8 @@ def told_of_model(done: FinishedUnits, kept: KeptExtents, units: UnitsToTell) ->
     for path in sorted(range(len(total)), key=total.__getitem__, reverse=True):
         unit = int(done.path_unit[path])
         is_long = total[path] >= units.least_ns[unit]
-        if path not in shown and name_of[path] != OTHER and is_long and left[unit] > 0:
+        has_span = name_of[path] != OTHER and not done.path_in_compilation[path]
+        if path not in shown and has_span and is_long and left[unit] > 0:
             left[unit] -= 1
             chosen.append(path)
     for path in sorted(chosen):  # what a path lies in stands before it

@@ -43,8 +43,8 @@ Rows = NDArray[np.int64]
 Columns = tuple[Ids, ...]
 """Of equal length; the first one has the event ids, in ascending order."""
 
-RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP})
-"""PyTorch's and Python's, and the steps that the program marks: what every capture asks for."""
+RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP, EventSource.COMPILATION})
+"""PyTorch's and Python's, the steps that the program marks, and what is compiled meanwhile: what every capture asks for."""
 SOURCES_OF_CALLS = tuple(source for source, traits in SOURCES.items() if traits.call_prefix)
 """Sources of which some rows are calls of Python code, by their names."""
 NEVER = 1 << 64

@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
 from otel_recfn.batches.merging import Places, WaitingRows
+from otel_recfn.batches.span_names import with_classes
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
@@ -62,7 +63,9 @@ _ROOT = _rows(event_id=np.uint64, **_ABOVE)
 _IN_BATCH = _rows(
     **_ABOVE,
     root=np.uint64,
-    **dict.fromkeys(("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed"), np.int64),
+    **dict.fromkeys(
+        ("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed", "top_ns", "top_cpu_ns"), np.int64
+    ),
 )
 _TO_DECIDE = _rows(
     **_ABOVE,
@@ -76,7 +79,8 @@ _SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_e
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
-    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns", "sums", "counts_end"), np.int64),
+    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
+    **dict.fromkeys(("cpu_time_ns", "sums", "counts_end"), np.int64),
     **dict.fromkeys(("unit", "name", "digits"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
@@ -101,7 +105,7 @@ _WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = Fate.SUPPRESSED, Fate.ROOTLESS, Fate
 
 
 class SpanPlan(NamedTuple):
-    """Columns of equal length, but for the last field."""
+    """Columns of equal length, but for the last two fields."""
 
     batch: Batch
     row: Places
@@ -115,6 +119,12 @@ class SpanPlan(NamedTuple):
     linked_above: Places
     """Index into ``spans_above`` for the linked span; it is in that trace."""
     spans_above: Sequence[SpanContext]
+    torch_names: bool = False
+    """Spans of module calls are called as torch.profiler calls them."""
+
+    def named(self) -> SpanPlan:
+        """The same, with what its spans are called, and the classes of those that are module calls."""
+        return self._replace(batch=with_classes(self.batch, self.row, torch_names=self.torch_names))
 
     @property
     def span_id(self) -> Ids:
@@ -133,7 +143,7 @@ class SpanPlan(NamedTuple):
         """About what it takes in memory, with these texts, and columns beside its own."""
         nbytes, columns = sum(map(len, texts)), [*beside]
         if len(self.batch):
-            columns += [getattr(self, name) for name in self._fields[1:-1]]
+            columns += [getattr(self, name) for name in self._fields[1:-2]]
             columns += [getattr(self.batch, column.name) for column in COLUMNS if not self.batch.is_empty(column)]
         else:
             nbytes += OBJECTS_BYTES
@@ -141,7 +151,7 @@ class SpanPlan(NamedTuple):
 
     def part(self, which: slice | Places) -> SpanPlan:
         """Some of the spans."""
-        columns = {name: getattr(self, name)[which] for name in self._fields[1:-1]}
+        columns = {name: getattr(self, name)[which] for name in self._fields[1:-2]}
         return self._replace(**columns)
 
 
@@ -174,6 +184,9 @@ class UnitInBatch(NamedTuple):
     outermost: int
     failed: int
     """How many were left by an exception."""
+    top_ns: int
+    """How long the outermost ranges took whose CPU time is known, and that time; but not those in a step with a span."""
+    top_cpu_ns: int
 
 
 class Added(NamedTuple):
@@ -198,6 +211,8 @@ class UnitToDecide(NamedTuple):
     goes_on: bool
     tells_itself: bool
     """The span above it takes what was folded directly below it."""
+    wait_ns: int = 0
+    """What is told of waiting in it by its first span."""
 
 
 class Decided(NamedTuple):
@@ -221,6 +236,8 @@ class Decided(NamedTuple):
     """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """Those that the tables have, by number."""
+    waits: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
+    """What is told of waiting, by the places of kept ranges and of summaries."""
 
 
 class _Names:
@@ -254,10 +271,11 @@ class Stage:
     Args:
         budget: how many ranges a unit keeps at most.
         most_waiting: so many rows of a unit, at least one, wait before they are compared.
+        torch_names: spans of module calls are called as torch.profiler calls them.
     """
 
-    def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
-        self._stage = _native.Stage(budget, most_waiting)
+    def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
+        self._stage, self._torch_names = _native.Stage(budget, most_waiting), torch_names
         self._names = _Names()
         self._waiting = WaitingRows(self._kept)
 
@@ -280,7 +298,8 @@ class Stage:
         row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
-        return _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
+        plan = _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces)
+        return plan._replace(torch_names=self._torch_names), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
         """What became of these units' rows; those that don't go on are forgotten.
@@ -289,7 +308,7 @@ class Stage:
             units: each once.
             rows: how many they have.
         """
-        given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
+        given = np.array([(*_above(one.above), *one[1:-1]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
         batch, parent = self._waiting.take(kept["row"]), kept["parent"]
@@ -298,7 +317,16 @@ class Stage:
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
         plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
-        return Decided(plan, kept["folded"], sums, top, summaries, np.frombuffer(raw[4], np.int64), names)
+        return Decided(
+            plan._replace(torch_names=self._torch_names),
+            kept["folded"],
+            sums,
+            top,
+            summaries,
+            np.frombuffer(raw[4], np.int64),
+            names,
+            _waits(units, kept["unit"], summaries["unit"]),
+        )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
@@ -337,6 +365,18 @@ class Stage:
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
+
+
+def _waits(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> tuple[dict[int, int], dict[int, int]]:
+    """As ``Decided`` has them. A unit's first kept range is its longest; where none is kept, its first summary tells."""
+    waits: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for number in [number for number, one in enumerate(units) if one.wait_ns]:
+        for of_unit, told in zip((kept, summaries), waits, strict=True):
+            places = np.flatnonzero(of_unit == number)
+            if len(places):
+                told[int(places[0])] = units[number].wait_ns
+                break
+    return waits
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:

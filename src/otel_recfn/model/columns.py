@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, Extra, RecordScope
+from otel_recfn.model.events import CPU_TIME, EventFlag, EventKind, EventSource, Extra, RecordScope
 
 EACH_KEY = "*"
 D = TypeVar("D", bound=np.generic)
@@ -67,6 +67,8 @@ class Column(Generic[D, V]):
     """Few drains have any: the recorder doesn't write it in those where it is empty in every row."""
     is_rare: bool = False
     """A number that few begins have: recorders write it before those, and nothing before others."""
+    of_end: bool = False
+    """A number that few ends have: the same."""
     is_json: bool = False
     """The text is JSON, a list or an object."""
     extra: Extra = Extra.NONE
@@ -199,6 +201,11 @@ class Columns:
         is_rare=True,
         attribute="recfn.step.number",
     )
+    module_class = _text(
+        "The class of the nn.Module that it is a call of: spans have it, which are called by the module's path.",
+        seldom=True,
+        attribute="recfn.module.class",
+    )
     stacktrace = _text("Where the exception was raised that the range was left by.", seldom=True)
     code = _text("What it is a call of, where that is known: ``file(line): function``.", seldom=True)
     call_site = _text(
@@ -217,6 +224,17 @@ class Columns:
         is_json=True,
         attribute=EACH_KEY,
         argument="Attributes",
+    )
+    cpu_time_ns = Column(
+        np.int64,
+        int,
+        "What its thread worked from begin to end, where it is a module call, a step or an outermost record_function range; -1 "
+        "of others, and where another thread or task had a part in it.",
+        empty=-1,
+        seldom=True,
+        of_end=True,
+        attribute=CPU_TIME,
+        argument="CPU time (ns)",
     )
 
 

@@ -49,6 +49,8 @@ class EventFlag(IntFlag):
     """A module call that is no part of training, as a validation loop's (``pytorch/evaluation.py``). Known at the begin."""
     CROSSING = 256
     """It isn't asynchronous, but ended on another thread, or while what began in it was still open there: it doesn't nest."""
+    IN_COMPILATION = 512
+    """``torch.compile`` ran it while it compiled, mostly with tensors that have no data: no span tells of it alone."""
 
 
 OVERLAPPING = int(EventFlag.ASYNC | EventFlag.CROSSING)
@@ -77,6 +79,7 @@ class EventSource(IntEnum):
     MODULE = 2
     STEP = 3
     PYTHON_CALL = 4
+    COMPILATION = 5
 
 
 class ContextFlag(IntFlag):
@@ -151,6 +154,7 @@ SOURCES: dict[int, SourceTraits] = {
     ),
     EventSource.STEP: SourceTraits(by_scope=False, trace_name="{}", begins_traces=True),
     EventSource.PYTHON_CALL: SourceTraits(by_scope=False, call_prefix=""),
+    EventSource.COMPILATION: SourceTraits(),
 }
 
 OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"
@@ -172,3 +176,14 @@ def trace_name(source: int, name: str) -> str:
     """What a trace of our own is called that begins with a range of that source and name; empty: after its thread."""
     traits = SOURCES[source]
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
+
+
+CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
+"""Attributes of spans: what a thread worked in it, and what it waited where that is most of it."""
+LEAST_WAIT_NS = 1_000_000
+
+
+def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:
+    """What is told of waiting in so long a time: 0 where it isn't most of it, or where the CPU time isn't known (-1)."""
+    waited_ns = duration_ns - cpu_time_ns
+    return waited_ns if cpu_time_ns >= 0 and waited_ns >= LEAST_WAIT_NS and 2 * waited_ns > duration_ns else 0

@@ -8,6 +8,7 @@ without: RecordFunction, its callbacks, their registration in C++ and its switch
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -23,6 +24,10 @@ class Detail(NamedTuple):
     """By PyTorch's names. In Python: ``module:attribute``."""
     lost: str
     """What is so where this PyTorch lacks it."""
+    before: str = ""
+    """What earlier PyTorchs call the attribute."""
+    since: tuple[int, int] = (2, 4)
+    """Earlier PyTorchs do without it."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -116,6 +121,23 @@ PYTHON: Mapping[str, Detail] = {
     "carries": Detail("torch._C:_stash_obj_in_tls", "in PyTorch's own threads, callbacks of a thread see no Python ranges"),
     "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
     "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
+    "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),
+    "compile_phase": Detail(
+        "torch._dynamo.utils:compile_time_record_function", "compilations are shown without their phases", since=(2, 13)
+    ),
+    "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
+    "compile_counters": Detail(
+        "torch._dynamo.utils:counters", "compilations don't say where they broke the graph, and what they found in caches"
+    ),
+    "recompile_reasons": Detail(
+        "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
+        "compilations don't say why there is another one",
+        before="get_and_maybe_log_recompilation_reason",
+    ),
+    "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "profiler_runs": Detail(
+        "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
+    ),
     "compile_tables": Detail(
         "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
         "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
@@ -127,14 +149,15 @@ PYTHON: Mapping[str, Detail] = {
 def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
     found = _look_up(PYTHON[name])
-    if found is None:
+    if found is None and _is_expected(PYTHON[name]):
         _tell_once(losses([name], PYTHON))
     return found
 
 
 def missing_in_python() -> list[str]:
     """Names in PYTHON that this PyTorch lacks, among the modules that are imported."""
-    return [name for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _look_up(detail) is None]
+    there = {name: detail for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _is_expected(detail)}
+    return [name for name, detail in there.items() if _look_up(detail) is None]
 
 
 def found_and_missing(told: str) -> tuple[list[str], list[str]]:
@@ -155,6 +178,11 @@ def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
         _tell_once(losses(missing, details))
 
 
+def _is_expected(detail: Detail) -> bool:
+    version = re.match(r"(\d+)\.(\d+)", str(getattr(sys.modules.get("torch"), "__version__", "")))
+    return version is None or (int(version[1]), int(version[2])) >= detail.since
+
+
 @cache
 def _tell_once(lost: str) -> None:
     log.warning("this PyTorch differs from those that otel-recfn knows: %s", lost)
@@ -164,5 +192,5 @@ def _look_up(detail: Detail) -> Any:
     module, path = detail.place
     found: Any = sys.modules.get(module)
     for attribute in path.split("."):
-        found = getattr(found, attribute, None)
+        found = getattr(found, attribute, getattr(found, detail.before, None) if detail.before else None)
     return found

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -59,13 +60,15 @@ class _Call(NamedTuple):
 class _Thread:
     """What a thread is doing."""
 
-    __slots__ = ("outermost", "steps", "training")
+    __slots__ = ("outermost", "step_began_cpu_ns", "steps", "training")
 
     def __init__(self) -> None:
         self.outermost: object = None
         """The module that was called first of those whose calls are open."""
         self.steps: list[_Step] = []
         self.training = ThreadTraining()
+        self.step_began_cpu_ns = 0
+        """What the thread had worked when the step began that PyTorch announces itself; 0: it is over."""
 
 
 class _Threads(threading.local):
@@ -168,11 +171,13 @@ class ModuleRanges(Source):
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """An optimizer is about to step."""
-        steps = self._threads.own.steps
+        thread = self._threads.own
+        steps = thread.steps
         self._end_left(steps, frame)
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
+            thread.step_began_cpu_ns = time.thread_time_ns()
             return
         event_id = self._recorder.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
         steps.append(_Step(event_id, frame))
@@ -185,6 +190,9 @@ class ModuleRanges(Source):
         self._end_left(steps, frame)
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)
+        elif thread.step_began_cpu_ns:
+            self._recorder.say_cpu_time(time.thread_time_ns() - thread.step_began_cpu_ns)
+            thread.step_began_cpu_ns = 0
 
     def give_up_unless_interrupted(self, error: Exception) -> None:
         """A hook failed: the program goes on without module ranges, but what its signal handler raised goes to the program."""

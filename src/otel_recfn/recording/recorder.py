@@ -62,7 +62,7 @@ class Recorder:
 
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
     ``attributes`` is JSON, an object: further attributes of its span, which are numbers, texts, or lists of one of them. These,
-    and ``stacktrace``, aren't kept where the range began on another thread.
+    and ``stacktrace``, aren't kept where the range began on another thread. Returns the range's CPU time, as its column has it.
     """
     enter = staticmethod(_native.enter)
     """From here on the calling task is in that open range; ``leave`` takes what is returned.
@@ -76,6 +76,8 @@ class Recorder:
     """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
     """What this thread's innermost range is a call of, where that is one of PyTorch's: its begin could not say it."""
+    say_cpu_time = staticmethod(_native.say_cpu_time)
+    """And its CPU time in nanoseconds."""
     memory = staticmethod(_native.memory)
     """Note bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch.called_objects import FILES_OF_CALLS, InstanceNames, ModuleCalls
+from otel_recfn.pytorch.compilation import Compilations
 from otel_recfn.pytorch.launches import RemoteCalls
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
@@ -31,7 +32,7 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     observer, names = TorchObserver(recorder), InstanceNames()
     modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    return [ContextWatcher(recorder), RemoteCalls(recorder), observer, modules, CallSource(texts)]
+    return [ContextWatcher(recorder), RemoteCalls(recorder), observer, modules, Compilations(recorder), CallSource(texts)]
 
 
 @dataclass(eq=False)

@@ -93,6 +93,12 @@ class Settings:
         values.RATE,
         "average spans per second over 10 s; every request keeps at least one; `None` (`none`) for any number",
     )
+    span_names: str = _setting(
+        "short",
+        values.SPAN_NAMES,
+        "what spans of module calls are called: `short`, by the path in their model (`layers.3.attention`), the outermost by "
+        "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`)",
+    )
     exit_timeout_s: float = _setting(
         2.0,
         values.DURATION,

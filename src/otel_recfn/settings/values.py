@@ -227,3 +227,4 @@ SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, partial(_one_of, SPAN_EXPORTERS)
 )
 DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), ", ".join(DETAILS), str.lower)
+SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_one_of, ("short", "torch")), "short, torch", str.lower)

@@ -18,6 +18,7 @@ import functools
 import inspect
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -28,7 +29,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 from otel_recfn.model.errors import whole_number
-from otel_recfn.model.events import UNNAMED_STEP, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import CPU_TIME, UNNAMED_STEP, WAIT_TIME, EventFlag, EventSource, RecordScope, wait_time_ns
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.seen_spans import remember_current
@@ -188,7 +189,7 @@ shown_steps = ShownSteps()
 class OpenStep:
     """A step that was entered in the calling task, with its span, or None where nothing takes spans."""
 
-    __slots__ = ("attached", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
+    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
 
     def __init__(self, span: trace.Span | None, around: Context) -> None:
         self.span, self.outer = span, innermost_step()
@@ -197,7 +198,7 @@ class OpenStep:
         self.attached: Context | None = None
         """What was attached when it was entered, in whose place ``seen`` is current; None where it has no span."""
         self.seen = around
-        self.event_id = 0
+        self.event_id = self.began_ns = 0
         self.entered: Any = None
         """What ``Recorder.enter`` returned."""
         if span is not None:
@@ -215,6 +216,7 @@ class OpenStep:
             self.begins = False
         if flags & ASYNC and self.event_id:
             self.entered = recorder.enter(self.event_id)
+        self.began_ns = time.perf_counter_ns()
         recorder.context_attached(object())  # what it read now holds for no other begin: another thread may end the step
         if self.span is not None and self.event_id:
             self.span.set_attribute("recfn.event_id", self.event_id)
@@ -227,9 +229,14 @@ class OpenStep:
         if self.entered is not None:
             recorder.leave(self.entered)
         text, stacktrace = failure(error)
-        recorder.end(self.event_id, text, stacktrace=stacktrace)
+        duration_ns = time.perf_counter_ns() - self.began_ns
+        cpu_time_ns = recorder.end(self.event_id, text, stacktrace=stacktrace)
         if self.span is not None:
             recorder.span_detached(self)
+            if cpu_time_ns >= 0:
+                self.span.set_attribute(CPU_TIME, cpu_time_ns)
+            if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):
+                self.span.set_attribute(WAIT_TIME, waited_ns)
             _end_span(self.span, error, text)
 
 

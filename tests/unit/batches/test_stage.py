@@ -44,8 +44,11 @@ any_row = st.builds(
     name=st.integers(0, 4),
     start_ns=st.integers(-5, 5),
     duration_ns=st.sampled_from(TIMES),
-    flags=st.sampled_from([0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE]),
+    flags=st.sampled_from(
+        [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION)]
+    ),
     unit=st.integers(0, 2),
+    cpu_time_ns=st.sampled_from([-1, 0, 5, (1 << 63) - 1]),
 )
 """Also such as no program has: ranges that come twice, that lie in themselves or in each other."""
 
@@ -79,6 +82,7 @@ any_columns = st.fixed_dictionaries(
         "start_ns": st.integers(-5, 5),
         "end_ns": st.integers(-5, 50),
         "flags": st.sampled_from([0, int(EventFlag.ERROR), int(EventFlag.ASYNC | EventFlag.ERROR), int(EventFlag.PARTIAL)]),
+        "cpu_time_ns": st.sampled_from([-1, 0, 5, (1 << 63) - 1]),
         "sequence_nr": st.integers(-1, 2),
         "forward_thread_id": st.integers(0, 1),
     }
@@ -143,7 +147,7 @@ class Play:
 
     @staticmethod
     def told(one: Decided) -> list[tuple[Any, ...]]:
-        ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns")
+        ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns", "cpu_time_ns")
         extent = ("start_ns", "end_ns", "sums", "digits", "counts_end")
         found, first = [], 0
         for row in one.summaries[[*ids, *times, *extent]].tolist():
@@ -365,7 +369,7 @@ def test_a_part_has_the_same_rows_of_every_column() -> None:
     plan, _ = Stage(0).plan(make_batch([{"context": context(5, 7 + number % 2)} for number in range(10)]), {})
     part: dict[str, Any] = plan.part(slice(3, 7))._asdict()
     for name, whole in plan._asdict().items():
-        if name in ("batch", "spans_above"):
+        if name in ("batch", "spans_above", "torch_names"):
             assert part[name] is whole
         else:
             assert np.array_equal(part[name], whole[3:7]), name

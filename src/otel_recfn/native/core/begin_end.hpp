@@ -88,6 +88,9 @@ inline void count_dropped(ThreadBuffer& buffer) {
   put(kErrorText, ending.error);
   put(kStacktrace, ending.stacktrace);
   put(kAttributesText, ending.attributes);
+  if (ending.cpu_time_ns != -1 && buffer.has_room(reserved + 2)) {
+    put_number(buffer, header(kNumber, k_cpu_time_ns_number, 0, 0, 0), ending.cpu_time_ns);
+  }
 }
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags,
@@ -359,13 +362,24 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   return make_event_id(buffer.number, ordinal);
 }
 
+// Of the innermost open range, where there is room to say something of it; else 0.
+inline uint32_t ordinal_of_open(const Globals& globals, ThreadBuffer& buffer, uint32_t words) {
+  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
+  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return 0;
+  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
+  return buffer.has_room(words + uint64_t{kEndWords} * buffer.open_recorded) ? ordinal : 0;
+}
+
 // Says of the innermost open range, where it is PyTorch's, what it is a call of: Python learns that only when it has begun.
 inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
-  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
-  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
-  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
-  if (ordinal == 0 || !buffer.has_room(text_words(code) + uint64_t{kEndWords} * buffer.open_recorded)) return;
-  put_text(buffer, kCodeOfOpen, code, ordinal);
+  const uint32_t ordinal = ordinal_of_open(globals, buffer, text_words(code));
+  if (ordinal != 0) put_text(buffer, kCodeOfOpen, code, ordinal);
+}
+
+// And what the thread worked in it.
+inline void put_cpu_time_of_open(const Globals& globals, ThreadBuffer& buffer, int64_t cpu_time_ns) {
+  const uint32_t ordinal = ordinal_of_open(globals, buffer, 2);
+  if (ordinal != 0) put_number(buffer, header(kNumber, kCpuTimeOfOpen, 0, 0, ordinal), cpu_time_ns);
 }
 
 }  // namespace recfn

@@ -1,8 +1,8 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
 // A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number and Parent stand before the
-// begin or end they belong to, and are published together with it; Generation and Profiler hold from there on. A Text of
-// kCodeOfOpen belongs to the open range whose ordinal has these 32 lowest bits.
+// begin or end they belong to, and are published together with it; Generation and Profiler hold from there on. One
+// with an ordinal belongs to the open range whose own has these 32 lowest bits.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -19,7 +19,7 @@
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
-//   Number       |                                        | which | kind |   the number
+//   Number       | (ordinal)       |                      | which | kind |   the number
 //   Generation   | recording       |                              | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
@@ -71,7 +71,7 @@ enum TextKind : uint64_t {
   kCodeOfOpen = kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
-enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) };
+enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kCpuTimeOfOpen };
 #undef RECFN_KIND
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
@@ -142,8 +142,9 @@ struct Text {
 struct Ending {
   Text error, stacktrace;  // of what the range was left by
   Text attributes;         // an object in JSON
+  int64_t cpu_time_ns = -1;
 
-  constexpr bool is_told() const { return (error.size | attributes.size) != 0; }
+  constexpr bool is_told() const { return (error.size | attributes.size) != 0 || cpu_time_ns != -1; }
 };
 inline constexpr Ending kNothingMore;  // a constant: an end on the hot path clears no memory for it
 

@@ -40,6 +40,7 @@ class Drain {
 
     FullRow row;
     uint64_t ordinal, key;
+    bool compiles = false;  // it is a compilation, or lies in one
   };
   // What a begin lies in.
   struct Place {
@@ -56,6 +57,7 @@ class Drain {
     uint64_t ticks, event_id;
     int64_t start_ns, offset_ns;
     Place place;
+    bool in_compilation;
   };
   struct Thread {
     explicit Thread(ThreadBuffer* its_buffer) : buffer(its_buffer), dictionary(kNameSlots) {}
@@ -112,7 +114,8 @@ class Drain {
   uint64_t read_record(Thread& thread, uint64_t at);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t at);
   void read_text(Thread& thread, uint64_t head);
-  void read_code_of_open(Thread& thread, uint64_t head);
+  void read_number(Thread& thread, uint64_t head, uint64_t number);
+  static SeldomRow* row_of_open(Thread& thread, uint32_t ordinal);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);

@@ -112,14 +112,9 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
-    case kNumber: {
-      SeldomRow& row = thread.pending_seldom();
-#define RECFN_READ(type, name, empty) \
-  if (scope_of(head) == k_##name##_number) row.name = static_cast<type>(thread.word(at + 1));
-      RECFN_RARE_NUMBERS(RECFN_READ)
-#undef RECFN_READ
+    case kNumber:
+      read_number(thread, head, thread.word(at + 1));
       return at + 2;
-    }
     case kParent:
       thread.parent_ordinal = ordinal_of(head);
       return at + 1;
@@ -142,19 +137,32 @@ void Drain::read_text(Thread& thread, uint64_t head) {
     thread.pending.module = text;
   } else if (kind < kRowTexts) {
     thread.pending_seldom().*kTexts[kind] = text;
-  } else {
-    read_code_of_open(thread, head);
+  } else if (SeldomRow* const row = row_of_open(thread, payload_of(head)); row != nullptr && row->code == 0) {
+    row->code = text;
   }
 }
 
-void Drain::read_code_of_open(Thread& thread, uint64_t head) {
-  for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
-    if (static_cast<uint32_t>(range->ordinal) != payload_of(head)) continue;
-    if (range->row.source != kTorchSource) return;
-    SeldomRow& row = range->row.fill_seldom();
-    if (row.code == 0) row.code = thread.dictionary[slot_of(head)];
+void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
+  const uint64_t kind = scope_of(head);
+  if (kind == kCpuTimeOfOpen) {
+    if (SeldomRow* const row = row_of_open(thread, payload_of(head))) row->cpu_time_ns = static_cast<int64_t>(number);
     return;
   }
+  SeldomRow& row = thread.pending_seldom();
+#define RECFN_READ(type, name, empty) \
+  if (kind == k_##name##_number) row.name = static_cast<type>(number);
+  RECFN_RARE_NUMBERS(RECFN_READ)
+  RECFN_END_NUMBERS(RECFN_READ)
+#undef RECFN_READ
+}
+
+// Of that range, where it is open, and PyTorch's.
+SeldomRow* Drain::row_of_open(Thread& thread, uint32_t ordinal) {
+  for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
+    if (static_cast<uint32_t>(range->ordinal) != ordinal) continue;
+    return range->row.source == kTorchSource ? &range->row.fill_seldom() : nullptr;
+  }
+  return nullptr;
 }
 
 void Drain::read_context(Thread& thread, uint64_t at) {
@@ -186,7 +194,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const bool base = (flags_of(head) & kBaseBegin) != 0;
   const OpenRange* around = range_around(thread, base);
-  Coming one{ticks, event_id, clock_.monotonic_ns(ticks), 0, {}};
+  Coming one{ticks, event_id, clock_.monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
   if (around != nullptr) {
     one.place = {around->row.event_id, around->row.root, around->row.context};
     one.offset_ns = around->row.offset_ns;
@@ -229,6 +237,9 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);
+  range.compiles = one.in_compilation || row.source == kCompilationSource;
+  // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
+  if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) row.flags |= kInCompilation;
   row.forward_thread_id = payload_of(head);
   if (kind_of(head) == kLongBegin) {
     if (const uint64_t handle = thread.word(at + 2)) row.handle = handle;

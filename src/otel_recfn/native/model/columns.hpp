@@ -21,6 +21,7 @@
   SELDOM_NUMBER(int64_t, nbytes, 0, "", "", false) \
   SELDOM_NUMBER(uint64_t, caller, 0, "", "", false) \
   SELDOM_NUMBER(int64_t, step_number, -1, "recfn.step.number", "", false) \
+  SELDOM_NUMBER(int64_t, cpu_time_ns, -1, "recfn.cpu_time_ns", "CPU time (ns)", false) \
   TEXT(uint32_t, name, 0, "", "", false) \
   NUMBER(uint32_t, thread, 0, "", "", false) \
   NUMBER(uint32_t, end_thread, 0, "", "", false) \
@@ -33,6 +34,7 @@
   SELDOM_NUMBER(uint32_t, profiler, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, stack, 0, "", "Call stack", false) \
   SELDOM_TEXT(uint32_t, device, 0, "", "Device", false) \
+  SELDOM_TEXT(uint32_t, module_class, 0, "recfn.module.class", "", false) \
   SELDOM_TEXT(uint32_t, stacktrace, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, code, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, call_site, 0, "", "Call site", false) \
@@ -56,6 +58,10 @@
 #define RECFN_RARE_NUMBERS(X) \
   X(int64_t, flops, 0) \
   X(int64_t, step_number, -1)
+
+// Numbers that few ends have.
+#define RECFN_END_NUMBERS(X) \
+  X(int64_t, cpu_time_ns, -1)
 
 #define RECFN_NO_COLUMN(...)
 #define RECFN_EACH_COLUMN(X) RECFN_COLUMNS(X, X, X, X)

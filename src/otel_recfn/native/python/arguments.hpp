@@ -122,7 +122,7 @@ class FailureTexts {
         error_(error, kMaxErrorBytes),
         stacktrace_(failed_ ? stacktrace : nullptr, kMaxStacktraceBytes) {}
 
-  Ending ending() const { return {error_.text(), stacktrace_.text(), {}}; }
+  Ending ending(int64_t cpu_time_ns) const { return {error_.text(), stacktrace_.text(), {}, cpu_time_ns}; }
   uint32_t flags() const { return failed_ ? uint32_t{kError} : 0; }
 
  private:

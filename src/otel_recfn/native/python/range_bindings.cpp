@@ -102,16 +102,16 @@ PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keyw
       !given.read(3, &stacktrace) || !given.read(4, &attributes)) {
     return nullptr;
   }
-  const uint32_t shown = forget_open_range(event_id);
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
+  const Left left = forget_open_range(event_id, buffer);
   if (buffer != nullptr) {
     const FailureTexts texts(error, stacktrace);
     const Utf8 attributes_text(attributes, UINT32_MAX);
-    Ending ending = texts.ending();
+    Ending ending = texts.ending(left.cpu_time_ns);
     if (attributes_text.text().size <= kMaxAttributesBytes) ending.attributes = attributes_text.text();
-    end_range(globals(), *buffer, event_id, 0, shown | (flags & kEventFlags) | texts.flags(), ending);
+    end_range(globals(), *buffer, event_id, 0, left.flags | (flags & kEventFlags) | texts.flags(), ending);
   }
-  Py_RETURN_NONE;
+  return PyLong_FromLongLong(left.cpu_time_ns);
 }
 
 PyObject* mark(PyObject*, PyObject* name) {
@@ -130,6 +130,15 @@ PyObject* say_code(PyObject*, PyObject* code) {
   Py_RETURN_NONE;
 }
 
+PyObject* say_cpu_time(PyObject*, PyObject* cpu_time_ns) {
+  const long long given = PyLong_AsLongLong(cpu_time_ns);
+  if (given == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
+  ThreadBuffer* buffer = recording ? registry().current() : nullptr;
+  if (buffer != nullptr) put_cpu_time_of_open(globals(), *buffer, given);
+  Py_RETURN_NONE;
+}
+
 PyObject* memory(PyObject*, PyObject* args) {
   long long nbytes;
   PyObject* device;
@@ -144,9 +153,10 @@ PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='', words='')\n--\n\nSee Recorder.begin."),
-    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='')\n--\n\nSee Recorder.end."),
+    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee Recorder.end."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"say_code", say_code, METH_O, "say_code(code): see Recorder.say_code."},
+    {"say_cpu_time", say_cpu_time, METH_O, "say_cpu_time(cpu_time_ns): see Recorder.say_cpu_time."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};
 

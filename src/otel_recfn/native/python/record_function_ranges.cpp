@@ -207,17 +207,17 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const RangeEntry entry = take_entry(*range);
   PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
   if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
-  const uint32_t shown = leave_range(entry.in_task);
   ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
+  const Left left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, shown, kNothingMore);
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns});
     Py_RETURN_NONE;
   }
-  const bool ended = end_with_error(exception, [buffer, &entry, shown](PyObject* error, PyObject* stacktrace) {
+  const bool ended = end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {
     const FailureTexts texts(error, stacktrace);
     const uint32_t failed = error == nullptr ? uint32_t{kError} : texts.flags();
-    end_range(globals(), *buffer, entry.event_id, 0, shown | failed, texts.ending());
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags | failed, texts.ending(left.cpu_time_ns));
     return true;
   });
   return ended ? Py_NewRef(Py_None) : nullptr;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "core/range_parent.hpp"
 #include "python/task_contexts.hpp"
 
@@ -129,6 +130,21 @@ uint32_t shorten(TaskEntry* entry) {
   }
 }
 
+// Whether the range tells of CPU time: a module's call, an optimizer's step, a step, or what no range but a step's is around.
+bool tells_cpu_time(const TaskEntry& range, const TaskEntry* around) {
+  if (range.scope != kUserScope) return false;
+  if (range.source == kModuleSource || range.source == kStepSource || range.root == range.event_id) return true;
+  return around != nullptr && is_range(*around) && around->source == kStepSource;
+}
+
+// What the thread worked in it. -1 where another one began it, or other tasks have run in the thread meanwhile: each switch to one
+// changes the version.
+int64_t cpu_time_of(const TaskEntry& range, const ThreadBuffer& buffer) {
+  if (range.cpu_began_ns == -1 || range.since_thread != buffer.number) return -1;
+  if (range.context_version != PyThreadState_Get()->context_ver) return -1;
+  return std::max<int64_t>(0, thread_cpu_ns() - range.cpu_began_ns);
+}
+
 TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
                            const TaskEntry* around) {
   const uint32_t generation = buffer.generation;  // of the begin; a recording may have begun since
@@ -139,6 +155,10 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
   entry->scope = static_cast<uint8_t>(scope), entry->source = static_cast<uint8_t>(source);
   entry->since_thread = buffer.number, entry->since_ordinal = event_id & kOrdinalMask;
   place_entry(*entry, buffer, around);
+  if (tells_cpu_time(*entry, around)) {
+    entry->context_version = PyThreadState_Get()->context_ver;
+    entry->cpu_began_ns = thread_cpu_ns();
+  }
   return entry;
 }
 
@@ -193,6 +213,7 @@ TaskEntry* new_entry() {
   entry->span = entry->shown = nullptr;
   entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
   entry->length = 0;
+  entry->cpu_began_ns = -1;
   entry->ended = false;
   entry->times_let_go.store(0, std::memory_order_relaxed);
   entry->scope = entry->source = 0;
@@ -260,12 +281,12 @@ TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, 
   return entry;
 }
 
-uint32_t leave_range(TaskEntry* entry) {
-  if (entry == nullptr) return 0;
-  const uint32_t flags = end_flags_of(*entry);
+Left leave_range(TaskEntry* entry, const ThreadBuffer* buffer) {
+  if (entry == nullptr) return {};
+  const Left left{end_flags_of(*entry), buffer != nullptr ? cpu_time_of(*entry, *buffer) : -1};
   end_range_entry(*entry);
   Py_DECREF(reinterpret_cast<PyObject*>(entry));
-  return flags;
+  return left;
 }
 
 void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span) {
@@ -293,15 +314,19 @@ void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, ui
   TaskEntry* made = new_range_entry(buffer, event_id, scope, source, outer);
   if (made == nullptr) return;
   if (!had_memory_for([&] { open_ranges()[event_id] = made; })) return Py_DECREF(made);
-  if (enters) push(&buffer, made, outer);
+  if (enters) {
+    push(&buffer, made, outer);
+  } else {
+    made->cpu_began_ns = -1;  // others run meanwhile
+  }
 }
 
-uint32_t forget_open_range(uint64_t event_id) {
+Left forget_open_range(uint64_t event_id, const ThreadBuffer* buffer) {
   const auto found = open_ranges().find(event_id);
-  if (found == open_ranges().end()) return 0;
+  if (found == open_ranges().end()) return {};
   TaskEntry* entry = found->second;
   open_ranges().erase(found);
-  return leave_range(entry);
+  return leave_range(entry, buffer);
 }
 
 void forget_open_ranges() {

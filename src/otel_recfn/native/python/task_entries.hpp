@@ -26,6 +26,8 @@ struct TaskEntry {
   uint64_t event_id, root, serial;
   uint64_t recording;                     // the generation of a range
   uint64_t since_thread, since_ordinal;   // it began in this thread, after that many begins of it
+  int64_t cpu_began_ns;                   // what that thread had worked when the range began; -1: nobody asks
+  uint64_t context_version;               // of Python's state there, then
   Context context;                        // of the range's outermost one
   std::atomic<uint32_t> times_let_go;     // references that nobody with the GIL has given back yet; then it is in a list
   TaskEntry* next_let_go;
@@ -38,12 +40,18 @@ struct TaskEntry {
 // set, where there is no memory.
 TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source);
 
-// It is over, in every task that has it. Takes what enter_range returned; returns EventFlag bits of its end.
-uint32_t leave_range(TaskEntry* entry);
+// What is known of a range when it ends.
+struct Left {
+  uint32_t flags = 0;  // EventFlag
+  int64_t cpu_time_ns = -1;
+};
+
+// It is over, in every task that has it. Takes what enter_range returned. `buffer`: of the thread that ends it, or null.
+Left leave_range(TaskEntry* entry, const ThreadBuffer* buffer);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
 void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
-uint32_t forget_open_range(uint64_t event_id);
+Left forget_open_range(uint64_t event_id, const ThreadBuffer* buffer);
 void forget_open_ranges();
 
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.

@@ -33,6 +33,7 @@ struct Range {
   int64_t start_ns, duration_ns;
   uint32_t name, flags;
   int64_t row;  // its number, as the caller counts
+  int64_t cpu_time_ns;  // -1: not known
 };
 
 using Ranges = UnfilledVector<Range>;
@@ -219,7 +220,7 @@ class Comparison {
       any_first |= comes_first(one);
       uint32_t above = one.parent == 0 ? kNone : ids_.find(held, one.parent);
       if (above != kNone) {
-        nests &= ranks_above_in_it(held[above], one);
+        nests &= ranks_above_in_it(held[above], one) && (held[above].flags & ~one.flags & kInCompilation) == 0;
       } else if (one.parent != 0) {
         above = kNotHere, ++not_here;
       }
@@ -312,7 +313,7 @@ class Comparison {
     if ((one.flags & kShown) != 0) return kForced;
     const int64_t duration = std::min(one.duration_ns, kFailed - 1);
     if ((one.flags & kError) != 0) return kFailed + duration;
-    return duration < bounds_.least_ns ? -1 : duration;
+    return duration < bounds_.least_ns || (one.flags & kInCompilation) != 0 ? -1 : duration;
   }
   Rank own_rank(const Range& one) const { return {own_duration(one), one.event_id, 0}; }
 

@@ -40,7 +40,7 @@ MAX_UNITS = 4096
 
 
 class Volume(NamedTuple):
-    """How many spans become of how many ranges."""
+    """How many spans become of how many ranges, and what they are called."""
 
     of_unit: int | None
     """None: every range is a span, and the rest of these says nothing."""
@@ -50,6 +50,8 @@ class Volume(NamedTuple):
     """None: any number."""
     per_second: float | None = None
     """Of all units in a time. None: any number."""
+    torch_names: bool = False
+    """As torch.profiler calls them."""
 
 
 EVERY_RANGE = Volume(None)

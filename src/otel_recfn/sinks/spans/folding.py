@@ -33,7 +33,7 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import EventKind, wait_time_ns
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
@@ -71,7 +71,9 @@ class OpenUnit:
     failed: bool = False
     """A range of it was left by an exception."""
     rows: int = 0
-    """That came since its last part."""
+    """That came since its last part. The next two are of these, as of ``UnitInBatch``."""
+    top_ns: int = 0
+    top_cpu_ns: int = 0
     open: int = 0
     """How many announced outermost ranges haven't ended."""
     ended_ns: int = NEVER
@@ -80,6 +82,13 @@ class OpenUnit:
     """How the program's span ended, once it was seen to have."""
     trace: StepTrace | None = None
     """Where it is one of ours, and complete."""
+
+    def to_decide(self, budget: int, goes_on: bool) -> UnitToDecide:
+        """With that budget. The root of a trace of ours tells itself of waiting."""
+        waited_ns, tells_itself = wait_time_ns(self.top_ns, self.top_cpu_ns), self.trace is not None
+        if self.trace is not None:
+            self.trace.wait_ns, waited_ns = waited_ns, 0
+        return UnitToDecide(self.above, budget, *self.extent(), goes_on, tells_itself, waited_ns)
 
     def extent(self) -> tuple[int, int]:
         """From when to when it goes, in Unix nanoseconds."""
@@ -93,7 +102,7 @@ class Folding:
     def __init__(self, most: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
         self._budgets, self._spans, self._traces = Budgets(most, volume), spans, traces
         self._most_held = most + max(MOST_WAITING, 4 * most)
-        self._stage = Stage(most, self._most_held - most)
+        self._stage = Stage(most, self._most_held - most, torch_names=volume.torch_names)
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._batches = self._drained_ns = 0
 
@@ -150,6 +159,7 @@ class Folding:
             unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
             unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
             unit.failed = unit.failed or told.failed > 0
+            unit.top_ns, unit.top_cpu_ns = unit.top_ns + told.top_ns, unit.top_cpu_ns + told.top_cpu_ns
         return unit
 
     def _has_ended(self, unit: OpenUnit, roots: Set[int]) -> bool:
@@ -180,7 +190,7 @@ class Folding:
         granted = [(unit, self._budgets.grant(end)) for unit, end in ended]
         decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, lambda one: one[1].is_ordinary)]
         for unit in units:
-            unit.rows = 0
+            unit.rows = unit.top_ns = unit.top_cpu_ns = 0
             if not goes_on:
                 del self._units[unit.key]
                 self._spans.forget(*unit.key)
@@ -201,10 +211,7 @@ class Folding:
 
     def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
         ranges = sum(unit.rows for unit, _ in part)
-        done = self._stage.decide(
-            [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, grant in part],
-            ranges,
-        )
+        done = self._stage.decide([unit.to_decide(grant.spans, goes_on) for unit, grant in part], ranges)
         traces = [unit.trace for unit, _ in part]
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
         for place in places:  # what was folded directly into traces of ours, whose roots tell it
@@ -225,8 +232,8 @@ def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
 class EveryRange:
     """In place of ``Folding``, where units have no budget."""
 
-    def __init__(self) -> None:
-        self._stage = Stage(budget=0)
+    def __init__(self, *, torch_names: bool = False) -> None:
+        self._stage = Stage(budget=0, torch_names=torch_names)
         self._names: Sequence[str] = ()
         self._named = 0
         """How many names batches had until now, of the list that they share."""
@@ -265,8 +272,9 @@ class OpenTraces:
     The program's hook is asked apart from the spans of ranges that have ended.
     """
 
-    def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
-        self._traces, self._hook, self._most = traces, hook, MOST_OPEN if most is None else most
+    def __init__(self, traces: StepTraces, hook: SpanHook | None, volume: Volume) -> None:
+        self._traces, self._hook, self._torch_names = traces, hook, volume.torch_names
+        self._most = MOST_OPEN if volume.of_unit is None else volume.of_unit
         self._told: Ids = np.zeros(0, np.uint64)
         """The event ids of ranges that are open and were told."""
 
@@ -302,7 +310,7 @@ class OpenTraces:
         told.folded = {FOLDED_COUNT: left_out} if left_out else None
         parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
-        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context])
+        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context], self._torch_names)
         mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
         return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
 

@@ -104,13 +104,15 @@ class SpansSink(Sink):
         self._resolver = ProviderResolver(tracer_provider, self._delivery.provider, self._provider_calls.watch)
         span_hook = SpanHook(hook) if hook is not None else None
         self._sender = Sender(self._resolver, self._delivery, span_hook, process.sent, process.recorder_lost)
-        self._open_traces = OpenTraces(self._traces, span_hook, volume.of_unit)
+        self._open_traces = OpenTraces(self._traces, span_hook, volume)
         self._written_at = time.monotonic()
         self._told_of_memory = False
 
     def _made_folding(self) -> Folding | EveryRange:
         most = self._volume.of_unit
-        return EveryRange() if most is None else Folding(most, self._volume, self._spans, self._traces)
+        if most is None:
+            return EveryRange(torch_names=self._volume.torch_names)
+        return Folding(most, self._volume, self._spans, self._traces)
 
     def start(self) -> None:
         """Start the sender's thread, and look for a provider; else the first unit and the first range do."""

@@ -50,6 +50,7 @@ rows = st.fixed_dictionaries(
         "module": any_text,
         "error": any_text,
         "flops": signed,
+        "cpu_time_ns": signed,
         "stack": any_text,
         "nbytes": signed,
         "device": any_text,

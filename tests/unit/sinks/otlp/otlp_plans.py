@@ -56,6 +56,7 @@ ROWS = st.fixed_dictionaries(
         "node_id": INT64,
         "debug_handle": INT64,
         "step_number": INT64,
+        "cpu_time_ns": INT64,
         "flags": st.integers(0, 127).map(EventFlag),
         "shapes": SHAPES,
         "dtypes": DTYPES,

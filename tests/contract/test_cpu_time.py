@@ -1,0 +1,153 @@
+"""What a thread worked in a range, and which ranges tell it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, by_name, reset
+
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.recording.recorder import Recorder
+from patience import PATIENCE_S
+from thoroughness import examples
+from worked import work
+
+FUNCTION, MODULE, STEP = int(RecordScope.FUNCTION), int(EventSource.MODULE), int(EventSource.STEP)
+WORK_NS = 20_000_000
+
+
+def wait_for_work() -> None:
+    """Until another thread has worked."""
+    thread = threading.Thread(target=work, args=[WORK_NS])
+    thread.start()
+    thread.join(PATIENCE_S)
+
+
+def in_range(capture: Capture, body: Callable[[], object]) -> Event:
+    """The row of a range around it."""
+    with capture.recorder.record_function("range"):
+        body()
+    return by_name(capture.finish())["range"]
+
+
+def test_work_is_counted(capture: Capture) -> None:
+    row = in_range(capture, lambda: work(WORK_NS))
+    assert WORK_NS <= row.cpu_time_ns <= row.duration_ns + tolerance(row)
+
+
+def test_waiting_is_not(capture: Capture) -> None:
+    row = in_range(capture, wait_for_work)
+    assert row.duration_ns >= WORK_NS
+    assert 0 <= row.cpu_time_ns < WORK_NS / 2
+
+
+def tolerance(row: Event) -> int:
+    """Of two clocks."""
+    return row.duration_ns // 50 + 50_000
+
+
+def test_a_failure_tells_it_too(capture: Capture) -> None:
+    def fail() -> None:
+        work(WORK_NS)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        in_range(capture, fail)
+    [row] = capture.finish()
+    assert (row.error, row.cpu_time_ns >= WORK_NS) == ("ValueError: no", True)
+
+
+def test_whoever_ends_a_range_is_told(capture: Capture) -> None:
+    told = capture.recorder.end(capture.begin())
+    outer = capture.begin()
+    told_of_inner = capture.recorder.end(capture.begin("inner"))
+    capture.end(outer)
+    rows = capture.finish()
+    assert (told, told_of_inner) == (rows[0].cpu_time_ns, -1)
+    assert capture.recorder.end(0) == -1
+
+
+KINDS = st.sampled_from([(USER, SOURCE), (USER, MODULE), (USER, STEP), (FUNCTION, SOURCE)])
+STEPS = st.lists(st.one_of(KINDS, st.sampled_from(["end", "drain"])), max_size=40)
+
+
+@examples(100)
+@given(steps=STEPS)
+def test_which_ranges_tell_it(recorder: Recorder, steps: list[Any]) -> None:
+    reset(recorder)
+    capture = Capture(recorder)
+    expected: dict[int, bool] = {}
+    open_ranges: list[tuple[int, int]] = []
+    for step in [*steps, *["end"] * len(steps)]:
+        if step == "drain":
+            capture.drain()
+        elif step != "end":
+            scope, source = step
+            is_top = not open_ranges or open_ranges[-1][1] == STEP
+            event_id = recorder.begin("range", scope, source)
+            expected[event_id] = scope == USER and (source in (MODULE, STEP) or is_top)
+            open_ranges.append((event_id, source))
+        elif open_ranges:
+            recorder.end(open_ranges.pop()[0])
+    capture.finish()
+    assert {row.event_id: row.cpu_time_ns >= 0 for row in capture.rows()} == expected
+    for row in capture.rows():
+        assert -1 <= row.cpu_time_ns <= row.duration_ns + tolerance(row)
+
+
+# --- where others had a part in it, what the thread worked says nothing of the range
+
+
+def test_not_where_another_thread_ends_it(capture: Capture, workers: list[Worker]) -> None:
+    event_id = capture.begin()
+    assert workers[0].call(capture.recorder.end, event_id) == -1
+    assert [row.cpu_time_ns for row in capture.finish()] == [-1]
+
+
+def test_not_where_it_is_asynchronous(capture: Capture) -> None:
+    assert capture.recorder.end(capture.begin(flags=ASYNC)) == -1
+    assert [row.cpu_time_ns for row in capture.finish()] == [-1]
+
+
+def test_not_where_it_is_open_still(capture: Capture) -> None:
+    capture.begin()
+    assert [row.cpu_time_ns for row in capture.recorder.drain(open_ranges=True).events()] == [-1]
+    assert [row.cpu_time_ns for row in capture.finish()] == [-1]
+
+
+def test_not_where_another_task_ran(capture: Capture) -> None:
+    async def with_others(name: str, awaits: bool) -> None:
+        with capture.recorder.record_function(name):
+            if awaits:
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(with_others("awaits", True), with_others("works", False))
+
+    asyncio.run(main())
+    rows = by_name(capture.finish())
+    assert (rows["awaits"].cpu_time_ns, rows["works"].cpu_time_ns >= 0) == (-1, True)
+
+
+def test_values_of_context_variables_change_nothing(capture: Capture) -> None:
+    variable = contextvars.ContextVar("variable", default=0)
+    assert in_range(capture, lambda: variable.set(1)).cpu_time_ns >= 0
+
+
+def test_earlier_recordings_have_no_part_in_it(recorder: Recorder) -> None:
+    reset(recorder)
+    earlier = Capture(recorder)
+    event_id = earlier.begin()
+    earlier.finish()
+    later = Capture(recorder)
+    recorder.end(event_id)
+    later.end(later.begin("later"))
+    assert [(row.name, row.cpu_time_ns >= 0) for row in later.finish()] == [("later", True)]

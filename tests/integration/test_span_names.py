@@ -1,0 +1,108 @@
+"""What spans are called: module calls by their path in the model, or by their class; files and profiles as torch does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from torch import Tensor, nn
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile
+from otel_recfn.batches.span_names import class_of
+from patience import PATIENCE_S
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.Dropout(0.0)(self.attention(x))  # one that no model has
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def spans_of(net: nn.Module, **settings: Any) -> Sequence[ReadableSpan]:
+    """The spans of a call below a request."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(tracer_provider=provider, **settings)
+    try:
+        with provider.get_tracer("program").start_as_current_span("request"), torch.no_grad():
+            net(torch.ones(2, 4))
+        assert instrumentor.flush(PATIENCE_S)
+    finally:
+        instrumentor.uninstrument()
+        provider.shutdown()
+    return exporter.get_finished_spans()
+
+
+def called(spans: Sequence[ReadableSpan]) -> set[tuple[str, Any, Any]]:
+    """Of module calls the names, the paths and the classes."""
+    columns = ("recfn.module", "recfn.module.class")
+    told = [(span.name, *[span.attributes.get(name) for name in columns]) for span in spans]
+    return {one for one in told if one[2] is not None}
+
+
+@pytest.mark.parametrize("budgets", [{"detail": "all"}, {"detail": "normal"}])
+def test_a_module_is_called_by_its_path_and_else_by_its_class(budgets: dict[str, str]) -> None:
+    net = Net()
+    net(torch.ones(2, 4))
+    assert called(spans_of(net, **budgets)) == {
+        ("Net", None, "Net"),
+        ("layers.0", "layers.0", "Block"),
+        ("layers.1", "layers.1", "Block"),
+        ("layers.0.attention", "layers.0.attention", "Linear"),
+        ("layers.1.attention", "layers.1.attention", "Linear"),
+        ("Dropout", None, "Dropout"),
+    }
+
+
+def test_a_path_of_numbers_alone_is_no_name() -> None:
+    spans = spans_of(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))), detail="all")
+    assert called(spans) == {
+        ("Sequential", None, "Sequential"),
+        ("Linear", "0", "Linear"),
+        ("Sequential", "1", "Sequential"),
+        ("Linear", "1.0", "Linear"),
+    }
+
+
+def test_a_setting_keeps_the_names_of_torch_in_spans() -> None:
+    spans = spans_of(Net(), detail="all", span_names="torch")
+    assert {class_of(span.name) for span in spans} >= {"Net", "Block", "Linear", "Dropout"}
+    assert {kind for _, _, kind in called(spans)} == {"Net", "Block", "Linear", "Dropout"}
+
+
+def test_a_hook_sees_the_rows_as_they_were_recorded() -> None:
+    seen = []
+    spans = spans_of(Net(), detail="all", span_hook=lambda row, _: seen.append(row.name))
+    assert {class_of(name) for name in seen} >= {"Net", "Block", "Linear", "Dropout"}
+    assert "layers.1.attention" in {span.name for span in spans}
+
+
+def test_chrome_traces_and_profiles_keep_the_names_of_torch(tmp_path: Path) -> None:
+    with profile() as prof:
+        spans_of(Net(), chrome_trace=str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    for names in ({event["name"] for event in events}, {event.name for event in prof.events()}):
+        assert {class_of(name) for name in names} >= {"Net", "Block", "Linear", "Dropout"}
+        assert "layers.0" not in names

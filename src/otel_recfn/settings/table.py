@@ -215,7 +215,7 @@ class ProfileSettings:
         "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
         f"(it grows to {PROFILE_BUFFER_BYTES >> 20} MiB) before it is drained: `lost` tells",
     )
-    activities: frozenset[str] | None = _setting(
+    activities: Any = _setting(
         None, values.ACTIVITIES, "as of torch.profiler; what a GPU does isn't recorded, which is logged", default_in_words="CPU"
     )
     schedule: Any = _setting(

@@ -362,6 +362,17 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   return make_event_id(buffer.number, ordinal);
 }
 
+// What the calling thread, whose buffer that is, has worked. What is read once holds for a moment: a thread that was taken off its
+// core wouldn't be back so soon, so that it has worked since.
+inline int64_t worked_until_now(ThreadBuffer& buffer) {
+  constexpr uint64_t kMoment = 5'000;
+  const uint64_t since = monotonic_ns() - buffer.worked_at_ns;
+  if (since < kMoment) return buffer.worked_ns + static_cast<int64_t>(since);
+  buffer.worked_ns = thread_cpu_ns();
+  buffer.worked_at_ns = monotonic_ns();
+  return buffer.worked_ns;
+}
+
 // Of the innermost open range, where there is room to say something of it; else 0.
 inline uint32_t ordinal_of_open(const Globals& globals, ThreadBuffer& buffer, uint32_t words) {
   const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);

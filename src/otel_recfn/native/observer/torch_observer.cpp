@@ -70,17 +70,17 @@ uint64_t context_version(const ThreadBuffer& buffer) {
   return version_of != nullptr ? version_of(buffer) : 0;
 }
 
-void note_outermost(const at::RecordFunction& fn, const ThreadBuffer& buffer) {
+void note_outermost(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (buffer.depth == 0 || buffer.depth > kMaxDepth) return;
   const OpenEntry& entry = buffer.stack[buffer.depth - 1];
   const bool is_outermost = entry.key == fn.handle() && entry.ordinal() != 0 && entry.is_base() && buffer.context.enclosing == 0;
-  if (is_outermost) outermost = {fn.handle(), thread_cpu_ns(), context_version(buffer)};
+  if (is_outermost) outermost = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }
 
 // What the thread worked in the range; -1 where it doesn't tell that, or other tasks have run in the thread meanwhile.
-int64_t cpu_time_of(const at::RecordFunction& fn, const ThreadBuffer& buffer) {
+int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (outermost.handle != fn.handle() || fn.isAsync() || outermost.context_version != context_version(buffer)) return -1;
-  return std::max<int64_t>(0, thread_cpu_ns() - outermost.cpu_began_ns);
+  return std::max<int64_t>(0, worked_until_now(buffer) - outermost.cpu_began_ns);
 }
 
 template <Pair kPair>

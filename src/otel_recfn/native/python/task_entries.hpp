@@ -47,11 +47,11 @@ struct Left {
 };
 
 // It is over, in every task that has it. Takes what enter_range returned. `buffer`: of the thread that ends it, or null.
-Left leave_range(TaskEntry* entry, const ThreadBuffer* buffer);
+Left leave_range(TaskEntry* entry, ThreadBuffer* buffer);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
 void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
-Left forget_open_range(uint64_t event_id, const ThreadBuffer* buffer);
+Left forget_open_range(uint64_t event_id, ThreadBuffer* buffer);
 void forget_open_ranges();
 
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.

@@ -74,8 +74,8 @@ class Settings:
     span_budget: int | None = _setting(
         1000,
         values.BUDGET,
-        "spans per request (below one span of yours, or a trace that we start): the longest operations become spans, the others "
-        "sums; `None`: every operation is a span",
+        "spans per request (below one span of yours, or a trace that we start): the longest operations become spans, the "
+        "others sums; `None`: every operation is a span",
     )
     ordinary_span_budget: int | None = _setting(
         50,
@@ -126,8 +126,8 @@ class Settings:
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,
         values.BUFFER_BYTES,
-        "how much a thread may record before it is read, every 100 to 250 ms (a third more while it grows); what doesn't fit is "
-        "dropped and counted",
+        "how much a thread may record before it is read, every 100 to 250 ms (a third more while it grows); what doesn't fit "
+        "is dropped and counted",
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
         advanced=True,
     )
@@ -202,8 +202,8 @@ class ProfileSettings:
     max_events: int = _setting(
         4_000_000,
         values.EVENTS,
-        f"beyond it the oldest events are dropped, as is what a thread's buffer of {PROFILE_BUFFER_BYTES >> 20} MiB has no room "
-        "for; `lost` counts both",
+        f"beyond it the oldest events are dropped, as is what a thread's buffer of {PROFILE_BUFFER_BYTES >> 20} MiB has no "
+        "room for; `lost` counts both",
     )
     activities: Any = _setting(None, values.ACTIVITIES, "as of torch.profiler: those of the CPU alone", default_in_words="CPU")
     schedule: Any = _setting(

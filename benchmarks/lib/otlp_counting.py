@@ -15,7 +15,6 @@ from threading import Thread
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
@@ -74,9 +73,25 @@ class _Keeping(BaseHTTPRequestHandler):
 
 
 def spans_in(body: bytes) -> int:
-    """How many spans a request has."""
-    resources = ExportTraceServiceRequest.FromString(body).resource_spans
-    return sum([len(scope.spans) for resource in resources for scope in resource.scope_spans])
+    """How many spans a request has: without a look into them, since what the server takes of two cores the program lacks."""
+    resources = contents_of(memoryview(body), 1)
+    return sum(1 for resource in resources for scope in contents_of(resource, 2) for _ in contents_of(scope, 2))
+
+
+def contents_of(message: memoryview, number: int) -> Iterator[memoryview]:
+    """The contents of a message's fields of this number: all fields of the messages around spans have a length."""
+    at = 0
+    while at < len(message):
+        tag, at, size, shift = message[at], at + 1, 0, 0
+        while True:
+            byte = message[at]
+            size |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                break
+        if tag >> 3 == number:
+            yield message[at : at + size]
+        at += size
 
 
 class _OverGrpc(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]

@@ -103,12 +103,12 @@ def _shard(number: int) -> str:
     return f"wrappers_{number}"
 
 
-def _statement(opening: str, parts: Sequence[str], closing: str, indent: str = "") -> list[str]:
+def _statement(opening: str, parts: Sequence[str], closing: str) -> list[str]:
     """Its line; where there is no room on one, each part has its own."""
-    flat = f"{indent}{opening}{', '.join(parts)}{closing}"
+    flat = f"{opening}{', '.join(parts)}{closing}"
     if len(flat) <= WIDTH or not parts:
         return [flat]
-    return [indent + opening, *[f"{indent}{STEP}{part}," for part in parts], indent + closing]
+    return [opening, *[f"{STEP}{part}," for part in parts], closing]
 
 
 def _tuple(parts: Sequence[str]) -> str:

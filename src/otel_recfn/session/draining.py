@@ -138,13 +138,17 @@ class Captures:
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
-        told = any(capture.tells_of_spans for capture in self)
-        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, told)
+        return Wanted(scopes, extras, sources, profilers, shown, calls)
 
     @property
     def sampled_alone(self) -> bool:
         """Whether none has a use for ranges in spans that are not sampled, which may change while they run."""
         return not any(capture.wants_unsampled for capture in self)
+
+    @property
+    def tell_of_spans(self) -> bool:
+        """Whether one may tell of the program's spans around ranges."""
+        return any(capture.tells_of_spans for capture in self)
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that one of them asks for."""

@@ -27,13 +27,13 @@ ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
 
 def _setting(default: T, kind: Kind[T], meaning: str, **told: Any) -> T:
-    """A field of ``Settings`` or ``ProfileSettings``. ``told``: more of what a ``Setting`` has."""
+    """A field of ``Settings`` or ``ProfileSettings``. ``told`` has further fields of its ``Setting``."""
     return field(default=default, metadata={"kind": kind, "meaning": meaning, **told})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``instrument()`` was asked for."""
+    """The values of all settings of ``instrument()``."""
 
     tracer_provider: Any = _setting(
         None,
@@ -147,7 +147,7 @@ class Settings:
 
     @property
     def has_destination_beside_global_providers(self) -> bool:
-        """Whether what is recorded goes anywhere where those are disabled."""
+        """Whether recorded ranges go anywhere if OpenTelemetry's global providers are disabled."""
         return bool(self.chrome_trace or self.sinks or self.tracer_provider or self.meter_provider)
 
     @classmethod
@@ -163,7 +163,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """What ``profile(...)`` was asked for."""
+    """The values of all settings of ``profile(...)``."""
 
     scopes: frozenset[RecordScope] | None = _setting(
         None,
@@ -231,25 +231,25 @@ class ProfileSettings:
 
 
 class Setting(NamedTuple):
-    """What is known of a setting."""
+    """A setting: its name, its values, and how it is explained."""
 
     name: str
     default: Any
-    """What holds where neither a keyword nor the environment says anything."""
+    """The value where neither a keyword nor the environment gives one."""
     kind: Kind[Any]
     meaning: str
-    """As Markdown, for whoever sets it."""
+    """The explanation for users, as Markdown."""
     default_in_words: str = ""
     environment: bool = True
     """Whether ``OTEL_RECFN_<NAME>`` sets it too."""
     advanced: bool = False
-    """Hardly anybody needs it: it stands in a table of its own."""
+    """Whether it stands in the second table, of settings that hardly any program needs."""
     selects: Extra | EventSource | None = None
-    """The extra or the source that a capture asks for where it is true."""
+    """The extra or the source that is recorded if it is true."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it; empty where none does."""
+        """The environment variable that sets it; empty if there is none."""
         return ENVIRONMENT_PREFIX + self.name.upper() if self.environment else ""
 
 
@@ -280,12 +280,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def sdk_is_disabled() -> bool:
-    """Whether the environment says that OpenTelemetry's providers are to do nothing."""
+    """Whether the environment disables OpenTelemetry's providers."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What to say of each variable that looks like one of ours and is none, with the one that was probably meant."""
+    """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
     known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in OF_THE_PROCESS]]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
@@ -299,7 +299,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 class OfTheProcess(NamedTuple):
-    """An environment variable that no ``instrument()`` can set: it holds for the whole process."""
+    """An environment variable for the whole process, which no ``instrument()`` can set."""
 
     variable: str
     default_in_words: str
@@ -317,7 +317,7 @@ ITS_OWN = {
 }
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, each with the values that ask for nothing."""
 NO_EFFECT = "post_processing_timeout_s"
-"""How long Kineto may take at the end: there is no Kineto here."""
+"""A keyword that has no effect here: how long Kineto may take at the end."""
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:

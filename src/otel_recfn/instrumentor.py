@@ -150,8 +150,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._start(settings)
 
     def start_as_parent(self, given: Given) -> None:
-        """Record as the parent process does, in a child that isn't forked, unless the program has called ``instrument()``
-        here."""
+        """Record as the parent does, in a child that isn't forked, unless the program called ``instrument()`` here."""
         if self.is_instrumented_by_opentelemetry:
             if not self._automatic or given["automatic"]:
                 return

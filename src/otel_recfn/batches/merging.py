@@ -135,8 +135,7 @@ class WaitingRows:
         return _gathered(self._held, numbers)
 
     def make_room(self) -> None:
-        """Drop the rows that aren't needed, if they are many. It is called before rows are added, when many units have been
-        decided."""
+        """Drop the rows that aren't needed, if they are many. Called before rows are added, when units have been decided."""
         if self.rows <= self._most and len(self._held) < MOST_BATCHES:
             return
         kept = self._kept()

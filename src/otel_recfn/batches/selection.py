@@ -206,8 +206,7 @@ class KnownRanges:
     def __init__(self, most: int) -> None:
         self._most = most
         self._chunks: deque[Columns] = deque()
-        """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged, so that there are few to
-        search."""
+        """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged for the search."""
         self.forgot_hidden = False
         """Whether a range that the capture doesn't see has been forgotten."""
 

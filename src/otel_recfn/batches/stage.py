@@ -301,8 +301,7 @@ class Stage:
         return Decided(plan, kept["folded"], sums, top, summaries, np.frombuffer(raw[4], np.int64), names)
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
-        """Parents, where ranges below nothing that is kept get their outermost range, if that is open: it will be kept when it
-        comes."""
+        """The parents; ranges below no kept one get their outermost range if it is open, as it will be kept when it comes."""
         lower = np.flatnonzero((parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0))
         is_open = np.frombuffer(self._stage.owe(batch.root[lower])[0], np.bool_)
         parents: NDArray[np.uint64] = parent.copy()
@@ -316,8 +315,7 @@ class Stage:
 
     @property
     def has_many_names(self) -> bool:
-        """Whether there are so many names that all units should be decided in part, to forget them: a program may make new
-        names."""
+        """Whether a program has made so many names that all units should be decided in part, to forget them."""
         return len(self._names.values) > MAX_NAMES
 
     def forget_names(self) -> None:

@@ -25,8 +25,7 @@ from otel_recfn.model.events import RecordScope, scopes_mask
 StartCallback: TypeAlias = "Callable[[Any], Any]"
 """A start callback: called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
-"""An end callback: called with the RecordFunction and the observer context, unless the start raised, which removes the
-callback."""
+"""An end callback: called with the RecordFunction and the observer context, unless the start raised and was removed."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
 Given = TypeVar("Given")

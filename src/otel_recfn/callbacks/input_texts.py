@@ -13,8 +13,7 @@ INT64 = range(-(1 << 63), 1 << 63)
 
 
 def input_texts(inputs: Sequence[Any]) -> tuple[str, str, str]:
-    """The texts of shapes and dtypes of inputs that have both (tensors, arrays), and of numbers; all empty if an input
-    raises."""
+    """Texts of the shapes and dtypes of inputs that have both, and of numbers; all empty if an input raises."""
     try:
         described = [_describe(each) for each in inputs]
         concrete = [_concrete(each) for each in inputs]

@@ -132,8 +132,7 @@ class RecordFunction:
             raise
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """End the range and run the end callbacks, once. ``error`` (``"<exception type>: <message>"``) marks the recorded
-        row."""
+        """Run the end callbacks and end the range, once. ``error`` (``"<exception type>: <message>"``) marks the row."""
         was_open, self._open = self._open, False
         if not was_open:
             return

@@ -135,8 +135,7 @@ class SourceTraits:
     by_scope: bool = True
     """Whether scopes select them. If not, a capture asks for all of them or for none."""
     call_prefix: str | None = None
-    """The prefix of names of calls of Python code, before the name of what is called; None if the source announces no such
-    calls."""
+    """The prefix of names of calls of Python code, before what is called; None if the source announces no such calls."""
     trace_name: str = ""
     """The name of a trace that we start with such a range; empty: that of its thread. ``{}`` stands for the name after
     ``call_prefix``."""

@@ -208,8 +208,7 @@ class Recorder:
         )
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have
-        passed."""
+        """Wait until ``wake``, until a thread has filled a quarter of its buffer, or for ``timeout_s`` seconds."""
         if _threads_are_greenlets():
             self._woken.wait(timeout_s)  # the native wait would hold up all greenlets
             self._woken.clear()
@@ -258,8 +257,7 @@ class Recorder:
         return False
 
     def _call_soon(self, call: Callable[[], object]) -> None:
-        """Call it in another thread, as this one begins a range and may hold any lock, also those that ``threading.Thread``
-        takes."""
+        """Call it in another thread, since this one begins a range and may hold locks that ``threading.Thread`` takes."""
         try:
             _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
         except RuntimeError:  # no thread can be started: the next thread that records tries again

@@ -41,8 +41,7 @@ class RecorderCounters(NamedTuple):
     lost_ends: int = 0
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
-    """Rows that were recorded and lost: there was no memory for them in a drain, or the next recording began before their last
-    drain."""
+    """Recorded rows that were lost: no memory for them in a drain, or the next recording began before their last drain."""
     unsampled: int = 0
     """Begins without a record, because nobody wanted what is below the current span (see ``Recorder.start``)."""
 

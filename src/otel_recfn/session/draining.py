@@ -128,8 +128,7 @@ class Captures:
         return all(capture in self.ending for capture in self)
 
     def wanted(self) -> Wanted | None:
-        """The smallest selection that covers all captures, None without any; those that end don't show new ranges to the
-        program."""
+        """The smallest selection that covers all captures, None without any. Captures that end show no new ranges."""
         if not self:
             return None
         scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None

@@ -44,8 +44,7 @@ LEAST_SECONDS = 0.05
 
 
 class Session:
-    """The captures of the process, and their starts and stops. Methods may be called from any thread; only ``start`` and
-    ``stop`` raise.
+    """The captures of the process, with their starts and stops, from any thread. Only ``start`` and ``stop`` raise.
 
     Args:
         recorder: the process's recorder.
@@ -111,8 +110,7 @@ class Session:
 
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
-        """Keep other threads from changing the captures. Yields False if a sink is busy too long; other threads may then
-        drain."""
+        """Keep other threads from changing the captures. Yields False if a sink is busy too long: drains then go on."""
         with self._draining.held(timeout_s) as held, self._switching:
             yield held
 

@@ -64,8 +64,7 @@ class Sources:
         return sorted({switch.source.needs for switch in self._wanted(asked) if switch.source.needs is not None})
 
     def prepare(self, module: str | None, asked: frozenset[EventSource]) -> None:
-        """Prepare the sources that are asked for and need this module (None: no module), now that it is imported. May take
-        seconds."""
+        """Prepare the sources that are asked for and need this module (None: no module). May take seconds."""
         for switch in self._wanted(asked):
             if switch.source.needs == module:
                 switch.prepared = bool(self._guarded(switch, switch.source.prepare))

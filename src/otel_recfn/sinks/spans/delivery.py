@@ -1,4 +1,4 @@
-"""Finished spans to a provider's span processors, and what became of them there.
+"""The delivery of finished spans to a provider's span processors, and the counts of what became of them there.
 
     spans = exported + failed + dropped.shutdown + those that wait in the processors' queues
 
@@ -30,19 +30,19 @@ from otel_recfn.support.texts import safe_exception
 _logger = logging.getLogger(__name__)
 
 MAX_CHUNK = 512
-"""A ``BatchSpanProcessor``'s own thread begins to export at so many, while we make the next ones."""
+"""The spans at which a ``BatchSpanProcessor``'s own thread begins to export, while we make the next ones."""
 FLUSH_TIMEOUT_S = 30.0
-"""So long processors are waited for that have no room for the next spans."""
+"""The seconds that processors without room for the next spans are waited for."""
 SHUTDOWN_SECONDS = 5.0
-"""So long a ``shutdown()`` waits for what was recorded."""
+"""The seconds that a ``shutdown()`` waits for what was recorded."""
 LONGEST_MILLIS = 1e12
-"""Some 30 years, which stand for whatever is longer."""
+"""Some 30 years, the longest time that is waited."""
 FLUSH_MILLIS = 30_000
 """The SDK's own default."""
 
 
 class Shadow:
-    """Stands in place of an object's method: ``instead`` is called with that method and the arguments.
+    """A stand-in for an object's method: ``instead`` is called with that method and the arguments.
 
     Raises:
         AttributeError, TypeError: the object can't be given attributes.
@@ -52,7 +52,7 @@ class Shadow:
         self._owner, self._name, self._instead = owner, name, instead
         self._own = getattr(owner, name)
         self._before: Any = vars(owner).get(name) if hasattr(owner, "__dict__") else None
-        """The attribute of that name that the object had itself; None for none."""
+        """The attribute of that name in the object itself; None for none."""
         self._removed = False
         setattr(owner, name, self)
 
@@ -62,7 +62,7 @@ class Shadow:
         return self._instead(self._own, *arguments, **keywords)
 
     def remove(self) -> None:
-        """Take it away; where somebody has shadowed it since and still calls it, it passes calls on."""
+        """Remove the stand-in; if somebody has shadowed it since and still calls it, it passes calls on."""
         self._removed = True
         if vars(self._owner).get(self._name) is not self:
             return
@@ -79,7 +79,7 @@ class _Exporter:
     """An exporter that was found, and what it returned for our spans, which have one instrumentation scope object."""
 
     exporting = threading.local()
-    """Its ``now`` is true in threads that are in the middle of an export."""
+    """A flag per thread, ``now``, which is true in the middle of an export."""
 
     def __init__(self, exporter: Any, scope: object) -> None:
         self.scope = scope
@@ -107,46 +107,46 @@ class _Exporter:
 
 
 def is_exporting() -> bool:
-    """Whether the calling thread is in the middle of an export, which nobody may wait for there."""
+    """Whether the calling thread is in the middle of an export, for which it must not wait."""
     return getattr(_Exporter.exporting, "now", False)
 
 
 class Delivery(Protocol):
-    """A way for spans to leave. Used by the sender's thread, but for ``remove``, ``counters`` and ``has_failed``."""
+    """A way for spans to leave. The sender's thread uses it, but for ``remove``, ``counters`` and ``has_failed``."""
 
     provider: TracerProvider | None
-    """Whose spans they are where the program has no provider; None: then there are none."""
+    """The provider of the spans if the program has none; None for no spans then."""
     chunk_size: int
-    """How many spans are handed on at once."""
+    """The number of spans that are handed on at once."""
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
-        """What makes spans of ranges."""
+        """A mapper that makes spans of ranges."""
 
     def use(self, target: SpanTarget) -> None:
-        """Spans are of this target from now on."""
+        """Take spans of this target from now on."""
 
     def send(self, spans: Sequence[Any]) -> None:
-        """Hand on a chunk, as the mapper made it, when there is room; an empty one now and then while nothing comes."""
+        """Hand on a chunk, as the mapper made it, when there is room; while there are none, an empty one comes now and then."""
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what was handed on; False where the time wasn't enough."""
+        """Export what was handed on; False if the time wasn't enough."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last of what was sent was not taken."""
+        """Whether the last export failed."""
 
     def remove(self, process_ends: bool) -> None:
-        """Leave everything as it was found. Where the process ends, nothing more of ours is exported."""
+        """Leave everything as it was found. If the process ends, nothing more of ours is exported."""
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the spans."""
+        """The counts of spans."""
 
     def after_fork_in_child(self) -> Delivery:
-        """The one of a forked child."""
+        """The delivery of a forked child."""
 
 
 class SpanDelivery:
-    """To the processors of one target at a time, in chunks that their queues have room for."""
+    """A delivery to the processors of one target at a time, in chunks that their queues have room for."""
 
     provider: TracerProvider | None = None
 
@@ -156,14 +156,14 @@ class SpanDelivery:
         self._exporters: list[_Exporter] = []
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
         self._returned_before = (0, 0)
-        """Of exporters that aren't used any more."""
+        """The counts of exporters that aren't used any more."""
         self._spans = self._unwatched = self._since_flush = 0
-        """What came; of that, what was handed on where no exporter can be shadowed; what was handed on since the last flush."""
+        """Counts of spans: all, those for exporters that can't be shadowed, and those since the last flush."""
         self._room = self.chunk_size = 1
         self._ended = self._logged = False
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
-        """Spans of the SDK."""
+        """A mapper that makes spans of the SDK."""
         return SpanMapper(target)
 
     def use(self, target: SpanTarget) -> None:
@@ -181,7 +181,7 @@ class SpanDelivery:
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
-        """Hand a chunk on; before one that the queues may have no room for, have the processors flush."""
+        """Hand a chunk on. If the queues may have no room for it, the processors flush before."""
         self._spans += len(spans)
         if self._since_flush and self._since_flush + len(spans) > self._room:
             self.flush(FLUSH_TIMEOUT_S)
@@ -209,7 +209,7 @@ class SpanDelivery:
 
     @property
     def has_failed(self) -> bool:
-        """Whether an exporter's last export failed; false before the first one."""
+        """Whether an exporter's last export failed; False before the first one."""
         return any(one.has_failed for one in self._exporters)
 
     def remove(self, process_ends: bool) -> None:
@@ -231,14 +231,14 @@ class SpanDelivery:
             one.shadow.remove()
 
     def _returned(self) -> tuple[int, int]:
-        """How many spans were exported and how many failed: of several exporters, the one that took fewest counts."""
+        """The numbers of spans that were exported and that failed; of several exporters, the one that took fewest counts."""
         (exported, failed), exporters = self._returned_before, self._exporters
         if not exporters:
             return exported, failed
         return exported + min([one.exported for one in exporters]), failed + max([one.failed for one in exporters])
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the spans; after the end all have come to something."""
+        """The counts of spans; after the end none wait."""
         exported, failed = self._returned()
         exported = min(exported, self._spans - self._unwatched)
         failed = min(failed, self._spans - self._unwatched - exported)
@@ -247,13 +247,13 @@ class SpanDelivery:
         return {"exported": exported, "failed": failed, "dropped.shutdown": left}
 
     def after_fork_in_child(self) -> SpanDelivery:
-        """A new one; the inherited exporters are left as they were found."""
+        """A new delivery; the inherited exporters are left as they were found."""
         self._unwatch()
         return SpanDelivery()
 
 
 class ProviderCalls:
-    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread."""
+    """A provider's own ``force_flush()`` and ``shutdown()``, shadowed to deliver what ended before them. From any thread."""
 
     def __init__(self, flush: Callable[[float], bool]) -> None:
         self._flush = flush
@@ -261,7 +261,7 @@ class ProviderCalls:
         self._provider: Any = None
         self._shadows: list[Shadow] = []
         self.provider_ends = False
-        """It is, or was, shut down: what comes later goes nowhere."""
+        """Whether it is or was shut down: what comes later is lost."""
 
     def watch(self, provider: Any) -> None:
         """Shadow the methods of this provider alone, from now on."""
@@ -270,7 +270,7 @@ class ProviderCalls:
                 return
             self.remove()
             self._provider, self.provider_ends = provider, False
-            with suppress(AttributeError, TypeError):  # one with slots, say
+            with suppress(AttributeError, TypeError):  # an object with slots, say
                 self._shadows.append(Shadow(provider, "force_flush", self._force_flush))
                 self._shadows.append(Shadow(provider, "shutdown", self._shutdown))
 
@@ -282,7 +282,7 @@ class ProviderCalls:
             self._provider, self._shadows = None, []
 
     def _force_flush(self, own: Callable[..., Any], timeout_millis: float = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
-        """False where the time, which both have together, was not enough for ours."""
+        """Flush ours and the provider's; False if the time, which both share, was not enough for ours."""
         began = time.monotonic()
         flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000))
         took = int(1000 * (time.monotonic() - began))
@@ -295,7 +295,7 @@ class ProviderCalls:
         return own(*arguments, **keywords)
 
     def _flushed(self, timeout_s: float) -> bool:
-        if current_own_thread() is not None:  # the sender's, which others would wait for
+        if current_own_thread() is not None:  # the sender's thread, for which others would wait
             return True
         try:
             return self._flush(timeout_s)

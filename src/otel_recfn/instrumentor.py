@@ -67,32 +67,31 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 metrics. Default: the global one.
             scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow
                 ``modules`` alone. Default: all.
-            chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
-                there is refused at once. Default: none.
-            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
-                (``none``) for all. Default: 1.0.
-            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, and with
-                ``all`` each operation of a trace is one; whichever of the four you set wins. Default: normal.
-            span_budget: spans per request: the operations below one span of yours, or below a trace that we start; the longest
-                become spans, the others sums; ``None`` (``none``): every operation is a span. Default: 1000.
-            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None`` (``none``): as
-                others. Default: 50.
-            trace_span_budget: spans per trace; every request keeps at least one; ``None`` (``none``) for any number. Default:
-                5000.
-            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
-                number. Default: 1000.0.
-            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
-                up and counted. Default: 2.0.
+            chrome_trace: a file to write while the program runs, ``.json`` or ``.json.gz``; it is an error if it can't be
+                written. Default: none.
+            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None`` for all.
+                Default: 1.0.
+            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, ``all`` a
+                span for each operation; whichever of the four you set wins. Default: normal.
+            span_budget: spans per request (below one span of yours, or a trace that we start): the longest operations become
+                spans, the others sums; ``None``: every operation is a span. Default: 1000.
+            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None``: as others.
+                Default: 50.
+            trace_span_budget: spans per trace; every request keeps at least one; ``None`` for any number. Default: 5000.
+            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` for any number.
+                Default: 1000.0.
+            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is
+                dropped and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
                 (``include=my_app;max_depth=20``) for some of them. Default: false.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
-            span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
-                attributes, and return another name, or ``False`` to drop it. Default: none.
-            span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
-                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official
-                exporter object. Default: none.
+            span_hook: called as ``span_hook(row, attributes)`` before a span is made: may change the attributes, and return
+                another name, or ``False`` to drop it. Default: none.
+            span_exporter: sends spans as OTLP in place of the provider's span processors, which see none of them: ``otlp``,
+                ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official exporter object. Default:
+                none.
             enabled: false: registers and costs nothing. Default: true.
 
         docs/settings.md has a few more, which hardly any program needs.

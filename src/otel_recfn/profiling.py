@@ -68,8 +68,8 @@ class profile:
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
-        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
-            MiB) before it is drained: ``lost`` tells. Default: 4000000.
+        max_events: beyond it the oldest events are dropped, as is what a thread's buffer of 256 MiB has no room for; ``lost``
+            counts both. Default: 4000000.
         activities: as of torch.profiler: those of the CPU alone. Default: CPU.
         schedule: which steps are recorded, as ``torch.profiler.schedule(...)`` says; then ``step()`` is to be called after
             each. Default: all.

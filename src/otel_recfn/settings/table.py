@@ -58,43 +58,42 @@ class Settings:
     chrome_trace: str | None = _setting(
         None,
         values.TRACE_PATH,
-        "a file to write while the program runs: `.json` or `.json.gz`; what can't be written or replaced there is refused at "
-        "once",
+        "a file to write while the program runs, `.json` or `.json.gz`; it is an error if it can't be written",
     )
     roots_per_second: float | None = _setting(
         1.0,
         values.RATE,
-        "traces we start where no span is current: the first 100, then so many a second; `None` (`none`) for all",
+        "traces we start where no span is current: the first 100, then so many a second; `None` for all",
     )
     detail: str = _setting(
         "normal",
         values.DETAIL,
-        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, and with `all` each "
-        "operation of a trace is one; whichever of the four you set wins",
+        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, `all` a span for each "
+        "operation; whichever of the four you set wins",
     )
     span_budget: int | None = _setting(
         1000,
         values.BUDGET,
-        "spans per request: the operations below one span of yours, or below a trace that we start; the longest become "
-        "spans, the others sums; `None` (`none`): every operation is a span",
+        "spans per request (below one span of yours, or a trace that we start): the longest operations become spans, the "
+        "others sums; `None`: every operation is a span",
     )
     ordinary_span_budget: int | None = _setting(
         50,
         values.BUDGET,
-        "the same for a request that neither fails nor takes unusually long; `None` (`none`): as others",
+        "the same for a request that neither fails nor takes unusually long; `None`: as others",
     )
     trace_span_budget: int | None = _setting(
-        5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` (`none`) for any number"
+        5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` for any number"
     )
     spans_per_second: float | None = _setting(
         1000.0,
         values.RATE,
-        "average spans per second over 10 s; every request keeps at least one; `None` (`none`) for any number",
+        "average spans per second over 10 s; every request keeps at least one; `None` for any number",
     )
     exit_timeout_s: float = _setting(
         2.0,
         values.DURATION,
-        "how long the end of the process waits for a backend that is slow or down; what is left then is given up and counted",
+        "how long the end of the process waits for a backend that is slow or down; what is left then is dropped and counted",
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
@@ -111,38 +110,38 @@ class Settings:
     span_hook: Any = _setting(
         None,
         values.HOOK,
-        "called as `span_hook(row, attributes)` for each span of a range before it is made: may change the attributes, and "
-        "return another name, or `False` to drop it",
+        "called as `span_hook(row, attributes)` before a span is made: may change the attributes, and return another name, or "
+        "`False` to drop it",
         default_in_words="none",
         environment=False,
     )
     span_exporter: Any = _setting(
         None,
         values.SPAN_EXPORTER,
-        "sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see none of them: "
-        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; or an official exporter object",
+        "sends spans as OTLP in place of the provider's span processors, which see none of them: `otlp`, `otlp-grpc` or "
+        "`otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; or an official exporter object",
         default_in_words="none",
     )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,
         values.BUFFER_BYTES,
-        "bound of each thread's records between two drains (a third more while it grows); a range that doesn't fit is dropped "
-        "whole and counted",
+        "how much a thread may record before it is read, every 100 to 250 ms (a third more while it grows); what doesn't fit "
+        "is dropped and counted",
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
         advanced=True,
     )
     export_request_bytes: int = _setting(
         7 << 19,
         values.REQUEST_BYTES,
-        "of `span_exporter`: bound of a request before compression; a larger span is a request of its own",
+        "of `span_exporter`: how large a request may be before compression; a larger span is a request of its own",
         default_in_words="3.5 MiB",
         advanced=True,
     )
     open_range_s: float | None = _setting(
         60.0,
         values.SECONDS,
-        "a range that is open for so many seconds is told before it ends, so that a hang shows; `None` (`none`): never",
+        "what is open for so many seconds is shown before it ends, as a hang; `None`: never",
         advanced=True,
     )
 
@@ -203,8 +202,8 @@ class ProfileSettings:
     max_events: int = _setting(
         4_000_000,
         values.EVENTS,
-        "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
-        f"(it grows to {PROFILE_BUFFER_BYTES >> 20} MiB) before it is drained: `lost` tells",
+        f"beyond it the oldest events are dropped, as is what a thread's buffer of {PROFILE_BUFFER_BYTES >> 20} MiB has no "
+        "room for; `lost` counts both",
     )
     activities: Any = _setting(None, values.ACTIVITIES, "as of torch.profiler: those of the CPU alone", default_in_words="CPU")
     schedule: Any = _setting(

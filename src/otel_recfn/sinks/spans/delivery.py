@@ -13,8 +13,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -22,8 +26,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, shortest_queue
-from otel_recfn.support.forks import ForkSafeLock, current_own_thread
+from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, queue_before, shortest_queue, takes_any_thread
+from otel_recfn.support.forks import ForkSafeLock, OwnThread, current_own_thread
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import safe_exception
 
@@ -81,29 +85,79 @@ class _Exporter:
     exporting = threading.local()
     """A flag per thread, ``now``, which is true in the middle of an export."""
 
-    def __init__(self, exporter: Any, scope: object) -> None:
-        self.scope = scope
+    def __init__(self, exporter: Any, scope: object, queue: deque[ReadableSpan] | None) -> None:
+        self.scope, self._queue = scope, queue
         self.exported = self.failed = 0
-        self.has_failed = self.refuses = False
+        self.has_failed = self._refuses = False
         self._lock = ForkSafeLock()
+        self._in_any_thread = takes_any_thread(exporter)
+        self._under_way: list[Future[Any]] = []
+        """Exports of our spans alone."""
         self.shadow = Shadow(exporter, "export", self._export)
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-        theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+        theirs = self._theirs(spans)
         ours = len(spans) - len(theirs)
-        if ours and self.refuses:
+        if ours and self._refuses:
+            theirs += self._theirs_in_queue()
             return export(theirs, *args, **kwargs) if theirs else SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
-        self.exporting.now = True
         try:
-            result = export(spans, *args, **kwargs)
+            call = partial(self._marked, export, spans, *args, **kwargs)
+            result = call() if theirs or not self._in_any_thread else self._leavable(call)
         finally:
-            self.exporting.now = False
             with self._lock:
                 self.has_failed = result is SpanExportResult.FAILURE
                 self.failed += ours if self.has_failed else 0
                 self.exported += 0 if self.has_failed else ours
         return result
+
+    def _theirs(self, spans: Iterable[ReadableSpan]) -> list[ReadableSpan]:
+        return [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+
+    def _theirs_in_queue(self) -> list[ReadableSpan]:
+        """The program's spans out of the processor's queue, which would go a few with each batch of ours, and so take longer.
+
+        The processor has no other export under way, as it asks for this one.
+        """
+        queue = self._queue if self._queue is not None else deque()
+        return self._theirs(queue.pop() for _ in range(len(queue)))
+
+    def _marked(self, export: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.exporting.now = True
+        try:
+            return export(*args, **kwargs)
+        finally:
+            self.exporting.now = False
+
+    def _leavable(self, export: Callable[[], Any]) -> Any:
+        """Export in a thread of its own, if it can be had: ``refuse`` leaves it."""
+        result: Future[Any] = Future()
+        context = copy_context()
+
+        def run() -> None:
+            with suppress(InvalidStateError):  # it was left
+                try:
+                    result.set_result(context.run(export))
+                except BaseException as error:
+                    result.set_exception(error)
+
+        self._under_way.append(result)
+        try:
+            OwnThread(run, f"otel-recfn exports for {threading.current_thread().name}").start()
+        except RuntimeError:
+            run()
+        try:
+            return result.result()
+        finally:
+            self._under_way.remove(result)
+
+    def refuse(self) -> None:
+        """Export no span of ours any more, and wait for no export of them: whoever asked for it is told that it failed."""
+        self._refuses = True
+        for result in list(self._under_way):
+            with suppress(InvalidStateError):  # it is back
+                result.set_result(SpanExportResult.FAILURE)
 
 
 def is_exporting() -> bool:
@@ -176,7 +230,7 @@ class SpanDelivery:
         self._used = [target, *processors, *exporters]
         for exporter in exporters:
             with suppress(AttributeError, TypeError):  # slots, or a frozen class
-                self._exporters.append(_Exporter(exporter, target.scope))
+                self._exporters.append(_Exporter(exporter, target.scope, queue_before(exporter, processors)))
         self._receivers, queue = target.receivers(), shortest_queue(processors)
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
@@ -219,10 +273,11 @@ class SpanDelivery:
         exporters get none of our spans any more where the process ends.
         """
         self._ended = True
-        for one in self._exporters:
-            one.refuses = process_ends
         if not process_ends:
             self._unwatch()
+            return
+        for one in self._exporters:
+            one.refuse()
 
     def _unwatch(self) -> None:
         self._returned_before = self._returned()

@@ -9,6 +9,8 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
     <multi span processor>._span_processors                      without it: exporters can't be watched, and a processor that
                                                                  raises keeps spans from those behind it
     BatchSpanProcessor._batch_processor._max_queue_size          without it: the default size
+    BatchSpanProcessor._batch_processor._queue                   without it: beside a backend that hangs, a program that ends
+                                                                 waits for its own spans batch after batch
     Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
@@ -27,6 +29,7 @@ import logging
 import netrc  # noqa: F401
 import pickle
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -258,6 +261,18 @@ def exporters_of(processors: Sequence[Any]) -> list[Any]:
     """The exporters behind the processors that name them, each once."""
     found = [getattr(processor, "span_exporter", None) for processor in processors]
     return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
+
+
+def queue_before(exporter: object, processors: Sequence[Any]) -> deque[ReadableSpan] | None:
+    """What waits for the exporter in the one processor that it has; None where that isn't known."""
+    having = [processor for processor in processors if getattr(processor, "span_exporter", None) is exporter]
+    queue = getattr(getattr(having[0], "_batch_processor", None), "_queue", None)
+    return queue if len(having) == 1 and type(queue) is deque else None
+
+
+def takes_any_thread(exporter: object) -> bool:
+    """Whether it is one of the OpenTelemetry project's. Another may keep what belongs to the thread that asked it first."""
+    return type(exporter).__module__.startswith("opentelemetry.exporter.")
 
 
 def shortest_queue(processors: Sequence[Any]) -> int:

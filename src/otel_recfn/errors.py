@@ -1,5 +1,5 @@
 # ruff: noqa: I001 - each name is imported as itself, which hands it on
-"""The errors that a program may want to catch. All but those of the operating system are a ``RecfnError``.
+"""The errors that a program may want to catch. All but the operating system's derive from ``RecfnError``.
 
 from otel_recfn.errors import SettingError
 """

@@ -29,11 +29,11 @@ log = logging.getLogger("otel_recfn")
 
 STOP_SECONDS = 5.0
 FILE_QUEUE_BYTES = 1 << 28
-"""What waits for a slow disk at most."""
+"""The most that waits for a slow disk."""
 EXPORT_QUEUE_BYTES = 1 << 26
-"""What waits at most while a server is away, encoded."""
+"""The most encoded spans that wait while a server is away."""
 USED_WITH = ("torch", "otel_recfn.recording.recorder")
-"""One of these modules is imported by every program that has something to record, but for Python calls."""
+"""Modules of which each program that has something to record imports one, unless it records Python calls alone."""
 
 
 class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -43,12 +43,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """
 
     _capture: Capture | None = None
-    """Of the last ``instrument()``; kept when it has ended, for its counters."""
+    """The capture of the last ``instrument()``, kept after its end for its counters."""
     _calls_off: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
-    """Each calls off what waits for a module which the program may import."""
+    """Functions that cancel what waits for the program to import a module."""
     _automatic = False
     _inherited: Given | None = None
-    """What the parent of this process gave it, while it records as that says."""
+    """The settings that the parent process handed over, while this process records by them."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """torch where it is installed; programs without it have ``record_function``."""
@@ -67,32 +67,31 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 metrics. Default: the global one.
             scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow
                 ``modules`` alone. Default: all.
-            chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
-                there is refused at once. Default: none.
-            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
-                (``none``) for all. Default: 1.0.
-            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, and with
-                ``all`` each operation of a trace is one; whichever of the four you set wins. Default: normal.
-            span_budget: spans per request: the operations below one span of yours, or below a trace that we start; the longest
-                become spans, the others sums; ``None`` (``none``): every operation is a span. Default: 1000.
-            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None`` (``none``): as
-                others. Default: 50.
-            trace_span_budget: spans per trace; every request keeps at least one; ``None`` (``none``) for any number. Default:
-                5000.
-            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
-                number. Default: 1000.0.
-            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
-                up and counted. Default: 2.0.
+            chrome_trace: a file to write while the program runs, ``.json`` or ``.json.gz``; it is an error if it can't be
+                written. Default: none.
+            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None`` for all.
+                Default: 1.0.
+            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, ``all`` a
+                span for each operation; whichever of the four you set wins. Default: normal.
+            span_budget: spans per request (below one span of yours, or a trace that we start): the longest operations become
+                spans, the others sums; ``None``: every operation is a span. Default: 1000.
+            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None``: as others.
+                Default: 50.
+            trace_span_budget: spans per trace; every request keeps at least one; ``None`` for any number. Default: 5000.
+            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` for any number.
+                Default: 1000.0.
+            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is
+                dropped and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
                 (``include=my_app;max_depth=20``) for some of them. Default: false.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
-            span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
-                attributes, and return another name, or ``False`` to drop it. Default: none.
-            span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
-                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official
-                exporter object. Default: none.
+            span_hook: called as ``span_hook(row, attributes)`` before a span is made: may change the attributes, and return
+                another name, or ``False`` to drop it. Default: none.
+            span_exporter: sends spans as OTLP in place of the provider's span processors, which see none of them: ``otlp``,
+                ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official exporter object. Default:
+                none.
             enabled: false: registers and costs nothing. Default: true.
 
         docs/settings.md has a few more, which hardly any program needs.
@@ -127,7 +126,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
             log.log(level, "otel-recfn is not instrumenting: %s", error or "there was no memory")
             return
-        for message in () if again else unknown_variables(os.environ):  # when all has started: a log handler may instrument
+        for message in () if again else unknown_variables(os.environ):  # last, as a log handler may call instrument()
             log.warning("%s", message)
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -151,7 +150,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._start(settings)
 
     def start_as_parent(self, given: Given) -> None:
-        """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
+        """Record as the parent does, in a child that isn't forked, unless the program called ``instrument()`` here."""
         if self.is_instrumented_by_opentelemetry:
             if not self._automatic or given["automatic"]:
                 return
@@ -162,7 +161,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._instrument_or_tell({"skip_dep_check": True, **taken_over(given["settings"])})
 
     def _end_inherited(self) -> None:
-        """What the program asks for itself comes before what its parent was asked for."""
+        """Stop recording as the parent does: what the program asks for itself comes first."""
         if self._inherited is not None and self.is_instrumented_by_opentelemetry:
             self.uninstrument()
         self._inherited = None
@@ -187,7 +186,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import Process, SpansSink
 
-        session = process_session()  # may refuse, so it is asked before the trace file is made
+        session = process_session()  # it may refuse, so it comes before the trace file is made
         sent = SentSpans()
         volume = Volume(
             settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
@@ -204,10 +203,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
         metrics = MetricsSink(settings.meter_provider, sent)
         files = []
-        if settings.chrome_trace is not None:  # made here, or where it records as a parent does, with the first range
+        if settings.chrome_trace is not None:  # a process that records as its parent does makes it with its first range
             writer = TraceWriter(settings.chrome_trace, create_now=self._inherited is None, of_process=True)
             files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES)]
-        # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
+        # Metrics are closed last, because they report the final counters of the other sinks.
         capture = Capture(
             selected(settings),
             [*files, spans, *settings.sinks, metrics],
@@ -218,7 +217,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             tells_of_spans=bool(files),
         )
         metrics.report_from(partial(session.counters, capture))
-        self._capture = capture  # which is stopped, and closes them, where anything fails from here on
+        self._capture = capture  # stopped, with its sinks closed, if anything fails from here on
         for file in files:
             file.start()
         spans.start()
@@ -261,7 +260,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return process_session().flush(self._capture, timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """What was recorded since ``instrument()``, and what became of it: whether anything was lost, where, and why.
+        """Counts of what was recorded since ``instrument()`` and of what became of it, which show losses and their causes.
 
         ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
         docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty where nothing was recorded.
@@ -279,7 +278,7 @@ def start_in_child(given: Given) -> None:
 
 
 def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provider_of_parent: bytes | None) -> Given:
-    """What a child gets that starts now. ``automatic``: the settings are those that opentelemetry-instrument takes there."""
+    """The settings that a child gets. ``automatic``: those that opentelemetry-instrument would set there."""
     provider = None
     if isinstance(settings.span_exporter, str):
         from otel_recfn.sinks.spans.provider import told_of
@@ -289,7 +288,7 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
 
 
 def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
-    """How spans leave; None: through the provider's processors."""
+    """The delivery of spans by ``span_exporter``; None where they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.exporters import otlp_delivery

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 10.0
 RECORDED = ("RECORD", "RECORD_AND_SAVE")
-"""Actions of a schedule."""
+"""The actions of a schedule that record."""
 _FOLDED = str.maketrans(" ;\t", "___")
-"""What may not stand in a frame as flame graph tools read stacks."""
+"""Characters that a frame may not have in flame graph tools' format of stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class profile:
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
-        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
-            MiB) before it is drained: ``lost`` tells. Default: 4000000.
+        max_events: beyond it the oldest events are dropped, as is what a thread's buffer of 256 MiB has no room for; ``lost``
+            counts both. Default: 4000000.
         activities: as of torch.profiler: those of the CPU alone. Default: CPU.
         schedule: which steps are recorded, as ``torch.profiler.schedule(...)`` says; then ``step()`` is to be called after
             each. Default: all.
@@ -104,9 +104,9 @@ class profile:
         self._on_trace_ready = on_trace_ready
         self._schedule = schedule
         self.step_num = 0
-        """How many steps have ended since it began."""
+        """The number of steps that have ended since the profile began."""
         self._action = "NONE"
-        """What the schedule says of the step."""
+        """The schedule's action for the current step."""
         self._open_step: AbstractContextManager[Any] | None = None
         self._selected = selected(settings)
         self._max_events = max_events
@@ -132,7 +132,7 @@ class profile:
             raise
 
     def step(self) -> None:
-        """The next step begins; with a ``schedule``, recordings begin and end here; each is a range ``ProfilerStep#<number>``.
+        """Begin the next step, a range ``ProfilerStep#<number>``; with a ``schedule``, recordings begin and end here.
 
         Raises:
             RecfnError: it isn't running.
@@ -155,7 +155,7 @@ class profile:
         return str(getattr(action, "name", action))
 
     def _begin_step(self, action: str, *, goes_on: bool = False) -> None:
-        self._action = "NONE"  # where it can't begin
+        self._action = "NONE"  # in case the recording can't begin
         if action in RECORDED and not goes_on:
             self._begin()
         self._action = action
@@ -189,7 +189,7 @@ class profile:
             raise
 
     def stop(self) -> None:
-        """End; what was recorded stays readable. Nothing if it isn't running.
+        """End the recording, which stays readable. Does nothing if none runs.
 
         Raises:
             RecfnError: a signal handler calls amid a start, stop or flush of its thread; it goes on, and can be stopped later.
@@ -197,7 +197,7 @@ class profile:
         self._started = False
         self._end_step()
         before, self._action = self._action, "NONE"
-        if before in RECORDED:  # it is ready, whatever the schedule wanted of later steps
+        if before in RECORDED:  # this recording is done, whatever the schedule says of later steps
             self._finish_and_tell()
         self._finish()
 
@@ -260,7 +260,7 @@ class profile:
         export(self._store.batches(), path)
 
     def modules(self) -> list[CalledObject]:
-        """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.
+        """The ``nn.Module``s that were called, with parameters and gradients at the first call. Needs ``python_calls``.
 
         Modules are in the order of these calls, each without those in it; their names are those of their ranges. Each says
         which of its parameters it leaves out (``left_out``); of more than 10,000 modules or optimizers the first are told, and
@@ -270,7 +270,7 @@ class profile:
         return self._called.modules() if self._called is not None else []
 
     def optimizers(self) -> list[CalledObject]:
-        """Of the optimizers that made a step: parameters, gradients and state after the first one. Needs ``python_calls``."""
+        """The optimizers that made a step, with parameters, gradients and state after the first one. Needs ``python_calls``."""
         self._begun()
         return self._called.optimizers() if self._called is not None else []
 
@@ -291,12 +291,12 @@ class profile:
             file.writelines(lines)
 
     def counters(self) -> dict[str, int]:
-        """How many ranges, marks and memory reports were recorded in this run, and what was lost of them where, and why."""
+        """Counts of the ranges, marks and memory reports of this run, and of those that were lost, by cause."""
         return process_session().counters(self._begun())
 
     @property
     def lost(self) -> dict[str, int]:
-        """What ran and is not in the profile, by counter; empty where all is."""
+        """Counts of what is missing from the profile, by counter; empty where nothing is."""
         lost = process_session().lost(self._begun())
         if self._called is not None and self._called.left_out:
             lost["called_objects"] = self._called.left_out
@@ -307,13 +307,13 @@ class profile:
         return self._store.rows()
 
     def _look(self) -> None:
-        """Have what was recorded up to now."""
+        """Fetch what was recorded up to now."""
         capture = self._begun()
         if self._running:
             process_session().flush(capture, STOP_SECONDS)
 
     def _begun(self) -> Capture:
-        """What it records, or recorded last.
+        """The capture that records, or that recorded last.
 
         Raises:
             RecfnError: it never began.

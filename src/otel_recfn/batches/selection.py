@@ -140,7 +140,7 @@ class Selection:
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
     def view(self, batch: Batch, *, last: bool = False, copies: bool = False) -> Batch:
-        """What the capture sees of a batch that was drained with its open ranges.
+        """The capture's view of a batch that was drained with its open ranges.
 
         Args:
             batch: drained with ``open_ranges``.
@@ -166,7 +166,7 @@ class Selection:
         wanted = self._selected
         in_scope = np.take(self._takes, batch.source.astype(np.intp) * NUM_SCOPES + batch.scope)
         if EventSource.PYTHON_CALL in wanted.sources and EventSource.MODULE not in wanted.sources:
-            in_scope |= traced_calls(batch)  # a module's call has one range, also where another capture asked for it
+            in_scope |= traced_calls(batch)  # a module's call has one range, even if another capture asked for it
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
         seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))
@@ -197,7 +197,7 @@ class Selection:
 
 
 class KnownRanges:
-    """The ranges that ended last, as a capture sees them: columns by event id, of the newest ids, in chunks as they came.
+    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came.
 
     Args:
         most: so many.
@@ -206,12 +206,12 @@ class KnownRanges:
     def __init__(self, most: int) -> None:
         self._most = most
         self._chunks: deque[Columns] = deque()
-        """Of ids, nearest ranges that are seen, and roots. Small ones are put together, so that there are few to search."""
+        """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged for the search."""
         self.forgot_hidden = False
-        """Among those that were forgotten was one that the capture doesn't see."""
+        """Whether a range that the capture doesn't see has been forgotten."""
 
     def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
-        """Ranges that ended.
+        """Add ranges that ended.
 
         Args:
             ids: of the ranges.
@@ -228,7 +228,7 @@ class KnownRanges:
             self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
 
     def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
-        """Which are known, and ``nearest`` and ``root`` of those; ``pinned`` are known too."""
+        """A mask of the wanted ids that are known, and ``nearest`` and ``root`` of those; ``pinned`` ids count as known."""
         found, nearest, root = np.zeros(len(wanted), np.bool_), np.zeros_like(wanted), np.zeros_like(wanted)
         for ids, nearest_of, root_of in (pinned, *reversed(self._chunks)):
             if not len(ids) or found.all():
@@ -241,18 +241,18 @@ class KnownRanges:
 
 
 def by_id(*columns: Ids) -> Columns:
-    """The columns sorted by the first one."""
+    """The columns sorted by id."""
     order = np.argsort(columns[0])
     return tuple(column[order] for column in columns)
 
 
 class Around(NamedTuple):
-    """For each row."""
+    """The ranges that are seen around each row."""
 
     parent: Ids
     """The nearest ancestor that is seen; 0 where there is none."""
     root: Ids
-    """The outermost ancestor that is seen; the row itself where there is none."""
+    """The outermost ancestor that is seen; the row itself if there is none."""
 
 
 class Ancestry:
@@ -263,9 +263,9 @@ class Ancestry:
         nothing: Ids = np.zeros(0, np.uint64)
         self._pinned: Columns = (nothing, nothing, nothing)
         self.was_alone = False
-        """The capture had seen every range until others joined it."""
+        """Whether the capture had seen every range until others joined it."""
         self.has_seen_all = False
-        """And since then, too."""
+        """Whether it has seen every range since then, too."""
 
     def around(self, batch: Batch, seen: Mask) -> Around:
         """What the capture sees around the rows of a batch that was drained with the open ranges.
@@ -295,7 +295,7 @@ class Ancestry:
         return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
 
     def _look_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
-        """Replace the parents of these rows, and give them the roots of those."""
+        """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""
         wanted = parent[rows]
         found, nearest, above = self._known.find(wanted, self._pinned)
         if self.was_alone and not self._known.forgot_hidden:
@@ -307,7 +307,7 @@ class Ancestry:
 
 
 def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
-    """Each row's root: that of its outermost ancestor among the rows."""
+    """The root of each row: that of its outermost ancestor among the rows."""
     inner = np.flatnonzero(nested)
     order = inner[np.argsort(event_id[inner])]
     outermost = followed(event_id.copy(), event_id[order], parent[order])
@@ -317,7 +317,7 @@ def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
 
 
 def followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
-    """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
+    """Each id, replaced by what it leads to as long as it is among the known ones (sorted)."""
     rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
     while len(rows):
         place = np.minimum(np.searchsorted(known, ids[rows]), len(known) - 1)

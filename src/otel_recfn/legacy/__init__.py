@@ -1,5 +1,5 @@
 # ruff: noqa: I001 - each name is imported as itself, which hands it on
-"""The legacy profiler: runs of its own per thread, their events as pushes and pops.
+"""The legacy profiler: runs that belong to a thread, with events as pushes and pops.
 
 Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
 """

@@ -1,4 +1,4 @@
-"""Errors of the public API: each states the fact, then the way out. And the check of numbers that columns are to hold."""
+"""The errors of the public API, each with the fact and then the way out; and the check of numbers for columns."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ UINT64 = 0, (1 << 64) - 1
 
 
 class RecfnError(Exception):
-    """Base of every error that otel-recfn raises."""
+    """The base of every error that otel-recfn raises."""
 
 
 class SettingError(RecfnError, ValueError):
-    """A setting has a value that is not allowed; the message names the setting and the allowed values."""
+    """A value that a setting may not have; the message names the setting and the allowed values."""
 
 
 class CallRefused(RecfnError):
-    """A signal handler started, stopped or flushed in the middle of a start, stop or flush of its thread."""
+    """A start, stop or flush by a signal handler that interrupts another one of its thread."""
 
 
 class RecorderUnavailable(RecfnError, ImportError):
-    """Nothing can be recorded here: there is no native part, or this is a subinterpreter or a free-threaded CPython."""
+    """A process that can't record: there is no native part, or this is a subinterpreter or a free-threaded CPython."""
 
 
 class CacheUnsafe(RecfnError):
-    """The cache can't be trusted or can't be made; the message says what is wrong and what to do."""
+    """A cache that can't be trusted or can't be made; the message says why, and what to do."""
 
 
 class DebugInfoError(RecfnError):
-    """The innermost debug info is of another kind than was to be popped."""
+    """Debug info to pop that is of another kind."""
 
 
 class SchemaError(RecfnError):
-    """An operator schema that can't be read; ``location`` says where it stands."""
+    """An operator schema that can't be read; ``location`` is its place."""
 
     def __init__(self, location: Any, message: str) -> None:
         super().__init__(f"{location}: {message}")
@@ -43,11 +43,11 @@ class SchemaError(RecfnError):
 
 
 class GeneratorError(RecfnError):
-    """The generator lacks something that it needs."""
+    """A missing part that the generator needs."""
 
 
 class InputsError(RecfnError):
-    """Inputs were asked for outside the start callback."""
+    """A look at inputs outside of the start callback."""
 
 
 class ObserverUnavailable(RecfnError):
@@ -55,15 +55,15 @@ class ObserverUnavailable(RecfnError):
 
 
 class OperatorMissingError(RecfnError, LookupError):
-    """A wrapper was called whose operator isn't there."""
+    """A call of a wrapper whose operator is missing."""
 
 
 class ProfilerError(RecfnError, RuntimeError):
-    """The profiler can't do that now, or an event isn't what it should be. A RuntimeError, as PyTorch's."""
+    """A call that the profiler can't serve now, or an event with wrong values. A RuntimeError, as PyTorch's."""
 
 
 class RangeOver(RecfnError):
-    """A RecordFunction of PyTorch's was read after the callback that got it had returned."""
+    """A look at a RecordFunction of PyTorch's after its callback had returned."""
 
 
 class SamplingProbabilityError(RecfnError, ValueError):
@@ -71,7 +71,7 @@ class SamplingProbabilityError(RecfnError, ValueError):
 
 
 class TraceError(RecfnError, TypeError):
-    """A function can't be traced."""
+    """A function that can't be traced."""
 
 
 class UnknownHandleError(RecfnError, ValueError):

@@ -1,4 +1,4 @@
-"""The process's one session: what records, and for whom."""
+"""The one session of the process: what records, and for which captures."""
 
 from otel_recfn.session.session import Session, process_session
 

@@ -36,15 +36,15 @@ log = logging.getLogger("otel_recfn")
 DRAIN_SECONDS = 0.1
 BUSY_DRAIN_SECONDS = 0.25
 BUSY_ROWS = 10_000
-"""After a drain of more the next one comes later: what each batch costs, mostly with the GIL held, is then of more rows.
-How much may wait in a thread's buffer is the recorder's to say."""
+"""The rows of a drain after which the next one comes later, so that the cost of a batch, mostly under the GIL, is for more
+rows. The recorder says how much may wait in a thread's buffer."""
 
 LOOKS = 4
-"""So often it is looked for open ranges within the time after which one is told."""
+"""How often open ranges are looked for within the time after which one is reported."""
 
 
 class Captures:
-    """Those that run, and what they ask for together.
+    """The captures that run, and what they ask for together.
 
     The session lets one thread at a time change them or deliver to them; any thread may read.
     """
@@ -52,10 +52,10 @@ class Captures:
     def __init__(self) -> None:
         self._running: list[Capture] = []
         self.need_views = False
-        """Whether each sees its own part of what is drained, for which that has copies of open ranges: there was more than one
-        capture, or the only one wants less than is recorded for it."""
+        """Whether captures need views of their own, with copies of open ranges: there was more than one capture, or the only
+        one wants less than is recorded for it."""
         self.ending: set[Capture] = set()
-        """Those that are being stopped, running or not."""
+        """The captures that are being stopped, running or not."""
         self._looked_s = time.monotonic()
 
     def __iter__(self) -> Iterator[Capture]:
@@ -68,7 +68,7 @@ class Captures:
         return len(self._running)
 
     def is_look_due(self) -> bool:
-        """Whether to look now for ranges that have been open for long, which a capture wants to be told of.
+        """Whether it is time to look for ranges that have been open for long.
 
         A look asks for copies of all open ranges. It is done also where nothing else is drained: a hang is silent.
         """
@@ -76,7 +76,7 @@ class Captures:
         return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
 
     def begin(self, capture: Capture) -> bool:
-        """Add the first capture; False where others are there."""
+        """Add the first capture; False if there are others."""
         if self._running:
             return False
         self.need_views = not capture.selected.is_all_that_is_recorded
@@ -102,12 +102,12 @@ class Captures:
             each.is_used = True
 
     def leave(self, capture: Capture) -> None:
-        """Remove a capture, if it is there: it gets no more batches."""
+        """Remove a capture, which gets no more batches. Nothing if it isn't there."""
         if capture in self._running:
             self._running.remove(capture)
 
     def deliver(self, batch: Batch, leaving: Capture | None, look: bool = False) -> None:
-        """Hand each capture what it sees of a batch that was drained.
+        """Hand each capture its view of a batch that was drained.
 
         Args:
             batch: the batch.
@@ -119,16 +119,16 @@ class Captures:
         for capture in self:
             view = partial(capture.selection.view, last=capture is leaving, copies=look) if self.need_views else None
             capture.put(batch, view, look)
-        for capture in self:  # after all have it in their queues: a sink that is written to may drain, or end a capture
+        for capture in self:  # only when all have queued it: a sink that is written to may drain, or end a capture
             capture.deliver()
 
     @property
     def all_end(self) -> bool:
-        """Whether each is being stopped, or there is none."""
+        """Whether every capture is being stopped, or there is none."""
         return all(capture in self.ending for capture in self)
 
     def wanted(self) -> Wanted | None:
-        """The smallest selection with all that they ask for, None without any; ranges of those that end are no longer shown."""
+        """The smallest selection that covers all captures, None without any. Captures that end show no new ranges."""
         if not self:
             return None
         scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
@@ -142,7 +142,7 @@ class Captures:
 
     @property
     def sampled_alone(self) -> bool:
-        """Whether none has a use for ranges in spans that are not sampled, which may change while they run."""
+        """Whether no capture has a use for ranges in unsampled spans, which may change while they run."""
         return not any(capture.wants_unsampled for capture in self)
 
     @property
@@ -151,12 +151,12 @@ class Captures:
         return any(capture.tells_of_spans for capture in self)
 
     def buffer_bytes(self) -> int:
-        """The largest buffer per thread that one of them asks for."""
+        """The largest buffer per thread that a capture asks for."""
         return max((capture.buffer_bytes for capture in self), default=DEFAULT_BUFFER_BYTES)
 
 
 class Draining:
-    """Drains, one thread at a time. Every method may be called from any thread; one at a time may start and stop ours.
+    """The drains, one at a time, of any thread. Starting and stopping our thread is for one caller at a time.
 
     Args:
         recorder: what is drained.
@@ -171,9 +171,9 @@ class Draining:
         self._holder: int | None = None
         """The thread that holds the lock."""
         self._thread: OwnThread | None = None
-        """Ours, from its start until it is told to end."""
+        """Our thread, from its start until it is told to end."""
         self._closing: list[tuple[Capture, float]] = []
-        """Captures that have ended while a sink was written to, and until when they may take to close."""
+        """Captures that ended while a sink was written to, each with its deadline for closing."""
         self._failed = False
 
     @contextmanager
@@ -185,12 +185,12 @@ class Draining:
 
     @property
     def is_held_here(self) -> bool:
-        """Whether the calling thread drains: a sink that is written to or flushed calls."""
+        """Whether the calling thread is draining, as when a sink that is written to or flushed calls."""
         return self._holder == threading.get_ident()
 
     @contextmanager
     def _hold(self, timeout_s: float) -> Iterator[bool]:
-        lock = self.lock  # a sink may fork, and the child has another one
+        lock = self.lock  # kept by name, because a sink may fork, and the child has another one
         held = lock.acquire(timeout=timeout_s)
         outer = self._holder  # None, or this thread
         if held:
@@ -229,12 +229,12 @@ class Draining:
                 return None
 
     def close_later(self, capture: Capture, deadline: float) -> None:
-        """Close a capture that has ended while a sink was written to, once none is."""
+        """Have a capture that ended while a sink was written to closed when no sink is."""
         self._closing.append((capture, deadline))
         self.close_ended()
 
     def close_ended(self) -> None:
-        """Close what is to be closed later, unless a sink is still written to.
+        """Close the captures that were to be closed later, unless a sink is still written to.
 
         Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
         """
@@ -247,7 +247,7 @@ class Draining:
                     capture.close(seconds_to(deadline))
 
     def start_thread(self) -> None:
-        """Have a thread drain, unless one does. If there can be none, that is logged."""
+        """Start the thread that drains, unless one does. If none can be started, that is logged."""
         if self._thread is not None:
             return
         self._thread = thread = OwnThread(self._run, "otel-recfn drain")
@@ -258,17 +258,17 @@ class Draining:
             log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
 
     def stop_thread(self) -> OwnThread | None:
-        """Have the thread end after the drain that is under way. Returns it."""
+        """Tell the thread to end after its current drain, and return it."""
         thread, self._thread = self._thread, None
         self._recorder.wake()
         return thread
 
     def after_fork_in_child(self) -> None:
-        """In a child, where no other thread drains."""
+        """Start anew in a forked child, where no other thread drains."""
         self.lock, self._holder, self._thread, self._closing = threading.RLock(), None, None, []
 
     def _run(self) -> None:
-        """In the thread, until it is stopped."""
+        """Drain in the thread until it is told to end."""
         own, pause = threading.current_thread(), DRAIN_SECONDS
         with suppress_instrumentation():
             while self._thread is own:
@@ -279,7 +279,7 @@ class Draining:
                             batch = self.drain()
                             self._also()
                         pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
-                except Exception:  # no memory, say
+                except Exception:  # where memory runs out, say
                     self._tell_failed()
 
     def _tell_clock_jump(self, seconds: float) -> None:

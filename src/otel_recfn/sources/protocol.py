@@ -23,7 +23,7 @@ from otel_recfn.sources.range_spans import ShownRanges
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the running captures ask for together.
+    """The union of what the running captures ask for.
 
     Attributes:
         scopes: a bit per RecordScope.
@@ -43,31 +43,31 @@ class Wanted:
 
 
 class Source:
-    """One that raises is disabled, used no more and logged once; the program and the other sources go on."""
+    """A source. If it raises, it is disabled and logged once; the program and the other sources go on."""
 
     name: str
-    """Short and stable: it stands in log messages and before the source's counters."""
+    """A short and stable name, for log messages."""
 
     announces: EventSource | None = None
     """The ``source`` of its rows, by which captures ask for it; None: it has no rows and serves every capture."""
     needs: str | None = None
-    """A module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
+    """The module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
 
     def prepare(self) -> bool:
-        """What takes long, before ``enable`` and with no lock held; at once where it is done already. From any thread.
+        """Do what takes long before ``enable``, with no lock held; does nothing if that is done. From any thread.
 
         False where the source can't be had here, after it said in the log why: it isn't enabled then.
         """
         return True
 
     def enable(self, wanted: Wanted) -> None:
-        """Announce from now on, or go on with what is wanted now. The recorder may not have been started yet."""
+        """Announce ranges from now on, or change to what is wanted now. The recorder may not have been started yet."""
 
     def disable(self) -> None:
-        """Announce nothing more, and leave the program as it was. What is open was sealed. Also if it wasn't enabled."""
+        """Announce nothing more, and leave the program as it was; called even if it wasn't enabled. Open ranges were sealed."""
 
     def look(self, *, last: bool) -> None:
-        """See whether all is as it left it, where others may disturb it. Before each drain, from one thread at a time.
+        """Check that all is as it left it, if others may disturb it. Called before each drain, from one thread at a time.
 
         It must not wait. ``last``: the last capture ends with that drain.
         """

@@ -1,4 +1,4 @@
-"""What is somebody else's: objects, as keys of a mapping; functions, wrapped and given back."""
+"""Other people's objects as keys of a mapping, and other people's functions, wrapped and given back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ After: TypeAlias = Callable[..., Any]
 
 
 class WrappedFunction:
-    """A wrapper around ``target``'s function ``name``: what the function returns passes through ``after``.
+    """A wrapper around ``target``'s function ``name``, which passes the function's result through ``after``.
 
     Args:
         target: an object or module.
@@ -90,7 +90,7 @@ class WrappedFunction:
             return result
 
     def remove(self) -> None:
-        """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on."""
+        """Remove the wrapper; if somebody wrapped the function after us, it only passes calls on."""
         self.active = False
         if vars(self.target).get(self.name) is not self._wrapper:
             return

@@ -25,7 +25,7 @@ class _Thread(threading.local):
     running = ""
     """The call that runs in the thread, ``"flush"`` for instance; empty for none."""
     told = False
-    """It was logged that another one was refused meanwhile."""
+    """Whether it was logged that another call was refused meanwhile."""
 
 
 _thread = _Thread()
@@ -33,7 +33,7 @@ _thread = _Thread()
 
 @contextmanager
 def calling(name: str) -> Iterator[None]:
-    """Around a start, stop or flush.
+    """A start, stop or flush of this thread.
 
     Raises:
         CallRefused: one runs in this thread.
@@ -51,7 +51,7 @@ def calling(name: str) -> Iterator[None]:
 
 
 def tell(refused: CallRefused) -> None:
-    """Log it, once in the call that runs: a logging handler may be who calls, each time."""
+    """Log a refused call, once in the call that runs, since a logging handler may be what calls each time."""
     if not _thread.told:
         _thread.told = True
         log.warning("%s", refused)
@@ -59,7 +59,7 @@ def tell(refused: CallRefused) -> None:
 
 @contextmanager
 def calling_out() -> Iterator[None]:
-    """Around a call of what isn't ours, and may make these calls itself."""
+    """A call of what isn't ours, and may make these calls itself."""
     running, _thread.running = _thread.running, ""
     try:
         yield
@@ -75,7 +75,7 @@ around_forks(Order.SESSION, in_child=_in_child)
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Whether a handler that is set now (a timeout's, say) stands in the error's traceback: then the error is the program's."""
+    """Whether a handler that is set now (a timeout's, say) is in the error's traceback: then the error is the program's."""
     if threading.current_thread() is not threading.main_thread():
         return False  # handlers run in the main thread alone
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}

@@ -40,18 +40,18 @@ from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
 BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
-"""In seconds, where no view says otherwise."""
+"""The bounds of buckets in seconds, unless a view has others."""
 
 _PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider", NoOpMeterProvider)
-"""What stands for the global provider until it is set."""
+"""The placeholder for the global provider until it is set."""
 _log = logging.getLogger(__name__)
 
 Values = dict[tuple[str, str], int]
-"""By instrument and attribute value."""
+"""Values by instrument and attribute value."""
 Report = Mapping[str, int]
-"""The counters of a capture, by their public names."""
+"""A function that reads the counters of a capture, by their public names."""
 Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
-"""Where metrics come from, a sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
+"""A sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
 
 
 class Counter(NamedTuple):
@@ -80,7 +80,7 @@ QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.
 
 
 class _Told:
-    """What a capture's counters have come to since this was made.
+    """The counters of a capture since this was made, which never go back.
 
     Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums of counts that are read one
     after the other; so what was told is kept.
@@ -103,11 +103,11 @@ class _Told:
         return dict(self._told)
 
     def waiting(self) -> Values:
-        """What waits now."""
+        """The number of ranges that wait now."""
         return self._read((QUEUE,))
 
     def end(self) -> Values:
-        """As they were told last; nothing is read any more."""
+        """Keep the last values, and read no more."""
         self._report = dict
         return self._told
 
@@ -123,7 +123,7 @@ class _Told:
 
 
 class Instruments:
-    """Made by ``instruments_of``, once for each meter.
+    """The instruments of a meter, made once by ``instruments_of``.
 
     Args:
         meter: of the SDK, or another one.
@@ -143,7 +143,7 @@ class Instruments:
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
-        """Where durations go now; None where nobody takes them. Not to be called from a callback."""
+        """The streams that take durations now; None if nobody takes them. Not to be called from a callback."""
         try:
             if self._streams is None or not self._streams.are_current:
                 self._streams = SdkStreams(self._histogram)
@@ -165,7 +165,7 @@ class Instruments:
             self._feeds = {**self._feeds, feed: told}
 
     def detach(self, feed: Feed) -> None:
-        """Ask it no more; what it has is kept for the readers."""
+        """Ask a sink no more; what it has is kept for the readers."""
         with self._lock:
             told = self._feeds.get(feed)
             if told is not None:
@@ -175,7 +175,7 @@ class Instruments:
                 self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
-        """In a child: what the parent counted, and has not handed on yet, is the parent's."""
+        """Forget in a child what the parent counted and has not handed on."""
         self._left = []
         self._ended = _sum([self._ended, *[told.end() for told in self._feeds.values()]])
         self._feeds = {}
@@ -195,7 +195,7 @@ class Instruments:
         return [Observation(count, {instrument.attribute: value}) for value, count in own.items()]
 
     def _hand_on(self) -> None:
-        """Everything that was summed up goes to the readers."""
+        """Hand everything that was summed up to the readers."""
         exemplars: dict[Series, Exemplar] = {}
         with self._lock:
             for feed in self._feeds:
@@ -211,7 +211,7 @@ class Instruments:
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
         except MemoryError:
             _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
-        except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
+        except Exception as error:  # it failed in the middle: which sums arrived can't be known
             self._tell_of_change(error)
 
     def _tell_of_change(self, error: Exception) -> None:
@@ -253,7 +253,7 @@ _known: WeakIdentityMap[weakref.ref[Instruments]] = WeakIdentityMap()
 
 
 def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
-    """Those on a meter of the provider's; None where it gives none, as it isn't set yet, is disabled or raises."""
+    """The instruments on a meter of the provider's; None if it gives none: it isn't set yet, is disabled or raises."""
     if isinstance(provider, (_PROXY, NoOpMeterProvider)):
         return None
     try:
@@ -270,6 +270,6 @@ def _make(provider: metrics.MeterProvider) -> Instruments | None:
     if isinstance(meter, NoOpMeter):
         return None
     instruments = Instruments(meter)
-    with suppress(TypeError):  # a provider of others that can't be referred to weakly
+    with suppress(TypeError):  # another library's provider may allow no weak references
         _known.set(provider, weakref.ref(instruments))
     return instruments

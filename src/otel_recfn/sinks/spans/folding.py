@@ -1,4 +1,4 @@
-"""From batches to decided units: every range comes to its unit, and a unit goes out when nothing more can come to it.
+"""The way from batches to decided units: every range comes to its unit, and a unit is sent when nothing more can come to it.
 
 batch ──► Stage.add: planned, linked, folded ──► OpenUnit: what is known of each
 units that have ended ──► Budgets: how many spans each may have ──► Stage.decide ──► DecidedUnits (sender.py)
@@ -44,17 +44,17 @@ from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
 
 NEVER = (1 << 63) - 1
 MOST_ROWS_UNSEEN = 2000
-"""Of a unit below a span whose end can't be seen."""
+"""The rows of a unit below a span whose end can't be seen, before it is decided."""
 MAX_UNITS = 4096
 MAX_KEPT = 1 << 18
-"""Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
+"""The most ranges that are held for all units, some 500 bytes each; beyond, units that had no rows for longest are decided."""
 MAX_ROWS_OF_A_UNIT = 100_000
-"""A unit that stays open is decided in parts of so many rows."""
+"""The rows after which a unit that stays open is decided in part."""
 ROWS_AT_ONCE = 1 << 15
-"""Where each range is a span: so many wait as one unit."""
+"""The rows that wait as one unit if each range is a span."""
 OPEN_FOR_LONG = "open for long"
 MOST_OPEN = 1000
-"""Spans of a trace of open ranges."""
+"""The most spans of a trace of open ranges."""
 
 
 @dataclass(eq=False, slots=True)
@@ -63,32 +63,32 @@ class OpenUnit:
 
     above: SpanContext
     key: tuple[int, int]
-    """Trace id and span id of the span above."""
+    """The trace id and span id of the span above."""
     touched: int
     """The number of the last batch that had rows of it."""
     first_ns: int = NEVER
     last_ns: int = 0
     failed: bool = False
-    """A range of it was left by an exception."""
+    """Whether an exception left a range of it."""
     rows: int = 0
-    """That came since its last part."""
+    """The number of rows since its last part."""
     open: int = 0
-    """How many announced outermost ranges haven't ended."""
+    """The number of announced outermost ranges that haven't ended."""
     ended_ns: int = NEVER
-    """When the program's span had certainly ended: a program may give it an end that is still to come."""
+    """The time by which the program's span had certainly ended: a program may give it an end that is still to come."""
     end: SpanEnd | None = None
-    """How the program's span ended, once it was seen to have."""
+    """The end of the program's span, once it was seen."""
     trace: StepTrace | None = None
-    """Where it is one of ours, and complete."""
+    """The complete trace, if it is one of ours."""
 
     def extent(self) -> tuple[int, int]:
-        """From when to when it goes, in Unix nanoseconds."""
+        """The begin and the end of the unit, in Unix nanoseconds."""
         start_ns, end_ns = (self.end.start_ns, self.end.end_ns) if self.end is not None else (None, None)
         return self.first_ns if start_ns is None else start_ns, self.last_ns if end_ns is None else end_ns
 
 
 class Folding:
-    """Of one sink. ``most`` spans are those of a unit, ``spans`` the program's, ``traces`` our own."""
+    """The folding of one sink. ``most`` limits the spans of a unit, ``spans`` are the program's, ``traces`` our own."""
 
     def __init__(self, most: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
         self._budgets, self._spans, self._traces = Budgets(most, volume), spans, traces
@@ -98,7 +98,7 @@ class Folding:
         self._batches = self._drained_ns = 0
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
-        """Add a batch's ranges to their units. Those that are full are decided in part, and go on.
+        """Add a batch's ranges to their units. Units that are full are decided in part, and go on.
 
         ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
@@ -139,7 +139,7 @@ class Folding:
         return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
 
     def _note(self, told: UnitInBatch) -> OpenUnit:
-        """What a batch tells of a unit."""
+        """Note a unit's share of a batch."""
         key = (told.above.trace_id, told.above.span_id)
         unit = self._units.get(key)
         if unit is None:
@@ -165,7 +165,7 @@ class Folding:
         return is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
 
     def _surplus(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
-        """Units that rows came to longest ago, where there are too many, or too many rows may be kept of them all."""
+        """Units that had no rows for longest, if there are too many units, or too many rows that may be kept."""
         units = sorted(self._units.values(), key=attrgetter("touched"))
         if self._stage.waiting <= MAX_KEPT:
             return units[: len(units) - MAX_UNITS]
@@ -175,7 +175,7 @@ class Folding:
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
 
     def _decide(self, units: Sequence[OpenUnit], *, goes_on: bool) -> list[DecidedUnits]:
-        """In the order in which they ended, ordinary ones apart."""
+        """Decide units in the order in which they ended, ordinary ones apart."""
         ended = sorted([(unit, self._end_of(unit, goes_on)) for unit in units], key=lambda one: one[1].end_ns)
         granted = [(unit, self._budgets.grant(end)) for unit, end in ended]
         decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, lambda one: one[1].is_ordinary)]
@@ -187,7 +187,7 @@ class Folding:
         return decided
 
     def _end_of(self, unit: OpenUnit, goes_on: bool) -> UnitEnd:
-        """What is known of a unit at its end."""
+        """The state of a unit at its decision."""
         name, failed, last_ns, aside = "", unit.failed, unit.last_ns, False
         start_ns, end_ns = min(unit.first_ns, unit.last_ns), unit.last_ns
         span = unit.end = unit.end or self._spans.end_of(*unit.key)
@@ -207,7 +207,7 @@ class Folding:
         )
         traces = [unit.trace for unit, _ in part]
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
-        for place in places:  # what was folded directly into traces of ours, whose roots tell it
+        for place in places:  # sums of what was folded directly into traces of ours are for their roots
             trace = traces[done.sums["unit"][place]]
             if trace is not None:
                 (trace.folded,), trace.folded_ranges = sums_of(done, np.array([place])), int(done.sums["ranges"][place])
@@ -218,23 +218,23 @@ class Folding:
 
 
 def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
-    """The roots of traces of ours that are not sent with a unit."""
+    """The roots of our traces that are not sent with a unit."""
     return DecidedUnits(roots=traces, nbytes=len(traces) * ROOT_BYTES)
 
 
 class EveryRange:
-    """In place of ``Folding``, where units have no budget."""
+    """The stand-in for ``Folding`` where units have no budget."""
 
     def __init__(self) -> None:
         self._stage = Stage(budget=0)
         self._names: Sequence[str] = ()
         self._named = 0
-        """How many names batches had until now, of the list that they share."""
+        """The number of names in the batches until now, of the list that they share."""
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
-        """All of it, in the order of the rows' ends, so many at a time."""
+        """All of a batch, in the order of the rows' ends, so many at a time."""
         plan, added = self._stage.plan(batch, roots)
-        if len(plan.row) < len(batch):  # what waits is to keep nothing of the others
+        if len(plan.row) < len(batch):  # so that what waits keeps nothing of the other rows alive
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
         parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
         nbytes = plan.nbytes(self._new_texts(batch.names))
@@ -268,10 +268,10 @@ class OpenTraces:
     def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
         self._traces, self._hook, self._most = traces, hook, MOST_OPEN if most is None else most
         self._told: Ids = np.zeros(0, np.uint64)
-        """The event ids of ranges that are open and were told."""
+        """The event ids of open ranges that have had such a trace."""
 
     def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
-        """A trace of each tree of open ranges that has some which weren't told, with what they lie in.
+        """A trace for each tree of ranges that are open for long, if some of them had none yet.
 
         ``batch`` has all ranges that are open for long, as partial rows.
         """
@@ -286,7 +286,7 @@ class OpenTraces:
         return [units for units in found if units is not None]
 
     def _trace(self, batch: Batch, root: int, untold: list[int], target: SpanTarget) -> DecidedUnits | None:
-        """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
+        """The trace of one tree; None if the sampler refuses, or the limit has none left: then the next call tries again."""
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
         context, trace = batch.contexts[int(batch.context[untold[0]])], self._traces.find(root)
@@ -307,7 +307,7 @@ class OpenTraces:
         return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
 
     def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
-        """The rows and the open ranges around them, parents first; as many as fit."""
+        """The rows and the open ranges around them, parents first, as many as fit."""
         place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
         kept: dict[int, None] = {}
         for row in untold:

@@ -107,9 +107,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
         """
         self._end_inherited()
-        self._instrument_or_tell(kwargs)
+        self._instrument_or_log(kwargs)
 
-    def _instrument_or_tell(self, kwargs: dict[str, Any]) -> None:
+    def _instrument_or_log(self, kwargs: dict[str, Any]) -> None:
         self._automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         conflict = get_dependency_conflicts(self.instrumentation_dependencies()) if kwargs.get("skip_dep_check") else None
         if conflict is not None:
@@ -158,7 +158,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.settings.handed_over import taken_over
 
         self._inherited = given
-        self._instrument_or_tell({"skip_dep_check": True, **taken_over(given["settings"])})
+        self._instrument_or_log({"skip_dep_check": True, **taken_over(given["settings"])})
 
     def _end_inherited(self) -> None:
         """Stop recording as the parent does: what the program asks for itself comes first."""
@@ -214,7 +214,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             spans=spans,
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
-            tells_of_spans=bool(files),
+            names_spans=bool(files),
         )
         metrics.report_from(partial(session.counters, capture))
         self._capture = capture  # stopped, with its sinks closed, if anything fails from here on
@@ -281,9 +281,9 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
     """The settings that a child gets. ``automatic``: those that opentelemetry-instrument would set there."""
     provider = None
     if isinstance(settings.span_exporter, str):
-        from otel_recfn.sinks.spans.provider import told_of
+        from otel_recfn.sinks.spans.provider import pickled_parts
 
-        provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
+        provider = pickled_parts(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
     return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
@@ -292,8 +292,8 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.exporters import otlp_delivery
-    from otel_recfn.sinks.spans.provider import made_of
+    from otel_recfn.sinks.spans.provider import provider_from
 
-    told = inherited["provider"] if inherited is not None else None
-    provider = made_of(told) if told is not None else None
+    parts = inherited["provider"] if inherited is not None else None
+    provider = provider_from(parts) if parts is not None else None
     return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)

@@ -246,7 +246,7 @@ def by_id(*columns: Ids) -> Columns:
     return tuple(column[order] for column in columns)
 
 
-class Around(NamedTuple):
+class VisibleAncestors(NamedTuple):
     """The ranges that are seen around each row."""
 
     parent: Ids
@@ -271,7 +271,7 @@ class Ancestry:
         self.has_seen_all = False
         """Whether it has seen every range since then, too."""
 
-    def around(self, batch: Batch, seen: Mask) -> Around:
+    def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         """What the capture sees around the rows of a batch that was drained with the open ranges.
 
         Args:
@@ -281,7 +281,7 @@ class Ancestry:
         is_range = batch.kind == EventKind.RANGE
         self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
         if self.has_seen_all:
-            return Around(batch.parent, batch.root)
+            return VisibleAncestors(batch.parent, batch.root)
         around = self._look(batch, seen)
         ended = np.flatnonzero(is_range[: batch.closed])
         if len(ended):
@@ -289,14 +289,14 @@ class Ancestry:
             self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
         return around
 
-    def _look(self, batch: Batch, seen: Mask) -> Around:
+    def _look(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(batch.event_id[hidden])]
         parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
         outside = (parent != 0) & ~is_in(parent, batch.event_id)
         root = batch.event_id.copy()
         self._look_outside(batch, np.flatnonzero(outside), parent, root)
-        return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
+        return VisibleAncestors(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
 
     def _look_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
         """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""

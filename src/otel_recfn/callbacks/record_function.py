@@ -299,7 +299,7 @@ class RecordFunction:
         self._outputs, self._contexts = (), []
         self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
 
-    def _keep_from_others(self) -> None:
+    def _hide_from_torch(self) -> None:
         """Hide the range from PyTorch's observers, which see by themselves what it stands for."""
         self._elsewhere = not_shown
 

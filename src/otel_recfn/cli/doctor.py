@@ -1,7 +1,7 @@
 """``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
 
 The first needs nothing but Python. What shows only where PyTorch is loaded is examined beside the rest, in a process of its
-own, because an import of torch takes seconds, and a broken one may take its process down; it is told last.
+own, because an import of torch takes seconds, and a broken one may take its process down; it comes last.
 """
 
 from __future__ import annotations

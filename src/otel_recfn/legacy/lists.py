@@ -221,8 +221,8 @@ class _EventMaker:
         batch, names = self._batch, self._batch.names
         push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
 
-        def column(name: str, told: Any = push, otherwise: int = 0) -> list[Any]:
-            found: list[Any] = np.where(told, getattr(batch, name)[rows], otherwise).tolist()
+        def column(name: str, has_it: Any = push, otherwise: int = 0) -> list[Any]:
+            found: list[Any] = np.where(has_it, getattr(batch, name)[rows], otherwise).tolist()
             return found
 
         on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
@@ -260,8 +260,8 @@ class _EventMaker:
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs")]
         for event, shapes, dtypes, concrete in zip(made, *texts, strict=True):
             if event.kind == EventKind.PUSH_RANGE and event.name in SIZES:
-                told = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
-                event.set_extra_args(told)
+                arguments = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
+                event.set_extra_args(arguments)
 
 
 # --- the arguments that FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)

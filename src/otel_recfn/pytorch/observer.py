@@ -142,7 +142,7 @@ def _load_once(core_api: int) -> None:
         if attached != 0:
             raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
         _loaded = library
-        details.tell_losses(features(), details.OPERATORS)
+        details.log_losses(features(), details.OPERATORS)
 
 
 def _open(path: Path) -> ctypes.CDLL:

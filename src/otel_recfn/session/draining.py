@@ -112,7 +112,7 @@ class Captures:
         Args:
             batch: the batch.
             leaving: a capture that ends: it also gets the open ranges, as partial ones.
-            look: captures are told which ranges are open for long.
+            look: whether captures report ranges that are open for long.
         """
         if look:
             self._looked_s = time.monotonic()
@@ -138,8 +138,8 @@ class Captures:
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
-        told = any(capture.tells_of_spans for capture in self)
-        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, told)
+        keeps_spans = any(capture.names_spans for capture in self)
+        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, keeps_spans)
 
     @property
     def sampled_alone(self) -> bool:
@@ -215,13 +215,13 @@ class Draining:
                 wanted = look or open_ranges or self._captures.need_views
                 batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
                 if batch.clock_jump_ns:
-                    self._tell_clock_jump(batch.clock_jump_ns / 1e9)
+                    self._report_clock_jump(batch.clock_jump_ns / 1e9)
                 self._captures.deliver(batch, leaving, look)
                 return batch
             except Exception as error:
                 if raised_by_signal_handler(error):
                     raise
-                self._tell_failed()
+                self._log_failed_drain()
                 return None
 
     def close_later(self, capture: Capture, deadline: float) -> None:
@@ -276,9 +276,9 @@ class Draining:
                             self._also()
                         pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
                 except Exception:  # where memory runs out, say
-                    self._tell_failed()
+                    self._log_failed_drain()
 
-    def _tell_clock_jump(self, seconds: float) -> None:
+    def _report_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""
         log.warning(
             "the wall clock jumped by %+.3f s (it was set, or the machine slept); durations are right and new ranges have the "
@@ -287,7 +287,7 @@ class Draining:
         )
         self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
 
-    def _tell_failed(self) -> None:
+    def _log_failed_drain(self) -> None:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True

@@ -42,7 +42,7 @@ class ContextWatcher(Source):
         self._wrappers: list[WrappedFunction] = []
         self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
-        self._told = False
+        self._logged = False
 
     def enable(self, wanted: Wanted) -> None:
         """Wrap the three functions, be the recorder's context reader, and show ranges to the program."""
@@ -80,8 +80,8 @@ class ContextWatcher(Source):
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            if not self._told:
-                self._told = True
+            if not self._logged:
+                self._logged = True
                 log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")
             return None
 

@@ -9,7 +9,7 @@ thread; where nothing is recorded, they cost little. A new source is a module, a
 ``session/sources.py``.
 
 A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it
-makes anew itself: ``support/forks.py`` tells how.
+makes anew itself: ``support/forks.py`` says how.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Wanted:
         shown: the ranges that the program sees as current spans; None for none.
         sampled_alone: none of them has any use for ranges in spans that are not sampled.
         calls: which Python calls, where ``sources`` has them.
-        spans_told: one of them may tell of the program's spans around ranges.
+        keeps_spans: whether the program's spans around ranges are kept alive, for a sink that names them.
     """
 
     scopes: int = ALL_SCOPES_MASK
@@ -43,7 +43,7 @@ class Wanted:
     shown: ShownRanges | None = None
     sampled_alone: bool = False
     calls: PythonCalls = ALL_CALLS
-    spans_told: bool = True
+    keeps_spans: bool = True
 
 
 class Source:

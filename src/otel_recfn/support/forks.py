@@ -74,7 +74,7 @@ class ForkSafeLock:
 _locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
-class _Told(NamedTuple):
+class _ForkFunctions(NamedTuple):
     """The functions around a fork, each behind a function that returns it, or None once its object is gone."""
 
     order: Order
@@ -83,7 +83,7 @@ class _Told(NamedTuple):
     in_child: Callable[[], Any]
 
 
-_told: list[_Told] = []
+_registered: list[_ForkFunctions] = []
 _adding = ForkSafeLock()
 
 
@@ -102,11 +102,12 @@ def around_forks(
         in_parent: called after each fork, also if ``before`` failed.
         in_child: called in the child, where no other thread lives, not even one that held a lock.
     """
-    global _told
-    told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
+    global _registered
+    functions = _ForkFunctions(order, _reference(before), _reference(in_parent), _reference(in_child))
     with _adding:
-        living = [one for one in _told if any(reference() is not None for reference in one[1:])]
-        _told = sorted([*living, told], key=lambda one: one.order)  # a new list, since a fork may be iterating over the old one
+        living = [one for one in _registered if any(reference() is not None for reference in one[1:])]
+        # A new list, since a fork may be iterating over the old one.
+        _registered = sorted([*living, functions], key=lambda one: one.order)
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
@@ -115,20 +116,20 @@ def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
 
 def _before() -> None:
     deadline = time.monotonic() + FORK_WAIT_SECONDS
-    for told in reversed(_told):
-        _call(told.before(), deadline)
+    for functions in reversed(_registered):
+        _call(functions.before(), deadline)
 
 
 def _in_parent() -> None:
-    for told in _told:
-        _call(told.in_parent())
+    for functions in _registered:
+        _call(functions.in_parent())
 
 
 def _in_child() -> None:
     for lock in list(_locks):
         lock.renew()
-    for told in _told:
-        _call(told.in_child())
+    for functions in _registered:
+        _call(functions.in_child())
 
 
 def _call(function: Callable[..., object] | None, *arguments: float) -> None:

@@ -125,7 +125,7 @@ def given_here() -> Given | None:
     return getattr(sys.modules.get(SPAWN), GIVEN, None)
 
 
-def is_the_one_to_tell() -> bool:
+def logs_for_all_children() -> bool:
     """Whether it is this process that says what holds for all children of a program: the first of them, or no such child."""
     given = given_here()
     return given is None or given["is_first"] is True
@@ -177,7 +177,7 @@ class _Entry:
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
         global _gave
-        is_first, _gave = not _gave and is_the_one_to_tell(), True
+        is_first, _gave = not _gave and logs_for_all_children(), True
         return exec, (ARRIVES, {"given": {**self._given, "is_first": is_first}})
 
 

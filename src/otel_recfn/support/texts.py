@@ -69,7 +69,7 @@ def called_code(name: str) -> CalledCode:
 def code_text(function: Any) -> str:
     """``file(line): module.qualified_name`` of a function, a method or an object that is called; empty if there is none.
 
-    Of a function that ``functools.wraps`` tells of, the wrapped one. Never raises.
+    Of a function that ``functools.wraps`` made, it is that of the wrapped one. Never raises.
     """
     try:
         function = _innermost(function)

@@ -256,14 +256,10 @@ class VisibleAncestors(NamedTuple):
 
 
 class Ancestry:
-    """Which ranges a capture sees around each row, batch by batch.
+    """Which ranges a capture sees around each row, batch by batch."""
 
-    Args:
-        most_known: how many ranges that ended are remembered.
-    """
-
-    def __init__(self, most_known: int = MAX_KNOWN) -> None:
-        self._known = KnownRanges(most_known)
+    def __init__(self) -> None:
+        self._known = KnownRanges(MAX_KNOWN)
         nothing: Ids = np.zeros(0, np.uint64)
         self._pinned: Columns = (nothing, nothing, nothing)
         self.was_alone = False

@@ -327,8 +327,8 @@ class Stage:
 
     def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
         announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
-        told = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
-        contexts = np.array(told, _CONTEXT)
+        rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
+        contexts = np.array(rows, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)

@@ -103,12 +103,12 @@ def _shard(number: int) -> str:
     return f"wrappers_{number}"
 
 
-def _statement(opening: str, parts: Sequence[str], closing: str, indent: str = "") -> list[str]:
+def _statement(opening: str, parts: Sequence[str], closing: str) -> list[str]:
     """A statement on one line; if that is too long, with a line for each part."""
-    flat = f"{indent}{opening}{', '.join(parts)}{closing}"
+    flat = f"{opening}{', '.join(parts)}{closing}"
     if len(flat) <= WIDTH or not parts:
         return [flat]
-    return [indent + opening, *[f"{indent}{STEP}{part}," for part in parts], indent + closing]
+    return [opening, *[f"{STEP}{part}," for part in parts], closing]
 
 
 def _tuple(parts: Sequence[str]) -> str:
@@ -252,11 +252,11 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
     for each in wrappers:
         other = seen.setdefault(each.name, each)
         if other is not each:
-            told = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
+            problem = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
             raise SchemaError(each.operator.location, f"{told}; rename one of them, or write it into another package")
         if each.name.startswith(OBJECTS):
-            told = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
-            raise SchemaError(each.operator.location, told)
+            problem = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
+            raise SchemaError(each.operator.location, problem)
 
 
 def _module(wrappers: Sequence[Wrapper], request: Request) -> str:

@@ -88,8 +88,8 @@ class Column(Generic[D, V]):
         def __get__(self, holder: Any, owner: type) -> Any: ...
 
 
-def _text(meaning: str, **told: Any) -> Column[np.uint32, str]:
-    return Column(np.uint32, str, meaning, **told)
+def _text(meaning: str, **more: Any) -> Column[np.uint32, str]:
+    return Column(np.uint32, str, meaning, **more)
 
 
 class Columns:

@@ -138,13 +138,17 @@ class Captures:
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
-        keeps_spans = any(capture.names_spans for capture in self)
-        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, keeps_spans)
+        return Wanted(scopes, extras, sources, profilers, shown, calls)
 
     @property
     def sampled_alone(self) -> bool:
         """Whether no capture has a use for ranges in unsampled spans, which may change while they run."""
         return not any(capture.wants_unsampled for capture in self)
+
+    @property
+    def name_spans(self) -> bool:
+        """Whether a sink names the program's spans around ranges, which are kept alive for it."""
+        return any(capture.names_spans for capture in self)
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that a capture asks for."""

@@ -150,9 +150,9 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             return
-        seen_spans.keep_alive(wanted.keeps_spans)
-        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, wanted.sampled_alone)
-        self._sampled_alone = wanted.sampled_alone
+        seen_spans.keep_alive(self._captures.name_spans)
+        self._sampled_alone = self._captures.sampled_alone
+        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone)
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""

@@ -31,9 +31,7 @@ class Wanted:
         sources: whose rows.
         profilers: one of the captures sees the rows of a profiler run alone.
         shown: the ranges that the program sees as current spans; None for none.
-        sampled_alone: none of them has any use for ranges in spans that are not sampled.
         calls: which Python calls, where ``sources`` has them.
-        keeps_spans: whether the program's spans around ranges are kept alive, for a sink that names them.
     """
 
     scopes: int = ALL_SCOPES_MASK
@@ -41,9 +39,7 @@ class Wanted:
     sources: frozenset[EventSource] = frozenset(EventSource)
     profilers: bool = False
     shown: ShownRanges | None = None
-    sampled_alone: bool = False
     calls: PythonCalls = ALL_CALLS
-    keeps_spans: bool = True
 
 
 class Source:

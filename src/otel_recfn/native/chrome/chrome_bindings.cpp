@@ -32,10 +32,10 @@ PyObject* encode_events(PyObject*, PyObject* arguments) {
   PyObject *batch, *rows, *memory;
   long long pid, base_ns;
   if (!PyArg_ParseTuple(arguments, "OOLLO!", &batch, &rows, &pid, &base_ns, &PyByteArray_Type, &memory)) return nullptr;
-  const Made names(PyObject_GetAttrString(batch, "names"));
-  if (names.object == nullptr) return nullptr;
+  const Reference names(PyObject_GetAttrString(batch, "names"));
+  if (!names) return nullptr;
   return guarded([&]() -> PyObject* {
-    ChromeEvents events(names.object, pid, base_ns);
+    ChromeEvents events(names.get(), pid, base_ns);
     if (!events.read(batch, rows)) return nullptr;
     return fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
   });

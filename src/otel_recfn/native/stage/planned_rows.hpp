@@ -14,7 +14,7 @@ namespace recfn::stage {
 // Outermost ranges that were announced and have not come yet.
 class OpenOutermost {
  public:
-  // But for the program's steps.
+  // Notes what a batch announces, but for the program's steps.
   void note(const AnnouncedRows& announced) {
     for (Py_ssize_t at = 0; at < announced.size(); ++at) {
       const uint64_t event_id = announced.event_id[at];
@@ -37,7 +37,7 @@ class OpenOutermost {
     return found != nullptr && found->value;
   }
 
-  // Those that have come.
+  // Forgets those that have come.
   void forget(const BatchRows& rows) {
     for (Py_ssize_t row = 0; row < rows.size() && open_.size() != 0; ++row) {
       OfId<bool>* const found = rows.is_outermost(row) ? open_.find(rows.event_id[row]) : nullptr;

@@ -66,7 +66,8 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
     """The bytes of slices of the program's spans. There are few, so no native encoder is needed."""
     chunks = []
     for each in slices:
-        args = {"trace_id": f"{each.trace_id:032x}", "span_id": f"{each.span_id:016x}"}
+        trace_id, span_id = each.key
+        args = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
         if each.parent_id:
             args["parent_span_id"] = f"{each.parent_id:016x}"
         chunks.append(_annotation(each, FIRST_SPANS_TID, args, pid, base_ns))

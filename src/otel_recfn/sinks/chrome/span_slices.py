@@ -43,8 +43,7 @@ Times = NDArray[np.int64]
 class SpanSlice(NamedTuple):
     """A stretch of a thread's time in which a span was current. Times are in Unix nanoseconds."""
 
-    trace_id: int
-    span_id: int
+    key: Key
     parent_id: int
     """The parent's span id; 0 if there is none or it isn't known."""
     name: str
@@ -249,7 +248,7 @@ class SpanSlices:
         name, parent_id = getattr(span, "name", None), getattr(getattr(span, "parent", None), "span_id", 0)
         name = name if isinstance(name, str) and name else f"span {stretch.key[1]:016x}"
         start_ns = start_ns if stretch.nests else max(start_ns, stretch.apart_ns)
-        return SpanSlice(*stretch.key, parent_id, name, thread.track, start_ns, max(start_ns, end_ns), stretch.nests)
+        return SpanSlice(stretch.key, parent_id, name, thread.track, start_ns, max(start_ns, end_ns), stretch.nests)
 
     def _start(self, thread: _Thread, stretch: _Stretch, begins: _Begins) -> int:
         """The span's own start, if no range began on the thread in between, which might still be open."""

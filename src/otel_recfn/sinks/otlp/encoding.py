@@ -166,7 +166,7 @@ class OtlpMapper(SpanMapper):
 
         Args:
             plan: the plan.
-            told: further attributes, by row.
+            further: more attributes, by row.
         """
         if not self._limits.unbound:
             return encoded(super().spans(plan, further))

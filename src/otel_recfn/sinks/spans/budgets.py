@@ -125,8 +125,8 @@ class SpanRate:
 class UnitEnd(NamedTuple):
     """A unit at its decision."""
 
-    trace_id: int
-    span_id: int
+    key: tuple[int, int]
+    """Trace id and span id of the span above."""
     name: str
     duration_ns: int | None
     """The duration; None if it goes on."""
@@ -171,8 +171,8 @@ class Budgets:
 
     def grant(self, end: UnitEnd) -> Grant:
         """The grant of this unit, which counts as used."""
-        unit = (end.trace_id, end.span_id)
-        before = self._left_of.get(unit)
+        trace_id, _ = end.key
+        before = self._left_of.get(end.key)
         claim = self._claim(end) if before is None or end.failed else before
         granted = self._share(end, claim)
         if claim.is_unusual:
@@ -183,11 +183,11 @@ class Budgets:
         counted = max(0, used - 1)
         if self._rate is not None and counted:
             self._rate.use(counted, unusual=claim.is_unusual)
-        of_trace = self._used.get(end.trace_id, 0) + counted
+        of_trace = self._used.get(trace_id, 0) + counted
         if of_trace:
-            remember(self._used, end.trace_id, of_trace, MAX_TRACES)
+            remember(self._used, trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
-            remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
+            remember(self._left_of, end.key, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
         return Grant(granted, not claim.is_unusual)
 
     def _claim(self, end: UnitEnd) -> _Claim:
@@ -204,7 +204,7 @@ class Budgets:
         """The part of its claim that a unit may have; at least one."""
         share, part = claim.spans, 4 if claim.is_unusual else 5 if claim.detailed else 25
         if self._of_trace is not None:
-            left = self._of_trace - self._used.get(end.trace_id, 0)
+            left = self._of_trace - self._used.get(end.key[0], 0)
             share = min(share, (left if claim.is_unusual else left - self._of_trace // 2) // part)
         if self._rate is not None:
             share = min(share, self._rate.left(end.end_ns, unusual=claim.is_unusual) // part)

@@ -197,7 +197,7 @@ class Folding:
             name, failed, goes_on = span.name, failed or span.failed, False
             start_ns, end_ns = unit.extent()
             last_ns = max(last_ns, min(end_ns, unit.ended_ns))
-        return UnitEnd(*unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
+        return UnitEnd(unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
 
     def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
         ranges = sum(unit.rows for unit, _ in part)

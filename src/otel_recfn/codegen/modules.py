@@ -253,7 +253,7 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
         other = seen.setdefault(each.name, each)
         if other is not each:
             problem = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
-            raise SchemaError(each.operator.location, f"{told}; rename one of them, or write it into another package")
+            raise SchemaError(each.operator.location, f"{problem}; rename one of them, or write it into another package")
         if each.name.startswith(OBJECTS):
             problem = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
             raise SchemaError(each.operator.location, problem)

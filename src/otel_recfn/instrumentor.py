@@ -247,7 +247,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records.
+        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records.
 
         Raises:
             SettingError: ``timeout_s`` is no number of seconds.
@@ -263,7 +263,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Counts of what was recorded since ``instrument()`` and of what became of it, which show losses and their causes.
 
         ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
-        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty where nothing was recorded.
+        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty if nothing was recorded.
         """
         if self._capture is None:
             return {}
@@ -288,7 +288,7 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
 
 
 def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
-    """The delivery of spans by ``span_exporter``; None where they go through the provider's processors."""
+    """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.exporters import otlp_delivery

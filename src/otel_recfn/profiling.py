@@ -296,7 +296,7 @@ class profile:
 
     @property
     def lost(self) -> dict[str, int]:
-        """Counts of what is missing from the profile, by counter; empty where nothing is."""
+        """Counts of what is missing from the profile, by counter; empty if nothing is."""
         lost = process_session().lost(self._begun())
         if self._called is not None and self._called.left_out:
             lost["called_objects"] = self._called.left_out

@@ -126,7 +126,7 @@ def compiler() -> Finding:
 
 
 def torch() -> Finding:
-    """Which torch is installed, found by its files."""
+    """The installed torch, found by its files."""
     from otel_recfn.pytorch import observer_build
 
     def found() -> str:

@@ -132,7 +132,7 @@ def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | N
 
     Args:
         config: of the run.
-        living: gives its times, and None where it is over, or another run shadows it.
+        living: gives its times, and None if it is over, or another run shadows it.
 
     Returns:
         The callback's handle, or INVALID_CALLBACK_HANDLE.

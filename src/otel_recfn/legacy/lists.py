@@ -176,7 +176,7 @@ def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
 def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
     """The number of begins before each end; begins and ends are each in their order.
 
-    An end stands before the first begin that came after it, and after the ends that stand before it in their rows' order.
+    An end comes before the first begin after its time, and after the ends of earlier rows.
     """
     starts = np.maximum.accumulate(batch.start_ns[begins])  # a clock may go back
     own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1

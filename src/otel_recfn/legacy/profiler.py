@@ -72,7 +72,7 @@ class ProfilerRun:
         config: what it records.
         number: what marks its rows; the process's first has 1.
         cuda_times: when its ranges came to pass on the GPU.
-        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE where it needs none.
+        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE if it needs none.
         over: it was stopped.
     """
 
@@ -198,7 +198,7 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     """End the calling thread's run; with ``options`` only read it, or only leave it to others.
 
     Returns:
-        The events of every thread that took part; none where they weren't asked for, and for NVTX.
+        The events of every thread that took part; none if they weren't asked for, and for NVTX.
 
     Raises:
         ProfilerError: none runs in this thread.

@@ -1,6 +1,6 @@
 """The modules and optimizers that are called: their names, their paths, and their parameters at first sight.
 
-No object is kept alive. One is told from another one at the same address by a weak reference, which is dead where it is gone
+No object is kept alive. A weak reference, which dies with its object, tells an object from a later one at the same address
 (``support/foreign.py``).
 """
 

@@ -77,7 +77,7 @@ class TorchObserver(Source):
     def enable(self, wanted: Wanted) -> None:
         """Observe from now on, with what is wanted. If that fails, warns once; ``enabled`` shows it.
 
-        Where profiler runs are told apart, a begin outside every other range looks which run its thread works for.
+        If profiler runs are separated, a begin outside every other range looks up the run that its thread works for.
         """
         if not self.prepare() or _loaded is None or not _call("enable", int(wanted.extras), lost=NOT_OBSERVED):
             return

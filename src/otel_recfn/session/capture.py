@@ -173,7 +173,7 @@ class Capture:
 
         Args:
             batch: was drained.
-            view: makes what the capture sees of it; None where that is all of it.
+            view: makes what the capture sees of it; None if that is all of it.
             look: whether to report ranges that have been open for long.
         """
         try:

@@ -70,7 +70,7 @@ class Captures:
     def is_look_due(self) -> bool:
         """Whether it is time to look for ranges that have been open for long.
 
-        A look asks for copies of all open ranges. It is done also where nothing else is drained: a hang is silent.
+        A look asks for copies of all open ranges, even if nothing else is drained, because a hang is silent.
         """
         shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
         return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
@@ -203,7 +203,7 @@ class Draining:
                 lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
-        """Drain once, and deliver. None where no capture runs, or the drain failed.
+        """Drain once, and deliver. None if no capture runs, or the drain failed.
 
         Args:
             close_open: seal ranges that are open as partial ones.

@@ -54,7 +54,7 @@ class ExitHandler:
     """An exit handler that runs before those that shut the providers of spans and of metrics down.
 
     Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
-    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
+    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` learns of that by a
     function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
 
     Args:

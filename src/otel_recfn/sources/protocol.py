@@ -56,7 +56,7 @@ class Source:
     def prepare(self) -> bool:
         """Do what takes long before ``enable``, with no lock held; does nothing if that is done. From any thread.
 
-        False where the source can't be had here, after it said in the log why: it isn't enabled then.
+        False if the source can't be had here, after it said in the log why: it isn't enabled then.
         """
         return True
 

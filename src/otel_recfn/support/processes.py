@@ -1,7 +1,7 @@
 """What this process is to its program (the one that was launched, a child, a rank), and what children get that aren't forked.
 
     parent   Process.start() ► multiprocessing.spawn.get_preparation_data() ◄ our entry is added to what it returns
-    child    the entry is unpickled, first of all: what it says stands in ``multiprocessing.spawn``
+    child    the entry is unpickled, first of all, into ``multiprocessing.spawn``
              ► the main module is imported, the target and its arguments are unpickled
              ► ``begin``, before Process._bootstrap(): the instrumentor starts as opentelemetry-instrument starts it
 

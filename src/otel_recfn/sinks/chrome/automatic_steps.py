@@ -7,8 +7,9 @@ A step ends with an optimizer's step, or with the last of several in a row. It b
 it, after a second in which nothing ran, or with the range by which training goes on after modules were called outside of it.
 Where the program has steps of its own (``step``, ``profile().step()``, those of ``torch.profiler``), nothing is added.
 
-Spans of the program's are slices, too (``span_slices.py``). A change of the current span before anything is trained begins a
-step anew, so that it lies in its epoch's, say. After a later change it lies across spans, and stands on a track of its own.
+Spans of the program's are slices, too (``span_slices.py``). If the current span changes before anything is trained, the step
+begins anew, so that it is inside its epoch's, say. After a later change it would lie across spans, so it gets a track of its
+own.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def find_links(ranges: _native.ForwardRanges, batch: Batch, numbers: NDArray[np.
     Args:
         ranges: the forward ranges of earlier batches.
         batch: the batch.
-        numbers: one for each of its tracks, to be told with the links to their ranges.
+        numbers: one for each of its tracks, for the links to their ranges.
     """
     thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
     columns: tuple[Any, ...] = ranges.link(batch, thread_ids, numbers)

@@ -2,8 +2,8 @@
 
     write() ──► queue ──► file thread ──► TraceWriter
 
-What doesn't fit the queue is dropped, the newest first, and counted; with the next batch the writer is told of the gap, because
-it missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
+What doesn't fit the queue is dropped, the newest first, and counted; the next batch comes with a note of the gap, because the
+writer missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
 
     rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
 """

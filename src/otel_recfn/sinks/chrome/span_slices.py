@@ -5,13 +5,13 @@
               │ │ aten::copy_ │    aten::linear │   │ aten::mm     │     ranges
 
 Rows say which span was current when their outermost range began. A stretch of a thread's rows of one span is a slice from the
-first one's begin to the last one's end: it lies in whatever lies around these rows, so it nests. The span's own begin and end
-are taken where nothing else of the thread lies between: rows come in the order of ends, so begins are looked up by number.
+first one's begin to the last one's end, so it nests in what is around these rows. The span's own begin and end are taken if
+nothing else of the thread is between: rows come in the order of ends, so begins are looked up by number.
 While a task waits, the thread may work for another one, whose rows end the stretch: slices of two tasks never overlap.
 
 One thing is not known when a stretch ends: whether a range that is still open began amid it (a task that waits inside a range,
-for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap is told on a track of
-its own, where it can't lie across that range.
+for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap gets a track of its
+own, where it can't lie across that range.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class SpanSlices:
     """The slices of each thread, as far as they are known. The object is replaced, never changed, so that one can go back.
 
     Args:
-        find: the program's span with a trace id and a span id; None where it isn't known.
+        find: the program's span with a trace id and a span id; None if it isn't known.
         threads, begins: what is known; of ranges that are open.
         forgotten: stands for any thread that was forgotten; None: none was.
     """

@@ -100,7 +100,7 @@ class Folding:
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """Add a batch's ranges to their units. Units that are full are decided in part, and go on.
 
-        ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
+        ``roots``: the root span of ours above outermost ranges without a span around them, if that trace is recorded.
         """
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         added = self._stage.add(batch, roots)

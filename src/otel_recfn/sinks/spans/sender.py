@@ -5,7 +5,7 @@
 The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones first; the thread works a
 quarter of the time while the program runs; and ``flush`` and ``close`` return when their time is up, whatever an exporter does.
 
-A unit is made into spans where it is sent, parents first; until then it is columns. What became of each range is counted:
+A unit becomes spans when it is sent, parents first; until then it is columns. What became of each range is counted:
 
     recorded + added = spans that were handed on + folded + folding + unsampled + queue_full + shutdown + error
 
@@ -47,7 +47,7 @@ ROOT_BYTES = 2000
 MAX_SHARE = 0.25
 """The share of one processor's time that making and handing on spans may take while the program runs."""
 LINGER_S = 0.5
-"""The seconds without a unit after which the delivery is told that nothing comes."""
+"""The seconds without a unit after which the delivery gets an empty chunk."""
 LOOK_S = 0.05
 """The seconds between looks, at the end of the process, whether waiting is of use."""
 

@@ -68,7 +68,7 @@ class SpansSink(Sink):
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
         volume: how many spans become of how many ranges.
-        hook: the program's; None where it has none.
+        hook: the program's; None if it has none.
         delivery: how spans leave; None: through the provider's processors.
         process: the one that it is in.
         parent: the sink of the process that this one was forked from.

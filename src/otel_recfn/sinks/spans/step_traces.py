@@ -239,7 +239,7 @@ class StepTraces:
         """Take in a batch: its announced begins, then its rows. The target is asked for each new trace.
 
         Returns:
-            Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.
+            The root span of each outermost range around rows of traces that we started, if it is recorded.
         """
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()

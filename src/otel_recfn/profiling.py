@@ -53,8 +53,7 @@ class profile:
             model(x)
         print(prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=10))
 
-    Entered again it begins anew. Ranges that are open when it begins are not in it; those that are open when it ends are, as
-    partial ones.
+    Entered again it begins anew. Ranges that are open at its begin are not in it; those open at its end are partial.
 
     Args:
         scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow ``modules``

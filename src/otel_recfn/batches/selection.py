@@ -2,8 +2,7 @@
 
 The recorder records what any capture asked for. A capture sees the ranges that began after it did, of its scopes, with the
 extras it asked for; of its profiler run alone, if it has one. What it doesn't see is cut out of the tree: a range's parent
-becomes the nearest ancestor that the capture sees. A parent may be any range that began earlier: of another thread, and also
-one that has ended. It is looked for
+becomes the nearest ancestor that the capture sees. A parent, of any thread, and open or ended, is looked for
 
 1. among the rows of the batch, which has copies of open ranges if it is for views,
 2. among the ranges that ended lately (``KnownRanges``), or that are around an open one.

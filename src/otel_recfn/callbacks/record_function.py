@@ -47,8 +47,7 @@ _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 class RecordFunction:
     """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and ``end`` in different places.
 
-    Its properties are the accessors of ``at::RecordFunction``. After its end they say nothing useful, and hold nothing of the
-    program's alive.
+    Its properties are the accessors of ``at::RecordFunction``. After its end they mean nothing, and keep nothing alive.
 
     Args:
         scope: of the range; or what ``get_step_callbacks`` returned for it.

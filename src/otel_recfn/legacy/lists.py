@@ -5,8 +5,7 @@ is decided by their times, and where those are equal by their rows: what began i
 
     x's end comes before y's begin when x began before y, and x.end_ns < y.start_ns, or they are equal and x's row is above y's
 
-A range that ended on another thread has its pop on its own thread's list, with the other thread's id, where its time is. One
-that is open still has no pop.
+A range that ended on another thread has its pop in its own thread's list, with the other thread's id; an open one none.
 """
 
 from __future__ import annotations

@@ -111,8 +111,7 @@ def set_profiler(profiler: int) -> None:
 def keep_memory(keep: bool) -> None:
     """Record memory that PyTorch allocates and frees in the calling thread between operators too, or no longer.
 
-    Who asks for it must call ``step_aside`` before torch.profiler starts in the thread, which refuses to start otherwise. Does
-    nothing where the library isn't loaded.
+    Call ``step_aside`` before torch.profiler starts in the thread, else it refuses to. Does nothing without the library.
     """
     _call("keep_memory", int(keep), lost="memory is recorded within PyTorch's operators only")
 

@@ -2,8 +2,7 @@
 
     recorder.drain() ──► each capture's view of the batch ──► its sinks
 
-One lock is held over every drain and its delivery. A thread drains every 100 ms, every 250 ms while much is recorded, and at
-once when the recorder says so.
+One lock is held over every drain and its delivery. A thread drains every 100 to 250 ms, and when the recorder asks.
 
 As long as only one capture has run, what was recorded is its view. When others have joined it, each gets a view of its own,
 made from batches that have copies of the open ranges (``batches/selection.py``).
@@ -52,8 +51,7 @@ class Captures:
     def __init__(self) -> None:
         self._running: list[Capture] = []
         self.need_views = False
-        """Whether captures need views of their own, with copies of open ranges: there was more than one capture, or the only
-        one wants less than is recorded for it."""
+        """Whether captures need views: there was more than one, or the only one wants less than is recorded for it."""
         self.ending: set[Capture] = set()
         """The captures that are being stopped, running or not."""
         self._looked_s = time.monotonic()

@@ -2,8 +2,7 @@
 
 ``attach`` and ``detach`` are the only ways to set the current context, ``get_current`` the only way to read it. We wrap the
 three on OpenTelemetry's runtime context object, because every call ends there, however the caller imported the functions. That
-object has a private name. Where it isn't there, or can't be changed, we wrap the public functions instead; whoever imported
-those before goes on with the unwrapped ones.
+object has a private name. Without it, we wrap the public functions; who imported those before keeps the unwrapped ones.
 """
 
 from __future__ import annotations

@@ -49,8 +49,7 @@ class Order(IntEnum):
 class ForkSafeLock:
     """A lock that a forked child finds free, even if a thread of the parent held it that isn't in the child.
 
-    Reentrant, because a signal handler may record, and so take it again. What it guards must be consistent at every moment: a
-    fork may come at any.
+    Reentrant, as a signal handler that records may take it again. What it guards must be consistent whenever a fork comes.
     """
 
     def __init__(self) -> None:
@@ -210,8 +209,7 @@ around_forks(Order.OWN_THREADS, before=_gate.close, in_parent=_gate.open, in_chi
 class OwnThread(threading.Thread):
     """A daemon thread of ours. Calls that may take a lock, it makes ``at_work()``.
 
-    It must not import anything, since a child may need the module that is half imported: whoever makes it has imported what it
-    needs.
+    It must not import anything, since a child may need the module that is half imported; its maker has done that.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:

@@ -86,16 +86,14 @@ class SpanOfParent(NamedTuple):
 
 
 def is_child() -> bool:
-    """Whether a process of this program has made this one: by a fork, or by multiprocessing. By a fork that was before anything
-    of this package was imported: not known."""
+    """Whether a process of this program made this one, by multiprocessing, or by a fork after this package was imported."""
     processes = sys.modules.get("multiprocessing.process")
     has_parent = processes is not None and processes.parent_process() is not None
     return os.getpid() != _imported_in or has_parent or is_beginning()
 
 
 def is_beginning() -> bool:
-    """Whether multiprocessing is making this process, and may not have given it its parent: it does so after the main module
-    and the arguments are loaded."""
+    """Whether multiprocessing is making this process, and may not have set its parent, as it does after loading the target."""
     processes = sys.modules.get("multiprocessing.process")
     is_inheriting = processes is not None and hasattr(processes.current_process(), "_inheriting")
     return is_inheriting or given_here() is not None

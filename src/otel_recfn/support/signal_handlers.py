@@ -1,8 +1,7 @@
 """What the program's signal handlers, which Python runs in the middle of our code, may raise and call.
 
-A handler that starts, stops or flushes captures amid a start, stop or flush of its thread is refused, since it would go on with
-what the interrupted call has half done. A sink or a sampler of the program's may make all three calls: whoever calls it has
-left everything in a state that allows it.
+A handler that starts, stops or flushes captures amid a start, stop or flush of its thread is refused, since that call is half
+done. Sinks and samplers of the program's may make all three calls: before they are called, nothing is half done.
 """
 
 from __future__ import annotations

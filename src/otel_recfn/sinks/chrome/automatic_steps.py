@@ -8,8 +8,7 @@ it, after a second in which nothing ran, or with the range by which training goe
 Where the program has steps of its own (``step``, ``profile().step()``, those of ``torch.profiler``), nothing is added.
 
 Spans of the program's are slices, too (``span_slices.py``). If the current span changes before anything is trained, the step
-begins anew, so that it is inside its epoch's, say. After a later change it would lie across spans, so it gets a track of its
-own.
+begins anew, so that it is inside its epoch's, say. After a later change it gets a track of its own.
 """
 
 from __future__ import annotations

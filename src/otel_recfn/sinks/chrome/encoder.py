@@ -28,8 +28,7 @@ from otel_recfn.support.texts import json_value
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 FIRST_SPANS_TID = 3 << 29
-"""The first track id for spans that don't nest among their thread's ranges: beyond Linux's thread ids, within Perfetto's 32
-bits."""
+"""The first track id for spans that don't nest in their thread's ranges: beyond Linux's thread ids, within 32 bits."""
 FIRST_STEPS_TID = 7 << 28
 """The first track id for steps that don't nest."""
 NODES_PREFIX = "autograd::engine::evaluate_function: "

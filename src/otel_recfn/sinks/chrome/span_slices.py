@@ -106,8 +106,7 @@ class _Thread(NamedTuple):
     open: tuple[_Stretch, ...] = ()
     """The open stretches of spans in each other, the outermost first."""
     first: int = ORDINAL_MASK
-    """The lowest number of a begin so far, also of a row that doesn't nest, in which open ranges may have begun; 0 if earlier
-    ones were forgotten."""
+    """The lowest number of a begin so far, also of a row that doesn't nest; 0 if earlier ones were forgotten."""
     last: int = 0
     """The highest number of a begin so far."""
     end_ns: int = 0
@@ -265,8 +264,8 @@ class SpanSlices:
     def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _Begins) -> int:
         """The span's own end, if the thread did nothing else before it, as far as is known.
 
-        Else a nanosecond after its last range, where there is one: of two slices of the same times, readers take the one that
-        stands first in the file for the outer one.
+        Else a nanosecond after its last range, if there is one: of two equal slices, readers take the first in the file as
+        outer.
         """
         end_ns, free_ns = stretch.rows.end_ns, _free_until(thread, stretch, run, begins)
         own = _time(self._find(*stretch.key), "end_time")

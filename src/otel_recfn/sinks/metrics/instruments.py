@@ -6,8 +6,7 @@
 Sinks come and go (``attach``, ``detach``). What a sink leaves behind goes to the readers when one of them collects next, and
 its counters are kept, because those of a metric never go back.
 
-A callback runs in a thread of the SDK's, which holds locks of the SDK's meanwhile. So it waits for no fork, a fork waits for
-it, and while somebody forks it tells nothing.
+A callback's thread holds locks of the SDK's: it waits for no fork, but a fork for it, and during one it gives nothing.
 """
 
 from __future__ import annotations

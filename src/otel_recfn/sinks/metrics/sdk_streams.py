@@ -13,8 +13,7 @@ pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
 
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
-Where one of them is missing there is no histogram. Nothing of the SDK is imported here: who has a histogram of the SDK has
-imported it. These may be missing:
+Without one of them there is no histogram. Nothing of the SDK is imported here: its histograms' owner did. These may be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
@@ -41,8 +40,7 @@ Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
 
 POWER_SCALE = 4
-"""The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide. If all durations of a series are alike,
-the SDK's own scale would be finer."""
+"""The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide."""
 _LOWEST_POWER, _HIGHEST_POWER = -30 << POWER_SCALE, 33 << POWER_SCALE
 """The range of powers: from 1 ns, which is above 2**-30 s, to 272 years."""
 POWERS: Bounds = tuple(2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1))

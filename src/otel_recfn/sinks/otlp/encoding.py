@@ -1,5 +1,4 @@
-"""Spans as bytes, and as requests. The native encoder makes those of plans, from columns; the official one the few that are
-objects, and what spans share.
+"""Spans as bytes, and as requests. The native encoder makes them from plans; the official one the few others, and shared parts.
 
     plan ──► native/otlp ◄── what spans share ◄────────────┐
                  │                                         official encoder

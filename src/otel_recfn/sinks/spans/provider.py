@@ -171,9 +171,8 @@ class SpanTarget:
     ) -> RootStart | None:
         """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None if it refuses.
 
-        A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.
-        The context given is empty instead of None, which samplers take for the current one of our thread. A sampler or an id
-        generator that raises says no.
+        Recorded but not sampled is a refusal too, as such spans of the program get no operators below them; so is an error. The
+        context given is empty, because samplers take None for the current one of our thread.
         """
         try:
             with calling_out():

@@ -6,8 +6,7 @@
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
-No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row is counted once
-(``sender.py``).
+No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row counts once.
 """
 
 from __future__ import annotations

@@ -106,9 +106,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
         """
         self._end_inherited()
-        self._instrument_or_tell(kwargs)
+        self._instrument_or_log(kwargs)
 
-    def _instrument_or_tell(self, kwargs: dict[str, Any]) -> None:
+    def _instrument_or_log(self, kwargs: dict[str, Any]) -> None:
         self._automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         conflict = get_dependency_conflicts(self.instrumentation_dependencies()) if kwargs.get("skip_dep_check") else None
         if conflict is not None:
@@ -157,7 +157,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.settings.handed_over import taken_over
 
         self._inherited = given
-        self._instrument_or_tell({"skip_dep_check": True, **taken_over(given["settings"])})
+        self._instrument_or_log({"skip_dep_check": True, **taken_over(given["settings"])})
 
     def _end_inherited(self) -> None:
         """Stop recording as the parent does: what the program asks for itself comes first."""
@@ -213,7 +213,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             spans=spans,
             open_range_s=settings.open_range_s,
             exit_timeout_s=settings.exit_timeout_s,
-            tells_of_spans=bool(files),
+            names_spans=bool(files),
         )
         metrics.report_from(partial(session.counters, capture))
         self._capture = capture  # stopped, with its sinks closed, if anything fails from here on
@@ -246,7 +246,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records.
+        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records.
 
         Raises:
             SettingError: ``timeout_s`` is no number of seconds.
@@ -262,7 +262,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Counts of what was recorded since ``instrument()`` and of what became of it, which show losses and their causes.
 
         ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
-        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty where nothing was recorded.
+        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty if nothing was recorded.
         """
         if self._capture is None:
             return {}
@@ -280,19 +280,19 @@ def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provi
     """The settings that a child gets. ``automatic``: those that opentelemetry-instrument would set there."""
     provider = None
     if isinstance(settings.span_exporter, str):
-        from otel_recfn.sinks.spans.provider import told_of
+        from otel_recfn.sinks.spans.provider import pickled_parts
 
-        provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
+        provider = pickled_parts(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
     return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
 def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
-    """The delivery of spans by ``span_exporter``; None where they go through the provider's processors."""
+    """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.exporters import otlp_delivery
-    from otel_recfn.sinks.spans.provider import made_of
+    from otel_recfn.sinks.spans.provider import provider_from
 
-    told = inherited["provider"] if inherited is not None else None
-    provider = made_of(told) if told is not None else None
+    parts = inherited["provider"] if inherited is not None else None
+    provider = provider_from(parts) if parts is not None else None
     return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)

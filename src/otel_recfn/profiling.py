@@ -53,8 +53,7 @@ class profile:
             model(x)
         print(prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=10))
 
-    Entered again it begins anew. Ranges that are open when it begins are not in it; those that are open when it ends are, as
-    partial ones.
+    Entered again it begins anew. Ranges that are open at its begin are not in it; those open at its end are partial.
 
     Args:
         scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow ``modules``
@@ -143,7 +142,7 @@ class profile:
         before, now = self._action, self._action_of(self.step_num + 1)
         self.step_num += 1
         if before == "RECORD_AND_SAVE":
-            self._finish_and_tell()
+            self._finish_and_call_back()
         elif before == "RECORD" and now not in RECORDED:
             self._finish()
         self._begin_step(now, goes_on=before == "RECORD")
@@ -168,7 +167,7 @@ class profile:
         if opened is not None:
             opened.__exit__(None, None, None)
 
-    def _finish_and_tell(self) -> None:
+    def _finish_and_call_back(self) -> None:
         self._finish()
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
@@ -198,7 +197,7 @@ class profile:
         self._end_step()
         before, self._action = self._action, "NONE"
         if before in RECORDED:  # this recording is done, whatever the schedule says of later steps
-            self._finish_and_tell()
+            self._finish_and_call_back()
         self._finish()
 
     def _finish(self) -> None:
@@ -262,9 +261,9 @@ class profile:
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call. Needs ``python_calls``.
 
-        Modules are in the order of these calls, each without those in it; their names are those of their ranges. Each says
-        which of its parameters it leaves out (``left_out``); of more than 10,000 modules or optimizers the first are told, and
-        ``lost["called_objects"]`` is how many are not.
+        Modules are in the order of these calls, each without those in it, under the names of their ranges. ``left_out`` has the
+        parameters that one leaves out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]`` counts
+        the others.
         """
         self._begun()
         return self._called.modules() if self._called is not None else []
@@ -296,7 +295,7 @@ class profile:
 
     @property
     def lost(self) -> dict[str, int]:
-        """Counts of what is missing from the profile, by counter; empty where nothing is."""
+        """Counts of what is missing from the profile, by counter; empty if nothing is."""
         lost = process_session().lost(self._begun())
         if self._called is not None and self._called.left_out:
             lost["called_objects"] = self._called.left_out
@@ -319,5 +318,5 @@ class profile:
             RecfnError: it never began.
         """
         if self._capture is None:
-            raise RecfnError("this profile has not begun, so it has nothing to tell; use it in a `with`, or call start() first")
+            raise RecfnError("this profile has not begun, so it has no events; use it in a `with`, or call start() first")
         return self._capture

@@ -7,7 +7,7 @@ from otel_recfn.pytorch.compiling import trace_as_torchs
 from otel_recfn.recording.recorder import recorder
 
 
-def _tell_pytorchs_observers(running: bool) -> None:
+def _show_ranges(running: bool) -> None:
     """Show our ranges to PyTorch's own observers while some of those run."""
     from otel_recfn.callbacks import record_function  # noqa: F401 - it hands ranges of record_function to callbacks
     from otel_recfn.callbacks.registry import show_ranges_to_torch
@@ -17,4 +17,4 @@ def _tell_pytorchs_observers(running: bool) -> None:
 
 record_function = recorder.record_function
 trace_as_torchs(record_function)
-profilers.when_running_changes(_tell_pytorchs_observers)
+profilers.when_running_changes(_show_ranges)

@@ -42,9 +42,8 @@ def nesting(rows: Batch) -> Nesting:
 def self_times(rows: Batch, nested: Nesting) -> Amounts:
     """Nanoseconds that each range spent without its direct children; 0 for asynchronous ranges, marks and memory.
 
-    A child counts where it ran on its parent's thread, one after the other: what ran beside it (asynchronous ranges, other
-    threads) doesn't shorten it, nor does what ended after it. Source: ``FunctionEvent.self_cpu_time_total`` of
-    torch.autograd.profiler_util.
+    A child counts if it ran within its parent on the same thread; asynchronous ranges and other threads' don't. Source:
+    ``FunctionEvent.self_cpu_time_total`` of torch.autograd.profiler_util.
     """
     synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0)
     spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)

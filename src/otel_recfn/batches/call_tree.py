@@ -74,8 +74,8 @@ class PathSums:
         count: how many ranges.
         total_ns: from begin to end, summed.
         self_ns: the same without direct children.
-        shortest_ns: NO_TIME where there is no range.
-        longest_ns: 0 where there is none.
+        shortest_ns: NO_TIME if there is no range.
+        longest_ns: 0 if there is none.
     """
 
     count: Amounts
@@ -114,10 +114,10 @@ class CallPath:
 
     Attributes:
         path: names from the outermost range to these.
-        count: how many ranges; 0 where it only groups others, as a thread does.
+        count: how many ranges; 0 if it only groups others, as a thread does.
         cpu_time_total: microseconds from begin to end, summed; of a group, its members'.
         self_cpu_time_total: the same without direct children that ran on the same thread.
-        cpu_time_min: microseconds of the shortest one; 0 where there is none.
+        cpu_time_min: microseconds of the shortest one; 0 if there is none.
         cpu_time_max: of the longest one.
     """
 
@@ -312,7 +312,7 @@ def _by_module(batch: Batch, ranges: _Ranges) -> CallTree:
 
 
 def _nearest(above: Places, wanted: NDArray[np.bool_]) -> Places:
-    """The nearest of the wanted ranges around each; -1 where there is none."""
+    """The nearest of the wanted ranges around each; -1 if there is none."""
     nearest: Places = above.copy()
     while True:
         passed = np.flatnonzero(nearest >= 0)

@@ -37,7 +37,7 @@ NOTHING = Batch(**columns_of({}, 0), names=[""], tracks=[])
 """A batch without a row, which many units share: one of its own would be most of the size of a unit without spans."""
 
 
-class _Held(NamedTuple):
+class _HeldRows(NamedTuple):
     """The rows of one batch, or of several that were merged."""
 
     first: int
@@ -49,7 +49,7 @@ class _Held(NamedTuple):
     batch: Batch
 
 
-def _gathered(held: Sequence[_Held], numbers: Places) -> Batch:
+def _gathered(held: Sequence[_HeldRows], numbers: Places) -> Batch:
     """A batch of the rows with these numbers, without top-level ranges; its names are only those of the rows.
 
     Raises:
@@ -77,7 +77,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
     held, rows = [], 0
     for batch in batches:
         if len(batch):
-            held.append(_Held(rows, None, np.arange(len(batch)), batch))
+            held.append(_HeldRows(rows, None, np.arange(len(batch)), batch))
             rows += len(batch)
     return _with_each_value_once(_gathered(held, np.arange(rows)))
 
@@ -119,7 +119,7 @@ class WaitingRows:
 
     def __init__(self, kept: Callable[[], Places]) -> None:
         self._kept = kept
-        self._held: list[_Held] = []
+        self._held: list[_HeldRows] = []
         self._numbers = self.rows = 0
         self._most = ROWS_TO_SPARE
 
@@ -127,7 +127,7 @@ class WaitingRows:
         """Add rows of a batch. Their numbers follow those of the rows before, from 0 on."""
         first, self._numbers = self._numbers, self._numbers + len(row)
         if len(row):
-            self._held.append(_Held(first, None, row, batch))
+            self._held.append(_HeldRows(first, None, row, batch))
             self.rows += len(batch)
 
     def take(self, numbers: Places) -> Batch:
@@ -146,7 +146,7 @@ class WaitingRows:
             kept = kept[: ends[-1]]
             rows = len(kept)
             together = _with_each_value_once(_gathered(self._held, kept))
-            self._held = [_Held(int(kept[0]), kept, np.arange(rows), together)]
+            self._held = [_HeldRows(int(kept[0]), kept, np.arange(rows), together)]
         self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
 
 

@@ -6,12 +6,12 @@
 A unit's ranges wait until there are enough of them, or it ends; then they are compared with each other and with those that were
 kept before. So a unit that ends soon, as most do, is decided once, when it is known how many spans it may have.
 
-A range comes when it has ended, so what lies in it came before. It ranks by its duration, and of equal ones the one that began
-first ranks higher; but higher than all that lies in it, so that who is kept has all that is around it. The others are folded
-into the nearest kept one around them.
+A range comes when it has ended, after its children. It ranks by its duration, and of equal ones the one that began first ranks
+higher, but always above its descendants, so that a kept range has all its ancestors. The others are folded into their nearest
+kept ancestor.
 
-Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
-where a unit is finished in parts, what lies in a range that comes with a later part.
+A range that comes after its parent, as asynchronous ones may, belongs directly to the unit; so do, if a unit is finished in
+parts, the descendants of a range that comes with a later part.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SpanPlan(NamedTuple):
     row: Places
     """The rows that become spans."""
     parent: Ids
-    """The event id of the parent range; 0 where the parent is the span above."""
+    """The event id of the parent range; 0 if the parent is the span above."""
     above: Places
     """Index into ``spans_above``: the parent of the outermost range's span."""
     linked_id: Ids
@@ -203,7 +203,7 @@ class UnitToDecide(NamedTuple):
 class Decided(NamedTuple):
     """Units that were decided together, as tables. ``unit`` is a place among them.
 
-    It keeps no more than it tells: a program may make a new name each time, and what is decided may wait for an exporter.
+    It keeps no names but its own, because a program may make new ones, and it may wait for an exporter.
     """
 
     plan: SpanPlan
@@ -327,8 +327,8 @@ class Stage:
 
     def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
         announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
-        told = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
-        contexts = np.array(told, _CONTEXT)
+        rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
+        contexts = np.array(rows, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)

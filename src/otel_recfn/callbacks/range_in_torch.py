@@ -69,7 +69,7 @@ def _warn_once(error: str) -> None:
 
 
 def _begin_by_torch(range_: Any, inputs: Sequence[Any]) -> EndElsewhere:
-    if _is_looked_at(sys.modules["torch"]):
+    if _program_sees_operators(sys.modules["torch"]):
         return not_shown
     first = inputs[0] if inputs else None
     with RunningCallback():
@@ -85,7 +85,7 @@ def _end_by_torch(of_torch: Any, _is_async: bool) -> None:
         of_torch.__exit__(None, None, None)
 
 
-def _is_looked_at(torch: Any) -> bool:
+def _program_sees_operators(torch: Any) -> bool:
     """Whether a graph is traced, or a mode of PyTorch's sees operators."""
     counts = [getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")]
     return bool(torch.jit.is_tracing()) or any(count() for count in counts if count is not None)

@@ -47,8 +47,7 @@ _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 class RecordFunction:
     """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and ``end`` in different places.
 
-    Its properties are the accessors of ``at::RecordFunction``. After its end they say nothing useful, and hold nothing of the
-    program's alive.
+    Its properties are the accessors of ``at::RecordFunction``. After its end they mean nothing, and keep nothing alive.
 
     Args:
         scope: of the range; or what ``get_step_callbacks`` returned for it.
@@ -299,7 +298,7 @@ class RecordFunction:
         self._outputs, self._contexts = (), []
         self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
 
-    def _keep_from_others(self) -> None:
+    def _hide_from_torch(self) -> None:
         """Hide the range from PyTorch's observers, which see by themselves what it stands for."""
         self._elsewhere = not_shown
 

@@ -44,20 +44,20 @@ def enable_record_function(enable: bool = True) -> None:
     """Switch RecordFunction on or off in this thread. While it is off, neither callbacks nor the recorder see what it does.
 
     With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``), which PyTorch's profilers obey
-    too, and which PyTorch hands on to what works for the thread. Where it isn't there yet, the thread that imports it tells it.
+    too, and which PyTorch hands on to what works for the thread. The thread that imports torch sets it there.
     """
     global _waits_for_torch
     if bool(enable) == is_record_function_enabled():
         return
     recorder.set_thread_enabled(bool(enable))
     if "torch" in sys.modules:
-        _tell_torch()
+        _switch_torch()
     elif not _waits_for_torch:
         _waits_for_torch = True
-        when_torch_is_imported(_tell_torch)
+        when_torch_is_imported(_switch_torch)
 
 
-def _tell_torch() -> None:
+def _switch_torch() -> None:
     switch = details.find("thread_switch")
     if switch is not None:
         switch(recorder.thread_enabled())

@@ -56,14 +56,14 @@ def loaded() -> Library | None:
 def load(report: Report) -> Library:
     """The library, built if needed and loaded once per process; torch must be imported.
 
-    The first ``report`` is told of what callbacks raise. Where it can't be loaded, a RecfnError says why.
+    The first ``report`` gets what callbacks raise. Where it can't be loaded, a RecfnError says why.
     """
     global _library
     if _library is None:
         from otel_recfn.pytorch import observer_build  # imported late, as programs without callbacks need not build anything
 
         library = observer_build.load(observer_build.TORCH_CALLBACKS, _open)
-        details.tell_losses(library.features(), details.CALLBACKS)
+        details.log_losses(library.features(), details.CALLBACKS)
         library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, report)
         atexit.register(library.close)
         around_forks(Order.THREAD_STATE, in_child=library.forked)
@@ -94,7 +94,7 @@ class _ThreadList:
         self.entries = entries
 
 
-class _OfThread(threading.local):
+class _PerThread(threading.local):
     own = _ThreadList(())
 
 
@@ -111,7 +111,7 @@ class TorchCallbacks:
         self._warned = False
         self._global: dict[int, bool] = {}
         """The global callbacks in PyTorch, and whether each is enabled."""
-        self._of_thread = _OfThread()
+        self._per_thread = _PerThread()
         self._lists: weakref.WeakSet[_ThreadList] = weakref.WeakSet()
         """The lists of all threads. Snapshots of a thread have no part in it: their callbacks keep no places."""
         self._placed: set[int] = set()
@@ -135,14 +135,14 @@ class TorchCallbacks:
 
     def repeat_thread(self, entries: Entries) -> None:
         """Copy the calling thread's own callbacks, which are these now."""
-        self._of_thread.own = _ThreadList(entries)
-        self._lists.add(self._of_thread.own)
+        self._per_thread.own = _ThreadList(entries)
+        self._lists.add(self._per_thread.own)
         self._repeat_own()
 
     def _repeat_own(self) -> None:
         if _library is None:
             return
-        entries = self._of_thread.own.entries
+        entries = self._per_thread.own.entries
         handles = tuple([entry.handle for entry in entries if entry.enabled])
         _library.set_thread(handles)  # first leave out the callbacks that lose their places
         without_place = [entry for entry in entries if entry.handle not in self._placed]

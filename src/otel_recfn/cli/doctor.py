@@ -1,7 +1,7 @@
 """``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
 
 The first needs nothing but Python. What shows only where PyTorch is loaded is examined beside the rest, in a process of its
-own, because an import of torch takes seconds, and a broken one may take its process down; it is told last.
+own, because an import of torch takes seconds, and a broken one may take its process down; it comes last.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def compiler() -> Finding:
 
 
 def torch() -> Finding:
-    """Which torch is installed, found by its files."""
+    """The installed torch, found by its files."""
     from otel_recfn.pytorch import observer_build
 
     def found() -> str:

@@ -114,9 +114,9 @@ def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | N
     """Why an empty request, sent as the program's exporter would send it, was refused; None if it was accepted."""
     module = "grpc" if protocol == "grpc" else "http"
     made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
-    heard = _Heard()
+    last_message = _LastMessage()
     logger = logging.getLogger("opentelemetry")
-    logger.addHandler(heard)
+    logger.addHandler(last_message)
     propagated, logger.propagate = logger.propagate, False
     try:
         exporter = made(endpoint=endpoint, timeout=REQUEST_SECONDS)
@@ -124,11 +124,11 @@ def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | N
         exporter.shutdown()
     finally:
         logger.propagate = propagated
-        logger.removeHandler(heard)
-    return None if taken else safe_text(heard.message, secrets_from_environment()) or "no answer"
+        logger.removeHandler(last_message)
+    return None if taken else safe_text(last_message.message, secrets_from_environment()) or "no answer"
 
 
-class _Heard(logging.Handler):
+class _LastMessage(logging.Handler):
     """A log handler that keeps the last message, which says why a request failed."""
 
     message = ""

@@ -252,11 +252,11 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
     for each in wrappers:
         other = seen.setdefault(each.name, each)
         if other is not each:
-            told = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
-            raise SchemaError(each.operator.location, f"{told}; rename one of them, or write it into another package")
+            problem = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
+            raise SchemaError(each.operator.location, f"{problem}; rename one of them, or write it into another package")
         if each.name.startswith(OBJECTS):
-            told = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
-            raise SchemaError(each.operator.location, told)
+            problem = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
+            raise SchemaError(each.operator.location, problem)
 
 
 def _module(wrappers: Sequence[Wrapper], request: Request) -> str:

@@ -128,8 +128,8 @@ def default(argument: Argument, operator: Operator, words: Words) -> str:
     try:
         value = float(text) if is_number else ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        told = f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
-        raise SchemaError(operator.location, told) from None
+        problem = f"the default {text!r} of {argument.name!r} can't be read; write a number, text, list, True, False or None"
+        raise SchemaError(operator.location, problem) from None
     size = (argument.type.optional or argument.type).size
     if size is not None and value is not None and not isinstance(value, list):
         value = [value] * size  # one number stands for all of the list

@@ -1,7 +1,6 @@
 """The operators that are wrapped and what graphs record of them: PyTorch's rules as data (source: ``gen_trace_type.py``).
 
-A tracer records what a program does, with operators that write in place and into ``out``; or, with ``force_outplace``, the same
-with operators that only return their results.
+A tracer records operators as they are called, also those that write; with ``force_outplace``, all as returning results.
 """
 
 from __future__ import annotations

@@ -192,8 +192,7 @@ def _entry(file: str, fields: Any) -> Entry:
 
 
 def _loader(yaml: Any) -> Any:
-    """A YAML loader that adds its line to each mapping, and refuses a second ``func`` in it, as a new entry's dash is
-    missing."""
+    """A YAML loader that adds its line to each mapping, and refuses a second ``func`` in it: an entry without its dash."""
 
     class LineLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

@@ -45,7 +45,7 @@ class ProfilerState(IntEnum):
 
 
 class ActiveProfilerType(IntEnum):
-    """Which profiler runs in a thread. The values are PyTorch's (``torch::profiler::impl::ActiveProfilerType``)."""
+    """The profiler that runs in a thread, with PyTorch's values (``torch::profiler::impl::ActiveProfilerType``)."""
 
     NONE = 0
     LEGACY = 1

@@ -127,12 +127,11 @@ NOT_TIMED = frozenset(
 def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | None]) -> int:
     """Time the calling thread's ranges on the GPU, or show them to NVIDIA's tools, if a run asks for it.
 
-    The thread-local state carries the callback to work that the thread launches. If the run is disabled without cleanup, the
-    callback stays and does nothing.
+    The callback goes along with thread-local state. If the run is disabled without cleanup, it stays and does nothing.
 
     Args:
         config: of the run.
-        living: gives its times, and None where it is over, or another run shadows it.
+        living: gives its times, and None if it is over, or another run shadows it.
 
     Returns:
         The callback's handle, or INVALID_CALLBACK_HANDLE.

@@ -37,19 +37,19 @@ class LegacyEvent:
         thread_id: RecordFunction's logical id of the thread it happened in.
         handle: of the range; 0 for marks and memory.
         shapes: one per input; empty for inputs that are no tensors, and for lists of tensors.
-        node_id: of a process in a group, -1 where there is none.
+        node_id: of a process in a group, -1 if there is none.
         is_async: the range may end on another thread.
         is_remote: it came from another process, as values.
         cpu_ns: Unix nanoseconds.
         cpu_memory_usage: bytes that were allocated, negative when freed.
         cuda_memory_usage: the same on the GPU.
-        device: the GPU, -1 where none was recorded.
+        device: the GPU, -1 if none was recorded.
         cuda_us: microseconds on the GPU's clock; for remote events, -1 elsewhere.
         cuda_event: what ``device`` recorded.
-        sequence_nr: of autograd, -1 where there is none.
-        fwd_thread_id: of the forward range, 0 where there is none.
+        sequence_nr: of autograd, -1 if there is none.
+        fwd_thread_id: of the forward range, 0 if there is none.
         scope: RecordScope.
-        flops: floating point operations, 0 where they weren't counted.
+        flops: floating point operations, 0 if they weren't counted.
         stack: ``file(line): function``, innermost first.
         event_id: the same in spans and Chrome traces; 0 for remote events.
         correlation_id: for whoever joins it with events of a device; 0 until then.

@@ -5,8 +5,7 @@ is decided by their times, and where those are equal by their rows: what began i
 
     x's end comes before y's begin when x began before y, and x.end_ns < y.start_ns, or they are equal and x's row is above y's
 
-A range that ended on another thread has its pop on its own thread's list, with the other thread's id, where its time is. One
-that is open still has no pop.
+A range that ended on another thread has its pop in its own thread's list, with the other thread's id; an open one none.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
 def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
     """The number of begins before each end; begins and ends are each in their order.
 
-    An end stands before the first begin that came after it, and after the ends that stand before it in their rows' order.
+    An end comes before the first begin after its time, and after the ends of earlier rows.
     """
     starts = np.maximum.accumulate(batch.start_ns[begins])  # a clock may go back
     own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
@@ -221,8 +220,8 @@ class _EventMaker:
         batch, names = self._batch, self._batch.names
         push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
 
-        def column(name: str, told: Any = push, otherwise: int = 0) -> list[Any]:
-            found: list[Any] = np.where(told, getattr(batch, name)[rows], otherwise).tolist()
+        def column(name: str, has_it: Any = push, otherwise: int = 0) -> list[Any]:
+            found: list[Any] = np.where(has_it, getattr(batch, name)[rows], otherwise).tolist()
             return found
 
         on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
@@ -260,8 +259,8 @@ class _EventMaker:
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs")]
         for event, shapes, dtypes, concrete in zip(made, *texts, strict=True):
             if event.kind == EventKind.PUSH_RANGE and event.name in SIZES:
-                told = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
-                event.set_extra_args(told)
+                arguments = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
+                event.set_extra_args(arguments)
 
 
 # --- the arguments that FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)

@@ -72,7 +72,7 @@ class ProfilerRun:
         config: what it records.
         number: what marks its rows; the process's first has 1.
         cuda_times: when its ranges came to pass on the GPU.
-        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE where it needs none.
+        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE if it needs none.
         over: it was stopped.
     """
 
@@ -178,7 +178,7 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
     try:
         run.start()
         debug_info_push(DebugInfoKind.PROFILER_STATE, run)
-        run.callback_handle = add_cuda_callback(config, partial(_living, weakref.ref(run)))
+        run.callback_handle = add_cuda_callback(config, partial(_times_if_running, weakref.ref(run)))
         run.mark_start()
     except BaseException:
         if debug_info_get(DebugInfoKind.PROFILER_STATE) is run:
@@ -187,7 +187,7 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
         raise
 
 
-def _living(reference: weakref.ref[ProfilerRun]) -> CudaTimes | None:
+def _times_if_running(reference: weakref.ref[ProfilerRun]) -> CudaTimes | None:
     """The run's times, unless it is over or another one shadows it. PyTorch's own threads have no debug info of ours."""
     run = reference()
     shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
@@ -198,7 +198,7 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     """End the calling thread's run; with ``options`` only read it, or only leave it to others.
 
     Returns:
-        The events of every thread that took part; none where they weren't asked for, and for NVTX.
+        The events of every thread that took part; none if they weren't asked for, and for NVTX.
 
     Raises:
         ProfilerError: none runs in this thread.
@@ -318,7 +318,7 @@ def _leave(run: ProfilerRun, *, stop: bool) -> None:
     remove_callback(run.callback_handle)
 
 
-def _belong_to(info: object) -> None:
+def _mark_rows_as(info: object) -> None:
     """Mark the calling thread's rows as those of the run ``info`` from now on."""
     run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
     number = run.number if run is not None else 0
@@ -330,15 +330,15 @@ def _belong_to(info: object) -> None:
         profilers.give_up_memory(MEMORY_OWNER)
 
 
-on_profiler_state(_belong_to)
+on_profiler_state(_mark_rows_as)
 
 
-def _belong_again() -> None:
+def _mark_rows_again() -> None:
     """Mark rows again in a forked child, whose recorder starts empty."""
     info = debug_info_get(DebugInfoKind.PROFILER_STATE)
     if info is not None:
-        _belong_to(info)
+        _mark_rows_as(info)
 
 
-around_forks(Order.THREAD_STATE, in_child=_belong_again)
+around_forks(Order.THREAD_STATE, in_child=_mark_rows_again)
 trace_instead(mark, _no_mark)

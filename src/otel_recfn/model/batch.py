@@ -5,8 +5,7 @@ end (copying some 65,536 names would cost more than the drain). What the rows of
 share the memory of empty columns, which is read-only: ``torch.from_numpy`` only warns of that, so copy what is to be written.
 
 Rows stand in the order in which the drain closed them: a child before its parent, and per thread in the order of their ends.
-``opened`` announces the top-level ranges that began, in their order, before any row below them is seen, so that a sink can
-decide on a trace before its children arrive.
+``opened`` announces top-level ranges that began, in order, so that a sink can decide on a trace before their children come.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ class Batch(ColumnArrays):
     clock_jump_ns: int = 0
     """The nanoseconds by which the wall clock was set, if by over a second. Later ranges use the new time."""
     drained_ns: int = 0
-    """The time when the drain began, in Unix nanoseconds of the wall clock. What had ended by then is in this batch or an
-    earlier one. 0 if it isn't known."""
+    """When the drain began, in Unix nanoseconds: what had ended by then is in this or earlier batches. 0: unknown."""
     long_open: Batch | None = None
     """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row again when it
     ends. Set every quarter of that time, and once empty when there are no more; else None."""

@@ -88,8 +88,8 @@ class Column(Generic[D, V]):
         def __get__(self, holder: Any, owner: type) -> Any: ...
 
 
-def _text(meaning: str, **told: Any) -> Column[np.uint32, str]:
-    return Column(np.uint32, str, meaning, **told)
+def _text(meaning: str, **more: Any) -> Column[np.uint32, str]:
+    return Column(np.uint32, str, meaning, **more)
 
 
 class Columns:
@@ -113,7 +113,7 @@ class Columns:
     sequence_nr = Column(
         np.int64,
         int,
-        "The same for a forward operator and its backward node; -1 where there is none.",
+        "The same for a forward operator and its backward node; -1 if there is none.",
         empty=-1,
         attribute="recfn.sequence_nr",
         argument="Sequence number",
@@ -121,7 +121,7 @@ class Columns:
     forward_thread_id = Column(
         np.uint64,
         int,
-        "RecordFunction's id of the forward operator's thread; 0 where there is none.",
+        "RecordFunction's id of the forward operator's thread; 0 if there is none.",
         attribute="recfn.forward_thread_id",
         argument="Fwd thread id",
     )
@@ -134,7 +134,7 @@ class Columns:
     debug_handle = Column(
         np.int64,
         int,
-        "PyTorch's debug handle; -1 where there is none.",
+        "PyTorch's debug handle; -1 if there is none.",
         empty=-1,
         seldom=True,
         attribute="recfn.debug_handle",
@@ -162,13 +162,13 @@ class Columns:
     node_id = Column(
         np.int64,
         int,
-        "The process's node in a distributed run; -1 where there is none.",
+        "The process's node in a distributed run; -1 if there is none.",
         empty=-1,
         seldom=True,
         attribute="recfn.node_id",
         argument="Node id",
     )
-    profiler = Column(np.uint32, int, "The profiler run that the thread worked for; 0 where there was none.", seldom=True)
+    profiler = Column(np.uint32, int, "The profiler run that the thread worked for; 0 if there was none.", seldom=True)
     flops = Column(
         np.int64,
         int,
@@ -186,7 +186,7 @@ class Columns:
     caller = Column(
         np.uint64,
         int,
-        "Event id of the innermost traced Python call that was open in the thread when it began; 0 where there was none.",
+        "Event id of the innermost traced Python call that was open in the thread when it began; 0 if there was none.",
         seldom=True,
     )
     step_number = Column(

@@ -2,9 +2,8 @@
 
     recorded + added = exported + folded + unsampled + failed + waiting + all of ``dropped.<reason>``
 
-``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. ``incomplete`` ranges are among
-the others: they lack their end, their name, shapes or a stack. What a sink beside the spans lacks is
-``<sink>.dropped.<reason>``.
+``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. ``incomplete`` ranges lack their
+end, name, shapes or stack, and are among the others. Losses of other sinks are ``<sink>.dropped.<reason>``.
 """
 
 from __future__ import annotations

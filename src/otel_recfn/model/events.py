@@ -142,8 +142,7 @@ class SourceTraits:
     call_prefix: str | None = None
     """The prefix of names of calls of Python code, before what is called; None if the source announces no such calls."""
     trace_name: str = ""
-    """The name of a trace that we start with such a range; empty: that of its thread. ``{}`` stands for the name after
-    ``call_prefix``."""
+    """The name of a trace that we start with such a range; empty: its thread's. ``{}``: the name after ``call_prefix``."""
     begins_traces: bool = False
     """Whether each of its ranges at top level, but an optimizer's step, starts a trace, which is named after it."""
 

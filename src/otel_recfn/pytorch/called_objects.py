@@ -1,7 +1,6 @@
 """The modules and optimizers that are called: their names, their paths, and their parameters at first sight.
 
-No object is kept alive. One is told from another one at the same address by a weak reference, which is dead where it is gone
-(``support/foreign.py``).
+No object is kept alive. Weak references tell objects from later ones at the same address (``support/foreign.py``).
 """
 
 from __future__ import annotations
@@ -165,8 +164,8 @@ class CalledObject:
     """The ``id`` of its class."""
     parameters: tuple[ParameterFacts, ...]
     left_out: tuple[str, ...] = ()
-    """The names of parameters that are left out: of a class of their own, whose attributes may be anything. ``*``: all, because
-    the object keeps them in its own way."""
+    """The names of parameters that are left out, as their classes are the program's; ``*``: all, kept in the object's own
+    way."""
 
 
 Named: TypeAlias = "Iterable[tuple[str, ParameterFacts | None]]"

@@ -50,13 +50,13 @@ def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
         try:
             write(*arguments)
         except (AttributeError, KeyError) as error:
-            _tell_once(f"{type(error).__name__}: {error}")
+            _log_once(f"{type(error).__name__}: {error}")
 
     when_imported("torch._dynamo", carefully, LOST)
 
 
 @cache
-def _tell_once(error: str) -> None:
+def _log_once(error: str) -> None:
     log.warning("this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s", error, LOST)
 
 
@@ -76,7 +76,7 @@ def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
         try:
             return trace(builder, value)
         except (AttributeError, TypeError) as error:
-            _tell_once(f"{type(error).__name__}: {error}")
+            _log_once(f"{type(error).__name__}: {error}")
             table.pop(key, None)
             builder.source = source
             return builder._wrap(value)

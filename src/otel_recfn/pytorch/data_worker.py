@@ -25,13 +25,13 @@ NUMBER, PERSISTENT = "worker_id", "persistent_workers"
 def data_worker() -> WorkerProcess | None:
     """This process as a worker of a DataLoader; None if it is none, or has not come far enough to know. Never raises."""
     arguments = _arguments_of_loop()
-    number = arguments.get(NUMBER, _told_number())
+    number = arguments.get(NUMBER, _public_number())
     if not isinstance(number, int):
         return None
     return WorkerProcess(f"DataLoader worker {number}", arguments.get(PERSISTENT) is False)
 
 
-def _told_number() -> object:
+def _public_number() -> object:
     get_worker_info: Callable[[], Any] | None = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     info = get_worker_info() if get_worker_info is not None else None
     return getattr(info, "id", None) if getattr(info, "worker_method", "multiprocessing") == "multiprocessing" else None

@@ -1,8 +1,8 @@
 """The details of PyTorch that we rely on beyond what has not changed in years: the place to read when a new PyTorch comes.
 
 Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
-our libraries are compiled (``native/pytorch/features.hpp``); they tell what they found, by the names below. What nothing can do
-without: RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
+our libraries are compiled (``native/pytorch/features.hpp``); they say what they found, by the names below. Nothing works
+without RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
     found = _look_up(PYTHON[name])
     if found is None:
-        _tell_once(losses([name], PYTHON))
+        _log_once(losses([name], PYTHON))
     return found
 
 
@@ -137,9 +137,9 @@ def missing_in_python() -> list[str]:
     return [name for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _look_up(detail) is None]
 
 
-def found_and_missing(told: str) -> tuple[list[str], list[str]]:
-    """The names that a library found, and those that it didn't, which have a minus sign in ``told``."""
-    words = told.split()
+def found_and_missing(features: str) -> tuple[list[str], list[str]]:
+    """The names that a library found, and those that it didn't, which have a minus sign in ``features``."""
+    words = features.split()
     return [word for word in words if not word.startswith("-")], [word[1:] for word in words if word.startswith("-")]
 
 
@@ -148,15 +148,15 @@ def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:
     return "; ".join([f"{details[name].lost} (it has no {details[name].what})" for name in missing])
 
 
-def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
+def log_losses(features: str, details: Mapping[str, Detail]) -> None:
     """Log the details that a library which was just loaded didn't find, in one line, if there are any."""
-    _, missing = found_and_missing(told)
+    _, missing = found_and_missing(features)
     if missing:
-        _tell_once(losses(missing, details))
+        _log_once(losses(missing, details))
 
 
 @cache
-def _tell_once(lost: str) -> None:
+def _log_once(lost: str) -> None:
     log.warning("this PyTorch differs from those that otel-recfn knows: %s", lost)
 
 

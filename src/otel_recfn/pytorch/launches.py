@@ -31,8 +31,7 @@ log = logging.getLogger("otel_recfn")
 class BackwardPasses:
     """A reading of the current context at the begin of each backward pass, which no operator precedes.
 
-    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` an object of a subclass of ours
-    stands there.
+    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` ours is in its place.
     """
 
     def __init__(self, recorder: Recorder) -> None:

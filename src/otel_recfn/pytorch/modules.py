@@ -10,9 +10,8 @@ seen by PyTorch's public hooks:
       step
       post hook ─ find the step by its frame ─► [ ... ], end
 
-PyTorch doesn't call the post hook after an exception. Such a step stays on the stack. It differs from a running one by
-its frame, the one that called the pre hook: a frame that is no longer among the callers has been left. The next call or step in
-the thread ends such steps, as errors.
+PyTorch doesn't call the post hook after an exception, so such a step stays on the stack. The frame that called its pre hook is
+no longer among the callers, by which the next call or step in the thread finds it, and ends it as an error.
 """
 
 from __future__ import annotations

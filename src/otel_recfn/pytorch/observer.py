@@ -77,7 +77,7 @@ class TorchObserver(Source):
     def enable(self, wanted: Wanted) -> None:
         """Observe from now on, with what is wanted. If that fails, warns once; ``enabled`` shows it.
 
-        Where profiler runs are told apart, a begin outside every other range looks which run its thread works for.
+        If profiler runs are separated, a begin outside every other range looks up the run that its thread works for.
         """
         if not self.prepare() or _loaded is None or not _call("enable", int(wanted.extras), lost=NOT_OBSERVED):
             return
@@ -111,8 +111,7 @@ def set_profiler(profiler: int) -> None:
 def keep_memory(keep: bool) -> None:
     """Record memory that PyTorch allocates and frees in the calling thread between operators too, or no longer.
 
-    Who asks for it must call ``step_aside`` before torch.profiler starts in the thread, which refuses to start otherwise. Does
-    nothing where the library isn't loaded.
+    Call ``step_aside`` before torch.profiler starts in the thread, else it refuses to. Does nothing without the library.
     """
     _call("keep_memory", int(keep), lost="memory is recorded within PyTorch's operators only")
 
@@ -142,7 +141,7 @@ def _load_once(core_api: int) -> None:
         if attached != 0:
             raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
         _loaded = library
-        details.tell_losses(features(), details.OPERATORS)
+        details.log_losses(features(), details.OPERATORS)
 
 
 def _open(path: Path) -> ctypes.CDLL:

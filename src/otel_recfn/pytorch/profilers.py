@@ -93,12 +93,12 @@ def _change(change: int) -> None:
                 listener(_running > 0)
 
 
-class _OfThread(threading.local):
+class _PerThread(threading.local):
     def __init__(self) -> None:
         self.owners: set[Hashable] = set()
 
 
-_of_thread = _OfThread()
+_per_thread = _PerThread()
 
 
 def keep_memory(owner: Hashable) -> None:
@@ -108,7 +108,7 @@ def keep_memory(owner: Hashable) -> None:
     """
     from otel_recfn.pytorch import observer
 
-    owners = _of_thread.owners
+    owners = _per_thread.owners
     if owner in owners or observer.loaded_library() is None or any(details.find(name) is None for name in NEED_MEMORY):
         return
     _watch()
@@ -120,7 +120,7 @@ def give_up_memory(owner: Hashable) -> None:
     """Give up the calling thread's memory for ``owner``. Does nothing if it didn't ask in this thread."""
     from otel_recfn.pytorch import observer
 
-    owners = _of_thread.owners
+    owners = _per_thread.owners
     if owner in owners:
         owners.remove(owner)
         if not owners:

@@ -7,12 +7,12 @@ It calls
     __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
     __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
 
-and its objects have ``name``, ``args``, ``_code`` (what it decorates, as ``support/texts.py`` tells it, or None) and
+and its objects have ``name``, ``args``, ``_code`` (what it decorates, as a text of ``support/texts.py``, or None) and
 ``_entered``, None at first, which is private to this file.
 
 ``async with`` belongs to a task, not to a place on its thread's stack. Tasks take turns on a thread, so such a range may end
-while ranges that began after it are still open: it is asynchronous. ``enter`` and ``leave`` tell the recorder when the task is
-in it. Each call of a decorated function opens a range of its own:
+while ranges that began after it are still open: it is asynchronous. Between ``enter`` and ``leave`` the task is in it. Each
+call of a decorated function opens a range of its own:
 
     def                 from call to return
     async def           from the first step to the end of the coroutine, as ``async with``

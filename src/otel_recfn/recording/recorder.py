@@ -64,13 +64,13 @@ class Recorder:
     ``stacktrace`` isn't kept where the range began on another thread.
     """
     enter = staticmethod(_native.enter)
-    """From here on the calling task is in that open range; ``leave`` takes what is returned.
+    """Put the calling task into an open range; ``leave`` takes what is returned.
 
-    What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None where nothing
+    What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None if nothing
     changes: the range is over, or the task has begun something newer outside it.
     """
     leave = staticmethod(_native.leave)
-    """The task is not in that range any more. From any task, also where it is over already."""
+    """Take the task out of that range. From any task, even if the range is over."""
     mark = staticmethod(_native.mark)
     """Record a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
@@ -85,8 +85,7 @@ class Recorder:
     thread_enabled = staticmethod(_native.thread_enabled)
     """Whether begins in this thread are recorded; PyTorch's own switch of the thread, where PyTorch is observed."""
     current_thread_id = staticmethod(_native.current_thread_id)
-    """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it. Never
-    reused, and new in a forked child."""
+    """RecordFunction's logical id of this thread: PyTorch's, if that is observed, else the recorder's. Never used twice."""
     set_default_node_id = staticmethod(_native.set_default_node_id)
     """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
     default_node_id = staticmethod(_native.default_node_id)
@@ -110,10 +109,9 @@ class Recorder:
 
     set_range_observer = staticmethod(_native.set_range_observer)
     """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded. What it
-    raises goes on to the program. A new version cancels what ``leave_unobserved`` was told before, in every thread."""
+    raises goes on to the program. A new version cancels earlier calls of ``leave_unobserved``, in every thread."""
     leave_unobserved = staticmethod(_native.leave_unobserved)
-    """Don't hand the observer so many of the calling thread's next ranges, as long as its version is this one. Returns how
-    many it won't be handed."""
+    """Keep so many of the calling thread's next ranges from the observer while its version is this one. Returns how many."""
     take_back_unobserved = staticmethod(_native.take_back_unobserved)
     """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
 

@@ -1,7 +1,6 @@
 """The arguments of ``record_function``, and stand-ins for it, ``step`` and ``profile`` where nothing can be recorded.
 
-``record_function`` is a type in C, which comes here with every call that is not the usual one. The native part
-isn't imported for this.
+``record_function`` is a type in C, which comes here with unusual calls. The native part isn't imported for this.
 """
 
 from __future__ import annotations

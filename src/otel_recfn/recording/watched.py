@@ -26,16 +26,16 @@ class Unwatched:
 def watch(watcher: Hashable) -> None:
     """Observe for ``watcher`` from now on, until ``unwatch``."""
     _watchers.add(watcher)
-    _settle()
+    _update_now()
 
 
 def unwatch(watcher: Hashable) -> None:
     """Observe for ``watcher`` no more. Does nothing if it did not."""
     _watchers.discard(watcher)
-    _settle()
+    _update_now()
 
 
-def _settle() -> None:
+def _update_now() -> None:
     while Watched.now is not bool(_watchers):  # without a lock, since whoever writes looks again whether it still holds
         Watched.now = bool(_watchers)
 

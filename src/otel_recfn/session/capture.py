@@ -44,7 +44,7 @@ class GuardedSink:
         self._rows = 0
         """The rows of the batches that ``write`` took without an error."""
         self._last_counters: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def write(self, batch: Batch) -> None:
         """Write a batch to the sink."""
@@ -88,24 +88,24 @@ class GuardedSink:
             with self._around():
                 yield
         except NO_MEMORY:
-            self._tell_once("the sink %r found no memory; it goes on, and what it misses is counted")
+            self._log_once("the sink %r found no memory; it goes on, and what it misses is counted")
         except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
             if raised_by_signal_handler(error):  # the program's timeout, say: no error of the sink
                 raise
-            self._tell_once(goes_on or "the sink %r failed and was removed; the others go on", error)
+            self._log_once(goes_on or "the sink %r failed and was removed; the others go on", error)
             if not (goes_on or self.is_removed):
                 self.is_removed = True
                 with suppress(Exception, SystemExit), self._around():  # the first error was logged already
                     self.sink.close(0.0)
                     self._last_counters = dict(self.sink.counters())
 
-    def _tell_once(self, text: str, error: BaseException | None = None) -> None:
-        if text in self._told:
+    def _log_once(self, text: str, error: BaseException | None = None) -> None:
+        if text in self._logged:
             return
-        self._told.add(text)
+        self._logged.add(text)
         unexpected = safe_exception(error) if error is not None and not isinstance(error, OSError) else None
-        told = "" if error is None else f": {safe_text(repr(error))}"
-        log.error(text + "%s", self.sink.name, told, exc_info=unexpected)  # a full disk needs no traceback
+        reason = "" if error is None else f": {safe_text(repr(error))}"
+        log.error(text + "%s", self.sink.name, reason, exc_info=unexpected)  # a full disk needs no traceback
 
 
 class Capture:
@@ -115,10 +115,10 @@ class Capture:
         selected: scopes, extras and sources.
         sinks: receive every sealed batch, in this order.
         buffer_bytes: bound of each recording thread's buffer.
-        spans: where its ranges become spans, as which the program is to see them while they are current; None for nowhere.
-        open_range_s: sinks are told of ranges that are open for so long; None: they are not.
+        spans: as which the program sees its ranges while they are current; None for none.
+        open_range_s: sinks get ranges that have been open for so long; None: they don't.
         exit_timeout_s: how long the end of the process may wait for what is outside of this machine.
-        tells_of_spans: one of its sinks tells of the program's spans around ranges, which are kept alive for it.
+        names_spans: whether a sink names the program's spans around ranges, which are kept alive for it.
     """
 
     def __init__(
@@ -130,15 +130,15 @@ class Capture:
         spans: SpansOfRanges | None = None,
         open_range_s: float | None = None,
         exit_timeout_s: float = 2.0,
-        tells_of_spans: bool = True,
+        names_spans: bool = True,
     ) -> None:
         self.selected = selected
         self.selection = Selection(selected)
         began = self.selection.has_begun_before
         self.shown = ShownRanges(selected.takes, spans, began) if spans is not None else None
         self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
-        self.tells_of_spans = tells_of_spans
-        self._told_open = False
+        self.names_spans = names_spans
+        self._reported_open = False
         """Whether the sinks were last told of ranges that are open for long."""
         self.sinks = [GuardedSink(sink) for sink in sinks]
         self._queue: deque[Batch] = deque()
@@ -173,8 +173,8 @@ class Capture:
 
         Args:
             batch: was drained.
-            view: makes what the capture sees of it; None where that is all of it.
-            look: tell the sinks that ask which of its open ranges are open for long.
+            view: makes what the capture sees of it; None if that is all of it.
+            look: whether to report ranges that have been open for long.
         """
         try:
             seen = view(batch) if view is not None else batch
@@ -182,9 +182,9 @@ class Capture:
                 return  # only the time of a drain is in it, and a sink that starts captures as it is written to makes many
             open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
             closed = seen if seen.closed == len(seen) else seen.take(slice(seen.closed), opened=seen.opened)
-            if open_long is not None and (len(open_long) or self._told_open):
+            if open_long is not None and (len(open_long) or self._reported_open):
                 closed = replace(closed, long_open=open_long)
-                self._told_open = len(open_long) > 0
+                self._reported_open = len(open_long) > 0
             self._queue.append(closed)
         except Exception as error:
             self.rows += batch.closed
@@ -250,7 +250,7 @@ class Capture:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
         self._queue, self.is_delivering, self._flushing = deque(), False, set()
-        self._told_open = False
+        self._reported_open = False
         self.rows, self.recorder_at_begin = 0, RecorderCounters()
         self.sinks = [fresh for one in self._at_work if (fresh := one.after_fork_in_child()) is not None]
 
@@ -258,7 +258,7 @@ class Capture:
 def _open_for(batch: Batch, open_range_s: float) -> Batch:
     """The open ranges among a batch's copies that have been open for so long.
 
-    Their own times tell it, which are monotonic: a wall clock that is set changes nothing.
+    Their own times are compared, which are monotonic: a wall clock that is set changes nothing.
     """
     copies = slice(batch.closed, None)
     is_long = batch.end_ns[copies] - batch.start_ns[copies] >= open_range_s * 1e9

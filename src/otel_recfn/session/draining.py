@@ -2,8 +2,7 @@
 
     recorder.drain() ──► each capture's view of the batch ──► its sinks
 
-One lock is held over every drain and its delivery. A thread drains every 100 ms, every 250 ms while much is recorded, and at
-once when the recorder says so.
+One lock is held over every drain and its delivery. A thread drains every 100 to 250 ms, and when the recorder asks.
 
 As long as only one capture has run, what was recorded is its view. When others have joined it, each gets a view of its own,
 made from batches that have copies of the open ranges (``batches/selection.py``).
@@ -52,8 +51,7 @@ class Captures:
     def __init__(self) -> None:
         self._running: list[Capture] = []
         self.need_views = False
-        """Whether captures need views of their own, with copies of open ranges: there was more than one capture, or the only
-        one wants less than is recorded for it."""
+        """Whether captures need views: there was more than one, or the only one wants less than is recorded for it."""
         self.ending: set[Capture] = set()
         """The captures that are being stopped, running or not."""
         self._looked_s = time.monotonic()
@@ -70,7 +68,7 @@ class Captures:
     def is_look_due(self) -> bool:
         """Whether it is time to look for ranges that have been open for long.
 
-        A look asks for copies of all open ranges. It is done also where nothing else is drained: a hang is silent.
+        A look asks for copies of all open ranges, even if nothing else is drained, because a hang is silent.
         """
         shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
         return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
@@ -112,7 +110,7 @@ class Captures:
         Args:
             batch: the batch.
             leaving: a capture that ends: it also gets the open ranges, as partial ones.
-            look: captures are told which ranges are open for long.
+            look: whether captures report ranges that are open for long.
         """
         if look:
             self._looked_s = time.monotonic()
@@ -146,9 +144,9 @@ class Captures:
         return not any(capture.wants_unsampled for capture in self)
 
     @property
-    def tell_of_spans(self) -> bool:
-        """Whether one may tell of the program's spans around ranges."""
-        return any(capture.tells_of_spans for capture in self)
+    def name_spans(self) -> bool:
+        """Whether a sink names the program's spans around ranges, which are kept alive for it."""
+        return any(capture.names_spans for capture in self)
 
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that a capture asks for."""
@@ -203,7 +201,7 @@ class Draining:
                 lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
-        """Drain once, and deliver. None where no capture runs, or the drain failed.
+        """Drain once, and deliver. None if no capture runs, or the drain failed.
 
         Args:
             close_open: seal ranges that are open as partial ones.
@@ -219,13 +217,13 @@ class Draining:
                 wanted = look or open_ranges or self._captures.need_views
                 batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
                 if batch.clock_jump_ns:
-                    self._tell_clock_jump(batch.clock_jump_ns / 1e9)
+                    self._report_clock_jump(batch.clock_jump_ns / 1e9)
                 self._captures.deliver(batch, leaving, look)
                 return batch
             except Exception as error:
                 if raised_by_signal_handler(error):
                     raise
-                self._tell_failed()
+                self._log_failed_drain()
                 return None
 
     def close_later(self, capture: Capture, deadline: float) -> None:
@@ -280,9 +278,9 @@ class Draining:
                             self._also()
                         pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
                 except Exception:  # where memory runs out, say
-                    self._tell_failed()
+                    self._log_failed_drain()
 
-    def _tell_clock_jump(self, seconds: float) -> None:
+    def _report_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""
         log.warning(
             "the wall clock jumped by %+.3f s (it was set, or the machine slept); durations are right and new ranges have the "
@@ -291,7 +289,7 @@ class Draining:
         )
         self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
 
-    def _tell_failed(self) -> None:
+    def _log_failed_drain(self) -> None:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True

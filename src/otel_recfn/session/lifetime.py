@@ -16,7 +16,7 @@ from functools import partial
 from opentelemetry import metrics, trace
 
 from otel_recfn.session.capture import Capture
-from otel_recfn.support.processes import given_here, is_beginning, is_the_one_to_tell
+from otel_recfn.support.processes import given_here, is_beginning, logs_for_all_children
 
 log = logging.getLogger("otel_recfn")
 
@@ -54,7 +54,7 @@ class ExitHandler:
     """An exit handler that runs before those that shut the providers of spans and of metrics down.
 
     Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
-    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
+    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` learns of that by a
     function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
 
     Args:
@@ -110,7 +110,7 @@ def _follow_last(handler: weakref.ref[ExitHandler]) -> None:
         living.follow_provider()
 
 
-def tell_losses(lost: Mapping[str, int]) -> None:
+def log_losses(lost: Mapping[str, int]) -> None:
     """Log, when a capture has ended, what was lost while it ran."""
     for name, count in lost.items():
         log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
@@ -123,7 +123,7 @@ class UnusedRanges:
     def __init__(self) -> None:
         self._since: float | None = None
         """When ranges without a use were first seen; None while there are none."""
-        self._told = False
+        self._warned = False
 
     def look(self, capture: Capture, *, ends: bool = False) -> None:
         """Warn after a drain, if ranges have had no use for some seconds or the capture ends.
@@ -132,7 +132,7 @@ class UnusedRanges:
             capture: is asked until it is used. Where it makes no spans it isn't looked at.
             ends: it has got all that it will get.
         """
-        if self._told or capture.is_used or capture.shown is None or not capture.rows:
+        if self._warned or capture.is_used or capture.shown is None or not capture.rows:
             return
         capture.is_used = capture.wants_unsampled or not capture.shown.spans.lacks_provider()
         if capture.is_used:
@@ -141,15 +141,15 @@ class UnusedRanges:
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if ends or now - self._since >= UNUSED_SECONDS:
-            self._told = True
+            self._warned = True
             if given_here() is None:
                 log.warning(_NO_PROVIDER.format(**_IN_PROGRAM))
-            elif is_the_one_to_tell():
+            elif logs_for_all_children():
                 log.warning(_NO_PROVIDER.format(**_IN_CHILD) + _WITHOUT_IN_CHILD)
 
     def after_fork_in_child(self) -> None:
         """Warn of nothing in a forked child: its parent does."""
-        self._told = self._told or self._since is not None
+        self._warned = self._warned or self._since is not None
 
 
 def reason(name: str) -> str:

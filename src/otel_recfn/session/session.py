@@ -25,12 +25,12 @@ from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder, recorder
 from otel_recfn.session.capture import Capture, seconds_to
 from otel_recfn.session.draining import Captures, Draining
-from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
+from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, log_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.seen_spans import seen_spans
-from otel_recfn.support.signal_handlers import calling, tell
+from otel_recfn.support.signal_handlers import calling, log_refused
 from otel_recfn.support.texts import add_control_flow
 
 log = logging.getLogger("otel_recfn")
@@ -48,7 +48,7 @@ class Session:
 
     Args:
         recorder: the process's recorder.
-        sources: what tells it of the program, beside ``record_function``; None for all that there are.
+        sources: the sources beside ``record_function``; None for all that there are.
     """
 
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
@@ -150,7 +150,7 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             return
-        seen_spans.keep_alive(self._captures.tell_of_spans)
+        seen_spans.keep_alive(self._captures.name_spans)
         self._sampled_alone = self._captures.sampled_alone
         self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone)
 
@@ -227,7 +227,7 @@ class Session:
         else:
             self._draining.close_later(capture, deadline)
         capture.recorder_at_end = self._recorder.counters()
-        tell_losses(self.lost(capture))
+        log_losses(self.lost(capture))
         capture.has_ended = True
 
     def _call_off_imports(self, capture: Capture) -> None:
@@ -255,7 +255,7 @@ class Session:
             with calling("flush"):
                 return self._flush(capture, time.monotonic() + timeout_s)
         except CallRefused as refused:
-            tell(refused)
+            log_refused(refused)
         except MemoryError:
             log.warning("not flushed: there was no memory")
         return False
@@ -318,10 +318,10 @@ class Session:
             capture.has_ended = capture.has_ended or capture not in self._captures
         if self._captures:
             self._record()  # the child's sinks may want other ranges than the parent's
-            self._recorder.call_when_recorded(self._drain_from_now_on)
+            self._recorder.call_when_recorded(self._start_draining)
             self._exit.finish_in_forked_child()
 
-    def _drain_from_now_on(self) -> None:
+    def _start_draining(self) -> None:
         """Start draining in a child when it records something: a child that never does has no thread of ours."""
         with self._changing(0.0):
             if not self._captures.all_end:
@@ -338,12 +338,12 @@ def process_session() -> Session:
     with _making:
         if _session is None:
             stop = details.PYTHON["stopped_recomputation"]
-            when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
+            when_imported(stop.place[0], _expect_stopped_recomputation, stop.lost)
             _session = Session(recorder)
         return _session
 
 
-def _know_stopped_recomputation() -> None:
+def _expect_stopped_recomputation() -> None:
     """Take the exception by which activation checkpointing stops a recomputation for no failure."""
     stop = details.find("stopped_recomputation")
     if stop is not None:

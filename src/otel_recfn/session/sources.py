@@ -40,7 +40,7 @@ class _Switch:
 
     source: Source
     prepared: bool = False
-    told: Wanted | None = None
+    enabled_with: Wanted | None = None
     """The selection that it was enabled with; None while it is disabled."""
 
     def is_wanted(self, sources: frozenset[EventSource]) -> bool:
@@ -74,17 +74,17 @@ class Sources:
         wanted = self._wanted_now()
         for switch in list(self._switches) if wanted is not None else list(reversed(self._switches)):
             if wanted is None or not switch.is_wanted(wanted.sources):
-                if switch.told is not None:
+                if switch.enabled_with is not None:
                     self._guarded(switch, switch.source.disable)
-                    switch.told = None
-            elif switch.prepared and switch.told != wanted:
-                switch.told = wanted
+                    switch.enabled_with = None
+            elif switch.prepared and switch.enabled_with != wanted:
+                switch.enabled_with = wanted
                 self._guarded(switch, partial(switch.source.enable, wanted))
 
     def look(self, *, last: bool) -> None:
         """Let the enabled sources check that all is as they left it."""
         for switch in list(self._switches):
-            if switch.told is not None:
+            if switch.enabled_with is not None:
                 self._guarded(switch, partial(switch.source.look, last=last))
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:

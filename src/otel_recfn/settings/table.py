@@ -26,9 +26,9 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
 
-def _setting(default: T, kind: Kind[T], meaning: str, **told: Any) -> T:
-    """A field of ``Settings`` or ``ProfileSettings``. ``told`` has further fields of its ``Setting``."""
-    return field(default=default, metadata={"kind": kind, "meaning": meaning, **told})
+def _setting(default: T, kind: Kind[T], meaning: str, **more: Any) -> T:
+    """A field of ``Settings`` or ``ProfileSettings``. ``more`` has further fields of its ``Setting``."""
+    return field(default=default, metadata={"kind": kind, "meaning": meaning, **more})
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,8 @@ class Setting(NamedTuple):
 
 
 def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
-    told = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
-    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), told, strict=True)])
+    more = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
+    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), more, strict=True)])
 
 
 SETTINGS = _settings_of(Settings)
@@ -286,7 +286,7 @@ def sdk_is_disabled() -> bool:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
-    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in OF_THE_PROCESS]]
+    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in PROCESS_VARIABLES]]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
         import difflib
@@ -298,7 +298,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-class OfTheProcess(NamedTuple):
+class ProcessVariable(NamedTuple):
     """An environment variable for the whole process, which no ``instrument()`` can set."""
 
     variable: str
@@ -306,9 +306,9 @@ class OfTheProcess(NamedTuple):
     meaning: str
 
 
-OF_THE_PROCESS = (OfTheProcess(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
+PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-ITS_OWN = {
+TORCH_PROFILER_ONLY = {
     "acc_events": (None, False),
     "custom_trace_id_callback": (None,),
     "execution_trace_observer": (None,),
@@ -327,7 +327,7 @@ def refuse_others(keywords: dict[str, Any]) -> None:
         SettingError: one asks for something.
     """
     for name, value in keywords.items():
-        if name not in ITS_OWN and name != NO_EFFECT:
+        if name not in TORCH_PROFILER_ONLY and name != NO_EFFECT:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
-        if name in ITS_OWN and not any(value is allowed for allowed in ITS_OWN[name]):
+        if name in TORCH_PROFILER_ONLY and not any(value is allowed for allowed in TORCH_PROFILER_ONLY[name]):
             raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")

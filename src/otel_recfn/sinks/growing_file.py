@@ -7,9 +7,9 @@ A kill in the middle of a write cuts the file there, at the latest where the con
 The file is made under a name that can't be foreseen and gets its own name with the first ``show``, so it takes the place of
 what was there before as a whole. It is locked as long as it is written, so that two processes don't write one file.
 
-The system follows the links of a path for whoever may write where they lead: for root, anywhere. Here the file's own name is
-followed where the link belongs to this user or to root. A directory's is followed too where it belongs to the owner of the
-directory that it lies in, who decides there anyway (as Linux does itself in sticky directories, ``protected_symlinks``).
+The system follows any link of a path to where the process may write: for root, anywhere. Here a link in place of the file is
+followed if it belongs to this user or to root. One in place of a directory is also followed if it belongs to the owner of the
+directory around it, who decides there anyway (as Linux does in sticky directories, ``protected_symlinks``).
 """
 
 from __future__ import annotations

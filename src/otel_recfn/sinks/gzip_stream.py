@@ -1,7 +1,6 @@
 """Text for a file: as it is, or as members of a gzip file, which programs read one after another as one text.
 
-Perfetto refuses a gzip file that ends within a member, and a process that is killed while it writes has written some pages of
-the file's. So no member lies in two pages:
+Perfetto refuses a gzip file that ends within a member, and a killed process has written whole pages. So no member is in two:
 
     page │ member │ member │ member, filled up │ page │ member ...
 

@@ -25,12 +25,11 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take a batch, one for each drain, also where nothing is in it. Called on the drain thread: must not wait for the
-        network."""
+        """Take a batch, one for each drain, even if it is empty. Called on the drain thread: must not wait for the network."""
 
     @abstractmethod
     def flush(self, timeout_s: float) -> bool:
-        """Make what was written visible where it goes; False when ``timeout_s`` seconds were not enough.
+        """Make what was written visible at its destination; False if ``timeout_s`` seconds were not enough.
 
         From any thread, also while another one writes.
         """

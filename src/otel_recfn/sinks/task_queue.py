@@ -40,7 +40,7 @@ class TaskQueue(Generic[T]):
     """A queue of one thread, or of several that do the same. Methods may be called from any thread, but for ``next``.
 
     Args:
-        most: what all tasks weigh together at most, with those in hand. A heavier one is taken where there is no other.
+        most: the most that all tasks weigh together, with those in hand. A heavier one is taken if there is no other.
         weigh: what one weighs.
         goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest; None: the one that
             is put.

@@ -6,9 +6,9 @@ each thread. For each thread there is the stack of calls that were seen to begin
     call    name of the code object ─► `begin_call` ─► push
     return                             Recorder.end        ◄─ pop
 
-An exit ends the innermost call, also where a greenlet has switched stacks meanwhile. So calls always nest. One of a frame whose
-call isn't on the stack ends none: it began long before, or another tool of ``sys.monitoring`` raised at its begin or return, of
-which CPython tells as of one more end.
+An exit ends the innermost call, also where a greenlet has switched stacks meanwhile, so calls always nest. An exit of a frame
+whose call isn't on the stack ends none: the call began long before, or another tool of ``sys.monitoring`` raised at its begin
+or return, which CPython reports as one more end.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class CallSource(Source):
         """The choice of calls that it traces now."""
         self._profiles = False
         """Whether it traces by the profile function."""
-        self._told = False
+        self._logged = False
         """Whether it has logged another profiler, while it traces."""
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
@@ -174,7 +174,7 @@ class CallSource(Source):
 
     def _start(self, texts: ProgramTexts) -> None:
         _native.trace_calls(texts, is_own_thread)
-        self._told = False
+        self._logged = False
         self._profiles = not self._monitoring.start(c_calls=texts.c_calls)
         if not self._profiles:
             return
@@ -184,7 +184,7 @@ class CallSource(Source):
         has_profiler = threading.getprofile() is not None
         if not has_profiler:
             threading.setprofile(_native.profile_this_thread)
-        self._tell_if(has_profiler or left_alone > 0)
+        self._log_other_profiler(has_profiler or left_alone > 0)
 
     def look(self, *, last: bool) -> None:
         """Trace threads again that another profiler has left, and log those that have or had one.
@@ -195,14 +195,14 @@ class CallSource(Source):
             return
         sees_all_threads = not self._profiles or _native.profiles_other_threads()
         if self._profiles and sees_all_threads:
-            self._tell_if(_native.profile_calls() > 0)
+            self._log_other_profiler(_native.profile_calls() > 0)
         if last and sees_all_threads:
             threads = [thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)]
             _native.stand_in_for_blocked_threads({thread.ident: thread.native_id or 0 for thread in threads})
 
-    def _tell_if(self, left_alone: bool) -> None:
-        if left_alone and not self._told:
-            self._told = True
+    def _log_other_profiler(self, left_alone: bool) -> None:
+        if left_alone and not self._logged:
+            self._logged = True
             log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
 
     def disable(self) -> None:

@@ -2,8 +2,7 @@
 
 ``attach`` and ``detach`` are the only ways to set the current context, ``get_current`` the only way to read it. We wrap the
 three on OpenTelemetry's runtime context object, because every call ends there, however the caller imported the functions. That
-object has a private name. Where it isn't there, or can't be changed, we wrap the public functions instead; whoever imported
-those before goes on with the unwrapped ones.
+object has a private name. Without it, we wrap the public functions; who imported those before keeps the unwrapped ones.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class ContextWatcher(Source):
         self._wrappers: list[WrappedFunction] = []
         self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
-        self._told = False
+        self._logged = False
 
     def enable(self, wanted: Wanted) -> None:
         """Wrap the three functions, be the recorder's context reader, and show ranges to the program."""
@@ -80,8 +79,8 @@ class ContextWatcher(Source):
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            if not self._told:
-                self._told = True
+            if not self._logged:
+                self._logged = True
                 log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")
             return None
 

@@ -9,7 +9,7 @@ thread; where nothing is recorded, they cost little. A new source is a module, a
 ``session/sources.py``.
 
 A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it
-makes anew itself: ``support/forks.py`` tells how.
+makes anew itself: ``support/forks.py`` says how.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Source:
     def prepare(self) -> bool:
         """Do what takes long before ``enable``, with no lock held; does nothing if that is done. From any thread.
 
-        False where the source can't be had here, after it said in the log why: it isn't enabled then.
+        False if the source can't be had here, after it said in the log why: it isn't enabled then.
         """
         return True
 

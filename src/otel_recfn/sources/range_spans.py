@@ -81,7 +81,7 @@ class SpansOfRanges(Protocol):
     def start_step(self, name: str, number: int, code: str) -> trace.Span | None:
         """A span for a step that begins now, below the current span; None if nothing takes spans. Never raises.
 
-        ``code``: what it is a call of, as ``support/texts.py`` tells it; empty where it is none.
+        ``code``: what it is a call of, as a text of ``support/texts.py``; empty if it is none.
         """
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:

@@ -243,11 +243,11 @@ def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
     except Exception as raised:
         if raised_by_signal_handler(raised):
             raise
-        _tell_once()
+        _log_once()
 
 
 @functools.cache
-def _tell_once() -> None:
+def _log_once() -> None:
     log.exception("a span processor raised as a step's span ended; this is logged once")
 
 

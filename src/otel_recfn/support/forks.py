@@ -49,8 +49,7 @@ class Order(IntEnum):
 class ForkSafeLock:
     """A lock that a forked child finds free, even if a thread of the parent held it that isn't in the child.
 
-    Reentrant, because a signal handler may record, and so take it again. What it guards must be consistent at every moment: a
-    fork may come at any.
+    Reentrant, as a signal handler that records may take it again. What it guards must be consistent whenever a fork comes.
     """
 
     def __init__(self) -> None:
@@ -74,7 +73,7 @@ class ForkSafeLock:
 _locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
-class _Told(NamedTuple):
+class _ForkFunctions(NamedTuple):
     """The functions around a fork, each behind a function that returns it, or None once its object is gone."""
 
     order: Order
@@ -83,7 +82,7 @@ class _Told(NamedTuple):
     in_child: Callable[[], Any]
 
 
-_told: list[_Told] = []
+_registered: list[_ForkFunctions] = []
 _adding = ForkSafeLock()
 
 
@@ -102,11 +101,12 @@ def around_forks(
         in_parent: called after each fork, also if ``before`` failed.
         in_child: called in the child, where no other thread lives, not even one that held a lock.
     """
-    global _told
-    told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
+    global _registered
+    functions = _ForkFunctions(order, _reference(before), _reference(in_parent), _reference(in_child))
     with _adding:
-        living = [one for one in _told if any(reference() is not None for reference in one[1:])]
-        _told = sorted([*living, told], key=lambda one: one.order)  # a new list, since a fork may be iterating over the old one
+        living = [one for one in _registered if any(reference() is not None for reference in one[1:])]
+        # A new list, since a fork may be iterating over the old one.
+        _registered = sorted([*living, functions], key=lambda one: one.order)
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
@@ -115,20 +115,20 @@ def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
 
 def _before() -> None:
     deadline = time.monotonic() + FORK_WAIT_SECONDS
-    for told in reversed(_told):
-        _call(told.before(), deadline)
+    for functions in reversed(_registered):
+        _call(functions.before(), deadline)
 
 
 def _in_parent() -> None:
-    for told in _told:
-        _call(told.in_parent())
+    for functions in _registered:
+        _call(functions.in_parent())
 
 
 def _in_child() -> None:
     for lock in list(_locks):
         lock.renew()
-    for told in _told:
-        _call(told.in_child())
+    for functions in _registered:
+        _call(functions.in_child())
 
 
 def _call(function: Callable[..., object] | None, *arguments: float) -> None:
@@ -209,8 +209,7 @@ around_forks(Order.OWN_THREADS, before=_gate.close, in_parent=_gate.open, in_chi
 class OwnThread(threading.Thread):
     """A daemon thread of ours. Calls that may take a lock, it makes ``at_work()``.
 
-    It must not import anything, since a child may need the module that is half imported: whoever makes it has imported what it
-    needs.
+    It must not import anything, since a child may need the module that is half imported; its maker has done that.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:

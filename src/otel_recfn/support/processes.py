@@ -1,7 +1,7 @@
 """What this process is to its program (the one that was launched, a child, a rank), and what children get that aren't forked.
 
     parent   Process.start() ► multiprocessing.spawn.get_preparation_data() ◄ our entry is added to what it returns
-    child    the entry is unpickled, first of all: what it says stands in ``multiprocessing.spawn``
+    child    the entry is unpickled, first of all, into ``multiprocessing.spawn``
              ► the main module is imported, the target and its arguments are unpickled
              ► ``begin``, before Process._bootstrap(): the instrumentor starts as opentelemetry-instrument starts it
 
@@ -86,16 +86,14 @@ class SpanOfParent(NamedTuple):
 
 
 def is_child() -> bool:
-    """Whether a process of this program has made this one: by a fork, or by multiprocessing. By a fork that was before anything
-    of this package was imported: not known."""
+    """Whether a process of this program made this one, by multiprocessing, or by a fork after this package was imported."""
     processes = sys.modules.get("multiprocessing.process")
     has_parent = processes is not None and processes.parent_process() is not None
     return os.getpid() != _imported_in or has_parent or is_beginning()
 
 
 def is_beginning() -> bool:
-    """Whether multiprocessing is making this process, and may not have given it its parent: it does so after the main module
-    and the arguments are loaded."""
+    """Whether multiprocessing is making this process, and may not have set its parent, as it does after loading the target."""
     processes = sys.modules.get("multiprocessing.process")
     is_inheriting = processes is not None and hasattr(processes.current_process(), "_inheriting")
     return is_inheriting or given_here() is not None
@@ -125,7 +123,7 @@ def given_here() -> Given | None:
     return getattr(sys.modules.get(SPAWN), GIVEN, None)
 
 
-def is_the_one_to_tell() -> bool:
+def logs_for_all_children() -> bool:
     """Whether it is this process that says what holds for all children of a program: the first of them, or no such child."""
     given = given_here()
     return given is None or given["is_first"] is True
@@ -177,7 +175,7 @@ class _Entry:
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
         global _gave
-        is_first, _gave = not _gave and is_the_one_to_tell(), True
+        is_first, _gave = not _gave and logs_for_all_children(), True
         return exec, (ARRIVES, {"given": {**self._given, "is_first": is_first}})
 
 

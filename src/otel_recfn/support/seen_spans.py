@@ -5,7 +5,7 @@ program's thread   became_current, note  ──►  the newest of this process  
 A span that only holds other spans (an epoch, of steps) is around what ran all the same. It says nothing of itself then, so
 each span that becomes current is remembered, without keeping it alive, for when one inside it is noted.
 
-Spans are kept alive only while a file may come to tell of them (``keep_alive``): thousands of them, spread over the memory that
+Spans are kept alive only while a file may come to name them (``keep_alive``): thousands of them, spread over the memory that
 the program allocates from, made each of its allocations slower.
 """
 

@@ -1,8 +1,7 @@
 """What the program's signal handlers, which Python runs in the middle of our code, may raise and call.
 
-A handler that starts, stops or flushes captures amid a start, stop or flush of its thread is refused, since it would go on with
-what the interrupted call has half done. A sink or a sampler of the program's may make all three calls: whoever calls it has
-left everything in a state that allows it.
+A handler that starts, stops or flushes captures amid a start, stop or flush of its thread is refused, since that call is half
+done. Sinks and samplers of the program's may make all three calls: before they are called, nothing is half done.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger("otel_recfn")
 class _Thread(threading.local):
     running = ""
     """The call that runs in the thread, ``"flush"`` for instance; empty for none."""
-    told = False
+    logged = False
     """Whether it was logged that another call was refused meanwhile."""
 
 
@@ -43,17 +42,17 @@ def calling(name: str) -> Iterator[None]:
             f"{name}() was called in the middle of {_thread.running}() in the same thread, as by a signal handler, and did "
             "nothing; call it when the handler has returned"
         )
-    _thread.running, _thread.told = name, False
+    _thread.running, _thread.logged = name, False
     try:
         yield
     finally:
         _thread.running = ""
 
 
-def tell(refused: CallRefused) -> None:
+def log_refused(refused: CallRefused) -> None:
     """Log a refused call, once in the call that runs, since a logging handler may be what calls each time."""
-    if not _thread.told:
-        _thread.told = True
+    if not _thread.logged:
+        _thread.logged = True
         log.warning("%s", refused)
 
 

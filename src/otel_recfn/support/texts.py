@@ -1,6 +1,4 @@
-"""Texts that rows hold: of code and calls, of exceptions and their stack traces, of inputs; texts as UTF-8 and JSON; and what
-logs say of somebody else's.
-"""
+"""Texts of code, calls, exceptions, stack traces and inputs; as UTF-8 and JSON; and, of other people's, for logs."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ def called_code(name: str) -> CalledCode:
 def code_text(function: Any) -> str:
     """``file(line): module.qualified_name`` of a function, a method or an object that is called; empty if there is none.
 
-    Of a function that ``functools.wraps`` tells of, the wrapped one. Never raises.
+    Of a function that ``functools.wraps`` made, it is that of the wrapped one. Never raises.
     """
     try:
         function = _innermost(function)
@@ -155,8 +153,7 @@ def failure(error: BaseException | None) -> tuple[str, str]:
 
 
 def stack_trace(error: BaseException, text: str) -> str:
-    """Python's text of an exception, with ``text`` as its last line, and without lines of source code: reading those may read
-    files, and call loaders of the program's."""
+    """Python's text of an exception, with ``text`` last, and without source code, which may have to be read from files."""
     whole, seen = _section(error, text), [error]
     while len(seen) < MOST_EXCEPTIONS:
         cause = error.__cause__

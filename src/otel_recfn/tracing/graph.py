@@ -172,8 +172,7 @@ def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -
 
     The tensors in ``args`` (what has a ``shape`` and a ``dtype``) are the graph's inputs; other values are constants in it, as
     are tensors that come from elsewhere. Work that the function hands to other threads is recorded where it takes along this
-    thread's ``ThreadLocalState`` (``propagate`` does). A trace inside a trace has a graph of its own, and the
-    outer one has nothing of it.
+    thread's ``ThreadLocalState`` (``propagate`` does). A trace inside a trace has only a graph of its own.
 
     Args:
         fn: a function. What it raises goes on to the caller.

@@ -149,7 +149,7 @@ class Operator:
         if not step.callbacks:
             return self._recorded(state, args, kwargs) if recorder.recording else self._call(state, args, kwargs)
         range_ = RecordFunction(step)
-        range_._keep_from_others()  # PyTorch shows them its own operators
+        range_._hide_from_torch()  # PyTorch shows them its own operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
         kwinputs = dict(zip(self._arguments, inputs, strict=False))
         with range_:
@@ -260,8 +260,8 @@ class Library:
     Args:
         namespace: theirs.
         operators: where they are found, see above; or that as a text, ``module:attribute``, which is imported here.
-        sequence_nr: tells which sequence number the operator that is called next in this thread has; None: what is found by
-            this name among the operators, or -1.
+        sequence_nr: gives the sequence number of the operator that is called next in this thread; None: the function of this
+            name among the operators, or -1.
     """
 
     def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] | None = None) -> None:
@@ -280,7 +280,7 @@ class Library:
         guard: Guard | None = None,
     ) -> Operator:
         """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
-        target = self._find(name, overload) or self._late(name, overload)
+        target = self._find(name, overload) or self._find_when_called(name, overload)
         schema = Schema(f"{self.namespace}::{name}", overload, arguments, returns)
         return Operator(schema, target, self.sequence_nr, in_place, out_of_place or in_place, guard)
 
@@ -331,7 +331,7 @@ class Library:
             yield f"{self.namespace}::{full}"
             yield full
 
-    def _late(self, name: str, overload: str) -> Callable[..., Any]:
+    def _find_when_called(self, name: str, overload: str) -> Callable[..., Any]:
         """A function that looks for an operator when it is called, as its module may import the wrappers."""
 
         found: Callable[..., Any] | None = None

@@ -7,8 +7,8 @@ A step ends with an optimizer's step, or with the last of several in a row. It b
 it, after a second in which nothing ran, or with the range by which training goes on after modules were called outside of it.
 Where the program has steps of its own (``step``, ``profile().step()``, those of ``torch.profiler``), nothing is added.
 
-Spans of the program's are slices, too (``span_slices.py``). A change of the current span before anything is trained begins a
-step anew, so that it lies in its epoch's, say. After a later change it lies across spans, and stands on a track of its own.
+Spans of the program's are slices, too (``span_slices.py``). If the current span changes before anything is trained, the step
+begins anew, so that it is inside its epoch's, say. After a later change it gets a track of its own.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class _Roots(NamedTuple):
         evaluated = (batch.flags & np.uint32(EventFlag.EVALUATION)) != 0
         is_call = (batch.source == EventSource.MODULE) & ~evaluated
         trained = is_call | is_in(batch.name, _named(batch, OPTIMIZER))
-        told = is_in(batch.name, _named(batch, OPTIMIZER_STEP)), trained, evaluated
-        return _Roots(*[distinct(np.concatenate((ids, batch.root[rows]))) for ids, rows in zip(self, told, strict=True)])
+        calls = is_in(batch.name, _named(batch, OPTIMIZER_STEP)), trained, evaluated
+        return _Roots(*[distinct(np.concatenate((ids, batch.root[rows]))) for ids, rows in zip(self, calls, strict=True)])
 
     def without(self, batch: Batch) -> _Roots:
         """The sets without the ranges that ended with the batch."""
@@ -155,8 +155,8 @@ def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: _
     stepped &= ~marked
     after_step, after_marked = _shifted(thread.stepped_last, stepped), _shifted(thread.is_marked, marked)
     rests = starts - _shifted(thread.end_ns, ends) > IDLE_NS
-    told = np.flatnonzero(trained | evaluated)
-    resumes = told[trained[told] & _shifted(thread.evaluates, evaluated[told])]
+    calls = np.flatnonzero(trained | evaluated)
+    resumes = calls[trained[calls] & _shifted(thread.evaluates, evaluated[calls])]
     begins = {*np.flatnonzero((after_step & ~stepped) | marked | after_marked | rests).tolist(), *resumes.tolist()}
     changes = np.flatnonzero(np.diff(context)) + 1
     for first, last in pairwise(sorted({0, *begins, *changes.tolist(), len(rows)})):
@@ -170,7 +170,7 @@ def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: _
         has_trained = thread.trained or bool(trained[first:last].any())
         trains, nests = thread.trains or bool(stepped[first:last].any()), thread.nests and thread.context == current
         thread = thread._replace(end_ns=int(ends[last - 1]), trained=has_trained, trains=trains, context=current, nests=nests)
-    evaluates = bool(evaluated[told[-1]]) if len(told) else thread.evaluates
+    evaluates = bool(evaluated[calls[-1]]) if len(calls) else thread.evaluates
     return thread._replace(stepped_last=bool(stepped[-1]), is_marked=bool(marked[-1]), evaluates=evaluates)
 
 

@@ -28,8 +28,7 @@ from otel_recfn.support.texts import json_value
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 FIRST_SPANS_TID = 3 << 29
-"""The first track id for spans that don't nest among their thread's ranges: beyond Linux's thread ids, within Perfetto's 32
-bits."""
+"""The first track id for spans that don't nest in their thread's ranges: beyond Linux's thread ids, within 32 bits."""
 FIRST_STEPS_TID = 7 << 28
 """The first track id for steps that don't nest."""
 NODES_PREFIX = "autograd::engine::evaluate_function: "
@@ -159,7 +158,7 @@ def find_links(ranges: _native.ForwardRanges, batch: Batch, numbers: NDArray[np.
     Args:
         ranges: the forward ranges of earlier batches.
         batch: the batch.
-        numbers: one for each of its tracks, to be told with the links to their ranges.
+        numbers: one for each of its tracks, for the links to their ranges.
     """
     thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
     columns: tuple[Any, ...] = ranges.link(batch, thread_ids, numbers)

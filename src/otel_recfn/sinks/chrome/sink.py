@@ -2,8 +2,8 @@
 
     write() ──► queue ──► file thread ──► TraceWriter
 
-What doesn't fit the queue is dropped, the newest first, and counted; with the next batch the writer is told of the gap, because
-it missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
+What doesn't fit the queue is dropped, the newest first, and counted; the next batch comes with a note of the gap, because the
+writer missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
 
     rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
 """
@@ -50,7 +50,7 @@ class ChromeTraceSink(Sink):
         """Whether batches were dropped since the writer was last told of a gap."""
         self._error: Exception | None = None
         """The error of the writer, which has ended the work."""
-        self._told_error = self._told_of_memory = False
+        self._raised_error = self._logged_memory = False
         self._thread = OwnThread(self._run, f"otel-recfn {self.name}")
 
     def start(self) -> None:
@@ -98,8 +98,8 @@ class ChromeTraceSink(Sink):
 
     def _raise_error(self) -> None:
         """Raise the writer's error, once, for the session to log it."""
-        if self._error is not None and not self._told_error:
-            self._told_error = True
+        if self._error is not None and not self._raised_error:
+            self._raised_error = True
             raise self._error
 
     def _run(self) -> None:
@@ -123,8 +123,8 @@ class ChromeTraceSink(Sink):
                 elif task is not None:
                     self._write(task)
         except NO_MEMORY:
-            if not self._told_of_memory:
-                self._told_of_memory = True
+            if not self._logged_memory:
+                self._logged_memory = True
                 log.exception("there was no memory to write a Chrome trace; what it misses is counted as dropped")
 
     def _write(self, batch: Batch) -> None:

@@ -5,13 +5,13 @@
               │ │ aten::copy_ │    aten::linear │   │ aten::mm     │     ranges
 
 Rows say which span was current when their outermost range began. A stretch of a thread's rows of one span is a slice from the
-first one's begin to the last one's end: it lies in whatever lies around these rows, so it nests. The span's own begin and end
-are taken where nothing else of the thread lies between: rows come in the order of ends, so begins are looked up by number.
+first one's begin to the last one's end, so it nests in what is around these rows. The span's own begin and end are taken if
+nothing else of the thread is between: rows come in the order of ends, so begins are looked up by number.
 While a task waits, the thread may work for another one, whose rows end the stretch: slices of two tasks never overlap.
 
 One thing is not known when a stretch ends: whether a range that is still open began amid it (a task that waits inside a range,
-for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap is told on a track of
-its own, where it can't lie across that range.
+for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap gets a track of its
+own, where it can't lie across that range.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ class _Thread(NamedTuple):
     open: tuple[_Stretch, ...] = ()
     """The open stretches of spans in each other, the outermost first."""
     first: int = ORDINAL_MASK
-    """The lowest number of a begin so far, also of a row that doesn't nest, in which open ranges may have begun; 0 if earlier
-    ones were forgotten."""
+    """The lowest number of a begin so far, also of a row that doesn't nest; 0 if earlier ones were forgotten."""
     last: int = 0
     """The highest number of a begin so far."""
     end_ns: int = 0
@@ -157,7 +156,7 @@ class SpanSlices:
     """The slices of each thread, as far as they are known. The object is replaced, never changed, so that one can go back.
 
     Args:
-        find: the program's span with a trace id and a span id; None where it isn't known.
+        find: the program's span with a trace id and a span id; None if it isn't known.
         threads, begins: what is known; of ranges that are open.
         forgotten: stands for any thread that was forgotten; None: none was.
     """
@@ -265,8 +264,8 @@ class SpanSlices:
     def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _Begins) -> int:
         """The span's own end, if the thread did nothing else before it, as far as is known.
 
-        Else a nanosecond after its last range, where there is one: of two slices of the same times, readers take the one that
-        stands first in the file for the outer one.
+        Else a nanosecond after its last range, if there is one: of two equal slices, readers take the first in the file as
+        outer.
         """
         end_ns, free_ns = stretch.rows.end_ns, _free_until(thread, stretch, run, begins)
         own = _time(self._find(*stretch.key), "end_time")

@@ -9,8 +9,7 @@ as much room again on a disk that may be full; this takes 0.1 ms.)
     beginning, events │ open ranges, end of the JSON
                       └─ the tail: new events take its place ─
 
-Ranges that are open for long stand in the tail, as slices that end where the file does. So whoever reads the file sees them,
-and each is there once when it has ended.
+Ranges that are open for long are in the tail, as slices up to the end of the file, and once in the file when they end.
 
 Times are microseconds with three decimals since ``baseTimeNanoseconds``, the start of a week: readers take a number for a
 double, which Perfetto turns back into the right nanosecond up to 2^42 microseconds, seven weeks. (Since the start of

@@ -6,8 +6,7 @@
 Sinks come and go (``attach``, ``detach``). What a sink leaves behind goes to the readers when one of them collects next, and
 its counters are kept, because those of a metric never go back.
 
-A callback runs in a thread of the SDK's, which holds locks of the SDK's meanwhile. So it waits for no fork, a fork waits for
-it, and while somebody forks it tells nothing.
+A callback's thread holds locks of the SDK's: it waits for no fork, but a fork for it, and during one it gives nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.metrics.sdk_streams import (
     OVERFLOW_ATTRIBUTES,
     ChangedSdkError,
+    CollectedSums,
     Exemplar,
     SdkStreams,
     SeriesSums,
-    Taken,
 )
 from otel_recfn.sinks.metrics.sums import Series
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
@@ -50,7 +49,7 @@ Values = dict[tuple[str, str], int]
 """Values by instrument and attribute value."""
 Report = Mapping[str, int]
 """A function that reads the counters of a capture, by their public names."""
-Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
+Feed: TypeAlias = "Callable[[], tuple[list[CollectedSums], dict[Series, Exemplar]]]"
 """A sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
 
 
@@ -79,11 +78,11 @@ COUNTERS = (
 QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.queue", _waiting)
 
 
-class _Told:
+class _CaptureCounters:
     """The counters of a capture since this was made, which never go back.
 
     Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums of counts that are read one
-    after the other; so what was told is kept.
+    after the other; so the values that were read are kept.
 
     Args:
         report: reads them. What it raises is logged once, and they stay as they were.
@@ -92,15 +91,15 @@ class _Told:
 
     def __init__(self, report: Callable[[], Report], *, from_zero: bool) -> None:
         self._report = report
-        self._told: Values = {}
+        self._values: Values = {}
         self._failed = False
         self._before = {} if from_zero else self._read(COUNTERS)
 
     def values(self) -> Values:
         """The counters, read now, never less than before."""
         for key, value in self._read(COUNTERS).items():
-            self._told[key] = max(self._told.get(key, 0), value - self._before.get(key, 0))
-        return dict(self._told)
+            self._values[key] = max(self._values.get(key, 0), value - self._before.get(key, 0))
+        return dict(self._values)
 
     def waiting(self) -> Values:
         """The number of ranges that wait now."""
@@ -109,7 +108,7 @@ class _Told:
     def end(self) -> Values:
         """Keep the last values, and read no more."""
         self._report = dict
-        return self._told
+        return self._values
 
     def _read(self, instruments: tuple[Counter, ...]) -> Values:
         try:
@@ -131,11 +130,11 @@ class Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self._lock = ForkSafeLock()
-        self._feeds: dict[Feed, _Told] = {}
-        self._left: list[Taken] = []
+        self._feeds: dict[Feed, _CaptureCounters] = {}
+        self._left: list[CollectedSums] = []
         self._ended: Values = {}
         self._streams: SdkStreams | None = None
-        self._told_of_change = False
+        self._logged_change = False
         self._histogram = _histogram(meter)
         for each in COUNTERS:
             meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
@@ -149,7 +148,7 @@ class Instruments:
                 self._streams = SdkStreams(self._histogram)
         except ChangedSdkError as error:
             self._streams = None
-            self._tell_of_change(error)
+            self._log_change(error)
         return self._streams if self._streams is not None and self._streams.asked else None
 
     def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
@@ -160,24 +159,24 @@ class Instruments:
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
-        told = _Told(report, from_zero=from_zero)
+        counters = _CaptureCounters(report, from_zero=from_zero)
         with self._lock:
-            self._feeds = {**self._feeds, feed: told}
+            self._feeds = {**self._feeds, feed: counters}
 
     def detach(self, feed: Feed) -> None:
         """Ask a sink no more; what it has is kept for the readers."""
         with self._lock:
-            told = self._feeds.get(feed)
-            if told is not None:
+            counters = self._feeds.get(feed)
+            if counters is not None:
                 self._left += feed()[0]
-                self._ended = _sum([self._ended, told.values()])
-                told.end()
+                self._ended = _sum([self._ended, counters.values()])
+                counters.end()
                 self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
         """Forget in a child what the parent counted and has not handed on."""
         self._left = []
-        self._ended = _sum([self._ended, *[told.end() for told in self._feeds.values()]])
+        self._ended = _sum([self._ended, *[counters.end() for counters in self._feeds.values()]])
         self._feeds = {}
 
     def _observe(self, instrument: Counter, _options: CallbackOptions) -> Iterable[Observation]:
@@ -186,11 +185,11 @@ class Instruments:
                 return []
             if instrument is COUNTERS[0]:
                 self._hand_on()
-            all_told = list(self._feeds.values())
+            feeds = list(self._feeds.values())
             if instrument is QUEUE:
-                values = _sum([told.waiting() for told in all_told])
+                values = _sum([counters.waiting() for counters in feeds])
             else:
-                values = _sum([self._ended, *[told.values() for told in all_told]])
+                values = _sum([self._ended, *[counters.values() for counters in feeds]])
         own = {value: count for (name, value), count in values.items() if name == instrument.name}
         return [Observation(count, {instrument.attribute: value}) for value, count in own.items()]
 
@@ -205,18 +204,18 @@ class Instruments:
             while self._left:
                 self._hand(self._left.pop(0), exemplars)
 
-    def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
+    def _hand(self, taken: CollectedSums, exemplars: dict[Series, Exemplar]) -> None:
         try:
             filled = taken.sums.filled()
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
         except MemoryError:
             _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
         except Exception as error:  # it failed in the middle: which sums arrived can't be known
-            self._tell_of_change(error)
+            self._log_change(error)
 
-    def _tell_of_change(self, error: Exception) -> None:
-        if not self._told_of_change:
-            self._told_of_change = True
+    def _log_change(self, error: Exception) -> None:
+        if not self._logged_change:
+            self._logged_change = True
             _log.warning(
                 "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s); it misses durations",
                 *(DURATION, error),

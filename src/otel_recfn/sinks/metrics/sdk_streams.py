@@ -13,8 +13,7 @@ pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
 
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
-Where one of them is missing there is no histogram. Nothing of the SDK is imported here: who has a histogram of the SDK has
-imported it. These may be missing:
+Without one of them there is no histogram. Nothing of the SDK is imported here: its histograms' owner did. These may be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
@@ -35,14 +34,13 @@ from typing import Any, NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Of, Series, least_above
+from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Series, SumColumn, least_above
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
 
 POWER_SCALE = 4
-"""The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide. If all durations of a series are alike,
-the SDK's own scale would be finer."""
+"""The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide."""
 _LOWEST_POWER, _HIGHEST_POWER = -30 << POWER_SCALE, 33 << POWER_SCALE
 """The range of powers: from 1 ns, which is above 2**-30 s, to 272 years."""
 POWERS: Bounds = tuple(2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1))
@@ -83,7 +81,7 @@ class SeriesSums(NamedTuple):
     exemplar: Exemplar | None
 
 
-class Taken(NamedTuple):
+class CollectedSums(NamedTuple):
     """Sums, and the series that they belong to."""
 
     streams: SdkStreams
@@ -153,7 +151,7 @@ class SdkStreams:
     def _add_to(self, stream: _Stream, sums: DurationSums, all_series: Sequence[SeriesSums]) -> None:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
         for one in all_series:
-            last = int(sums.series[one.number, Of.LAST]) / SECOND_NS
+            last = int(sums.series[one.number, SumColumn.LAST]) / SECOND_NS
             measured = self._measurement(last, now, self._histogram, Context(), dict(one.attributes))
             stream.match.consume_measurement(measured, False)
         made = {_key(each._attributes): each for each in stream.match._attributes_aggregation.values()}
@@ -169,7 +167,7 @@ class SdkStreams:
 
     def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
         """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
-        rest_s = int(sums.series[number, Of.TOTAL] - sums.series[number, Of.LAST]) / SECOND_NS
+        rest_s = int(sums.series[number, SumColumn.TOTAL] - sums.series[number, SumColumn.LAST]) / SECOND_NS
         if stream.kind == "_SumAggregation":
             aggregation._value += rest_s
         if stream.bounds is None:
@@ -181,13 +179,13 @@ class SdkStreams:
             aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
         aggregation._sum += rest_s
         if getattr(aggregation, "_record_min_max", True):
-            aggregation._min = min(aggregation._min, int(sums.series[number, Of.LEAST]) / SECOND_NS)
-            aggregation._max = max(aggregation._max, int(sums.series[number, Of.MOST]) / SECOND_NS)
+            aggregation._min = min(aggregation._min, int(sums.series[number, SumColumn.LEAST]) / SECOND_NS)
+            aggregation._max = max(aggregation._max, int(sums.series[number, SumColumn.MOST]) / SECOND_NS)
 
     def _rest_of_counts(self, bounds: Bounds, sums: DurationSums, number: int) -> Numbers:
         which = self._bounds.index(bounds)
         counts: Numbers = sums.buckets[which][number].copy()
-        counts[int(sums.least_ns[which].searchsorted(sums.series[number, Of.LAST], side="right"))] -= 1
+        counts[int(sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right"))] -= 1
         return counts
 
     def _offer(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:

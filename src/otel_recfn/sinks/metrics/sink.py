@@ -19,7 +19,7 @@ from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NUM_SCOPES, EventFlag
 from otel_recfn.sinks.metrics.instruments import Instruments, Report, instruments_of
-from otel_recfn.sinks.metrics.sdk_streams import Exemplar, Taken
+from otel_recfn.sinks.metrics.sdk_streams import CollectedSums, Exemplar
 from otel_recfn.sinks.metrics.sums import MAX_SERIES, DurationSums, Series, SeriesTable
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.forks import ForkSafeLock
@@ -84,7 +84,7 @@ class MetricsSink(Sink):
         self._lock = ForkSafeLock()
         """The lock for changing and taking sums."""
         self._series = SeriesTable()
-        self._untaken: list[Taken] = []
+        self._untaken: list[CollectedSums] = []
         """Sums that nobody has taken yet, for the readers that there are, and for those before."""
         self._report: Callable[[], Report] = dict
         self._from_zero = False
@@ -110,7 +110,7 @@ class MetricsSink(Sink):
         with self._lock:
             numbers = self._series.numbers_of(batch)
             if not self._untaken or self._untaken[-1].streams is not streams:
-                self._untaken.append(Taken(streams, DurationSums(streams.least_ns), self._series.series))
+                self._untaken.append(CollectedSums(streams, DurationSums(streams.least_ns), self._series.series))
             sums = self._untaken[-1].sums
             sums.make_room(len(self._series.series))
             sums.add(batch, numbers)
@@ -127,7 +127,7 @@ class MetricsSink(Sink):
             self._sent.wanted = self._instruments is not None
         return self._instruments
 
-    def take(self) -> tuple[list[Taken], dict[Series, Exemplar]]:
+    def take(self) -> tuple[list[CollectedSums], dict[Series, Exemplar]]:
         """Remove and return the sums, and spans that were sent, since the last time. From any thread."""
         with self._lock:
             taken, self._untaken = self._untaken, []

@@ -93,7 +93,7 @@ class SeriesTable:
         return number
 
 
-class Of(IntEnum):
+class SumColumn(IntEnum):
     """The columns of ``DurationSums.series``, in nanoseconds."""
 
     COUNT = 0
@@ -137,7 +137,7 @@ class DurationSums:
 
     def filled(self) -> list[int]:
         """The series that have any durations."""
-        found: list[int] = np.flatnonzero(self.series[:, Of.COUNT]).tolist()
+        found: list[int] = np.flatnonzero(self.series[:, SumColumn.COUNT]).tolist()
         return found
 
 

@@ -135,8 +135,8 @@ class OtlpDelivery:
     def counters(self) -> Mapping[str, int]:
         """The counts of spans, which add up as the module's docstring says."""
         counts = self._sender.counts
-        told = {"exported": counts.exported, "failed": counts.failed, "dropped.queue_full": counts.queue_full}
-        return {**told, "dropped.shutdown": self._spans - sum(told.values()) if self._ended else 0}
+        counted = {"exported": counts.exported, "failed": counts.failed, "dropped.queue_full": counts.queue_full}
+        return {**counted, "dropped.shutdown": self._spans - sum(counted.values()) if self._ended else 0}
 
     def after_fork_in_child(self) -> OtlpDelivery:
         """A delivery with connections of its own; what waits in this one belongs to the parent."""
@@ -181,7 +181,7 @@ class RequestSender:
         """The attempts since the last one that was answered."""
         self._ended = self._is_over = False
         """Whether nothing more is sent or counted."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         """The messages that were logged."""
         self.counts = Counts()
 
@@ -194,7 +194,7 @@ class RequestSender:
         dropped = self.queue.put(request)
         if dropped:
             self.counts.queue_full += sum(each.spans for each in dropped)
-            self._tell_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
+            self._log_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
 
     @property
     def is_behind(self) -> bool:
@@ -240,7 +240,7 @@ class RequestSender:
                     elif task is not None:
                         self._deliver(task)
                 except (Exception, SystemExit) as error:  # an adapter of the program's may raise, or memory runs out
-                    self._tell_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
+                    self._log_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
                     time.sleep(PAUSE_AFTER_ERROR_S)
 
     def _deliver(self, request: Request) -> None:
@@ -255,7 +255,7 @@ class RequestSender:
                 with at_work():
                     outcome = self._transport.send(body)
                     if not self._is_over:  # else its connection was closed under it
-                        self._tell(outcome)
+                        self._log_outcome(outcome)
                 self._note(outcome)
         finally:
             self._count(request, outcome)
@@ -292,18 +292,18 @@ class RequestSender:
                 self.counts.failed += failed
                 self.counts.exported += request.spans - failed
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
-            self._tell_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
+            self._log_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
         elif outcome.verdict is Verdict.REFUSED:
-            self._tell_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
+            self._log_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
         elif outcome.rejected or outcome.message:
-            self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
+            self._log_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
 
-    def _tell_once(self, what: str, message: str) -> None:
+    def _log_once(self, what: str, message: str) -> None:
         with self._changed:
-            is_new = what not in self._told
-            self._told.add(what)
+            is_new = what not in self._logged
+            self._logged.add(what)
         if is_new:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
 

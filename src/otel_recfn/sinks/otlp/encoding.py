@@ -1,5 +1,4 @@
-"""Spans as bytes, and as requests. The native encoder makes those of plans, from columns; the official one the few that are
-objects, and what spans share.
+"""Spans as bytes, and as requests. The native encoder makes them from plans; the official one the few others, and shared parts.
 
     plan ──► native/otlp ◄── what spans share ◄────────────┐
                  │                                         official encoder
@@ -39,7 +38,7 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (
     MAX_KEPT_BASES,
-    NOTHING_TOLD,
+    NO_ATTRIBUTES,
     SpanMapper,
     code_attributes,
     exception_attributes,
@@ -161,21 +160,21 @@ class OtlpMapper(SpanMapper):
         super().__init__(target)
         self._base_fields: dict[tuple[int, Track], bytes] = {}
 
-    def spans(self, plan: SpanPlan, told: Mapping[int, Attributes] = NOTHING_TOLD) -> EncodedSpans:  # type: ignore[override]
+    def spans(self, plan: SpanPlan, further: Mapping[int, Attributes] = NO_ATTRIBUTES) -> EncodedSpans:  # type: ignore[override]
         """The spans of a plan, in its order.
 
         Args:
             plan: the plan.
-            told: further attributes, by row.
+            further: more attributes, by row.
         """
         if not self._limits.unbound:
-            return encoded(super().spans(plan, told))
+            return encoded(super().spans(plan, further))
         columns = (plan.row, plan.parent, plan.above, plan.linked_id, plan.linked_above)
         above = [_above(span) for span in plan.spans_above]
-        rows = [row for row in plan.row.tolist() if row in told] if told else []
-        further = dict(zip(rows, attribute_fields([told[row] for row in rows]), strict=True))
+        rows = [row for row in plan.row.tolist() if row in further] if further else []
+        fields_by_row = dict(zip(rows, attribute_fields([further[row] for row in rows]), strict=True))
         fragments = partial(self._fragment, plan.batch)
-        made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
+        made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, fields_by_row)
         data, ends = made
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
@@ -207,9 +206,9 @@ def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
 
 def with_launch(resource: Resource) -> Resource:
     """The resource with what a launcher (torchrun, SLURM) says of this process, unless the resource says it."""
-    told: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
-    told[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
-    known = {name: value for name, value in told.items() if value is not None and name not in resource.attributes}
+    further: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
+    further[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
+    known = {name: value for name, value in further.items() if value is not None and name not in resource.attributes}
     return Resource({**resource.attributes, **known}, resource.schema_url) if known else resource
 
 

@@ -204,10 +204,10 @@ def _content(response: Any) -> bytes:
 def _taken(answer: bytes, hidden: Sequence[str]) -> Outcome:
     """The outcome of a request that a server took, but perhaps not all of its spans."""
     try:
-        told = ExportTraceServiceResponse.FromString(answer).partial_success
+        partial_success = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
         return Outcome(Verdict.TAKEN)
-    return Outcome(Verdict.TAKEN, safe_text(told.error_message, hidden), max(0, told.rejected_spans))
+    return Outcome(Verdict.TAKEN, safe_text(partial_success.error_message, hidden), max(0, partial_success.rejected_spans))
 
 
 def retry_info_s(details: str | bytes) -> float | None:

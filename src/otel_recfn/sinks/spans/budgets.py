@@ -9,8 +9,7 @@ One half of a trace's budget is *free*, the other is held back for units that fa
 may have in a time (``SpanRate``); the smaller share counts. Every unit may have one span, whatever is left, and that is not
 counted.
 
-Ranges that come below a span when its unit has been decided, as those of a background task after the response, have what that
-unit left of what it might have had.
+Ranges that come after their unit's decision, as of a background task after the response, may use the rest of its grant.
 """
 
 from __future__ import annotations

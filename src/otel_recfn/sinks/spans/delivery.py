@@ -2,7 +2,7 @@
 
     spans = exported + failed + dropped.shutdown + those that wait in the processors' queues
 
-Neither a span processor nor ``force_flush`` says whether an export succeeded, and nobody is told that a provider flushes. So
+Neither a span processor nor ``force_flush`` says whether an export succeeded, or that a provider flushes. So
 methods of theirs are shadowed until the sink ends: ``export`` of each exporter, to count what it returns for our spans, and the
 provider's own ``force_flush`` and ``shutdown``, which deliver what ended before them, as they do for live spans. An object that
 can't be given attributes stays as it is; what an exporter was given that can't be shadowed counts as exported.

@@ -100,12 +100,12 @@ class Folding:
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
         """Add a batch's ranges to their units. Units that are full are decided in part, and go on.
 
-        ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
+        ``roots``: the root span of ours above outermost ranges without a span around them, if that trace is recorded.
         """
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         added = self._stage.add(batch, roots)
         self._batches += 1
-        touched = [self._note(told) for told in added.units]
+        touched = [self._note(share) for share in added.units]
         if self._stage.has_many_names:
             decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
@@ -138,18 +138,18 @@ class Folding:
             units |= dict.fromkeys(self._surplus(units))
         return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
 
-    def _note(self, told: UnitInBatch) -> OpenUnit:
+    def _note(self, share: UnitInBatch) -> OpenUnit:
         """Note a unit's share of a batch."""
-        key = (told.above.trace_id, told.above.span_id)
+        key = (share.above.trace_id, share.above.span_id)
         unit = self._units.get(key)
         if unit is None:
-            unit = self._units[key] = OpenUnit(told.above, key, self._batches)
-        unit.open += told.begun
-        if told.rows:
+            unit = self._units[key] = OpenUnit(share.above, key, self._batches)
+        unit.open += share.begun
+        if share.rows:
             unit.touched = self._batches
-            unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
-            unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
-            unit.failed = unit.failed or told.failed > 0
+            unit.first_ns, unit.last_ns = min(unit.first_ns, share.first_ns), max(unit.last_ns, share.last_ns)
+            unit.open, unit.rows = max(0, unit.open - share.outermost), unit.rows + share.rows
+            unit.failed = unit.failed or share.failed > 0
         return unit
 
     def _has_ended(self, unit: OpenUnit, roots: Set[int]) -> bool:
@@ -212,7 +212,7 @@ class Folding:
             if trace is not None:
                 (trace.folded,), trace.folded_ranges = sums_of(done, np.array([place])), int(done.sums["ranges"][place])
         roots = [trace for trace in traces if trace is not None]
-        beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
+        beside = [table for table in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(table)]
         nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside) + len(roots) * ROOT_BYTES
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 
@@ -267,7 +267,7 @@ class OpenTraces:
 
     def __init__(self, traces: StepTraces, hook: SpanHook | None, most: int | None) -> None:
         self._traces, self._hook, self._most = traces, hook, MOST_OPEN if most is None else most
-        self._told: Ids = np.zeros(0, np.uint64)
+        self._reported: Ids = np.zeros(0, np.uint64)
         """The event ids of open ranges that have had such a trace."""
 
     def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
@@ -275,42 +275,42 @@ class OpenTraces:
 
         ``batch`` has all ranges that are open for long, as partial rows.
         """
-        self._told = self._told[is_in(self._told, batch.event_id)]
+        self._reported = self._reported[is_in(self._reported, batch.event_id)]
         fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
-        untold = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._told)
-        rows = np.flatnonzero(untold)
+        unreported = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._reported)
+        rows = np.flatnonzero(unreported)
         trees: dict[int, list[int]] = {}
         for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
             trees.setdefault(int(batch.root[row]), []).append(row)
         found = [self._trace(batch, root, rows, target) for root, rows in trees.items()]
         return [units for units in found if units is not None]
 
-    def _trace(self, batch: Batch, root: int, untold: list[int], target: SpanTarget) -> DecidedUnits | None:
+    def _trace(self, batch: Batch, root: int, unreported: list[int], target: SpanTarget) -> DecidedUnits | None:
         """The trace of one tree; None if the sampler refuses, or the limit has none left: then the next call tries again."""
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
-        context, trace = batch.contexts[int(batch.context[untold[0]])], self._traces.find(root)
+        context, trace = batch.contexts[int(batch.context[unreported[0]])], self._traces.find(root)
         above = span_context(context) if fate_of(context) == Fate.IN_SPAN else trace.context if trace is not None else None
         start = target.start_root(OPEN_FOR_LONG, {"recfn.root": True}, links=[Link(above)] if above is not None else [])
-        self._told = np.concatenate([self._told, batch.event_id[untold]])
+        self._reported = np.concatenate([self._reported, batch.event_id[unreported]])
         if start is None:
             return None
-        rows = np.array(self._with_ancestors(batch, untold), np.int64)
+        rows = np.array(self._with_ancestors(batch, unreported), np.int64)
         thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
-        told = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
-        left_out = len(set(untold).difference(rows.tolist()))
-        told.folded = {FOLDED_COUNT: left_out} if left_out else None
+        open_trace = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
+        left_out = len(set(unreported).difference(rows.tolist()))
+        open_trace.folded = {FOLDED_COUNT: left_out} if left_out else None
         parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
         plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context])
         mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
-        return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
+        return DecidedUnits(plan, roots=[open_trace], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
 
-    def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
+    def _with_ancestors(self, batch: Batch, unreported: list[int]) -> list[int]:
         """The rows and the open ranges around them, parents first, as many as fit."""
         place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
         kept: dict[int, None] = {}
-        for row in untold:
+        for row in unreported:
             line: list[int] = []
             at: int | None = row
             while at is not None and at not in kept:

@@ -51,7 +51,7 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     ]
 
 
-def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
+def sums_by_row(decided: Decided, kept: slice) -> dict[int, Attributes]:
     """The attributes of some kept ranges, by row, for ranges that were folded into them."""
     holder = decided.sums["holder"]
     if not len(holder):
@@ -98,14 +98,14 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
         counts = decided.counts[first:last].tolist()
         found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : lowest + len(counts) - 1]
         found[place]["aggregation.histogram_bucket_counts"] = counts
-    telling = np.flatnonzero(rows["sums"] >= 0)
-    for place, more in zip(telling.tolist(), sums_of(decided, rows["sums"][telling]), strict=True):
+    with_sums = np.flatnonzero(rows["sums"] >= 0)
+    for place, more in zip(with_sums.tolist(), sums_of(decided, rows["sums"][with_sums]), strict=True):
         found[place].update(more)
     return found
 
 
 MAX_KEPT_BASES = 4096
-NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
+NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
 _SELDOM_COLUMNS = sorted(
     [column for column in BY_SIZE if column.attribute and (column.seldom or column.value is str)],
     key=lambda column: column.value is str,
@@ -128,8 +128,8 @@ class SpanMapper:
         self._limits = AppliedLimits(target.limits)
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
-    def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
-        """The spans of a plan, in its order. ``told`` are further attributes, by row."""
+    def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
+        """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         batch, rows, hook = plan.batch, plan.row, self._hook
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)
@@ -151,8 +151,8 @@ class SpanMapper:
             strict=True,
         ):
             events, status = self._add_seldom(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
-            if row in told:
-                attributes |= told[row]
+            if row in further:
+                attributes |= further[row]
             if hook is not None:
                 kept = hook.ask(event, span_id, parent_id, name, attributes)
                 if kept is None:
@@ -200,8 +200,8 @@ class SpanMapper:
         """The root span of a trace that we started, which is recorded."""
         assert trace.start is not None
         start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        told = {"recfn.root": True, **number, **_thread_attributes(trace.thread), **(trace.folded or {})}
-        attributes = {**start.attributes, **told}
+        further = {"recfn.root": True, **number, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        attributes = {**start.attributes, **further}
         name = text_of_utf8(trace.name)
         return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)
 

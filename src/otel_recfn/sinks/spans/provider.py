@@ -171,9 +171,8 @@ class SpanTarget:
     ) -> RootStart | None:
         """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None if it refuses.
 
-        A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.
-        The context given is empty instead of None, which samplers take for the current one of our thread. A sampler or an id
-        generator that raises says no.
+        Recorded but not sampled is a refusal too, as such spans of the program get no operators below them; so is an error. The
+        context given is empty, because samplers take None for the current one of our thread.
         """
         try:
             with calling_out():
@@ -189,7 +188,7 @@ class SpanTarget:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
+            self._log_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
 
     def start_span(self, name: str, attributes: Mapping[str, AttributeValue]) -> trace.Span | None:
@@ -201,11 +200,11 @@ class SpanTarget:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._tell_once("a step was given no span, because the sampler or a span processor raised")
+            self._log_once("a step was given no span, because the sampler or a span processor raised")
             return None
         return span
 
-    def _tell_once(self, message: str) -> None:
+    def _log_once(self, message: str) -> None:
         if not self._sampler_failed:
             self._sampler_failed = True
             _logger.exception("otel-recfn: %s", message)
@@ -264,7 +263,7 @@ def exporters_of(processors: Sequence[Any]) -> list[Any]:
 
 
 def queue_before(exporter: object, processors: Sequence[Any]) -> deque[ReadableSpan] | None:
-    """What waits for the exporter in the one processor that it has; None where that isn't known."""
+    """What waits for the exporter in the one processor that it has; None if that isn't known."""
     having = [processor for processor in processors if getattr(processor, "span_exporter", None) is exporter]
     queue = getattr(getattr(having[0], "_batch_processor", None), "_queue", None)
     return queue if len(having) == 1 and type(queue) is deque else None
@@ -285,7 +284,7 @@ def shortest_queue(processors: Sequence[Any]) -> int:
 class ProviderResolver:
     """The provider, found late: the global one may be set after ``instrument()``, and be replaced in tests.
 
-    ``otherwise`` is used while there is no global one. ``found`` is told of each provider that spans go to from now on.
+    ``otherwise`` is used while there is no global one. ``found`` is called with each provider that spans go to from now on.
     """
 
     def __init__(
@@ -294,10 +293,10 @@ class ProviderResolver:
         otherwise: trace.TracerProvider | None = None,
         found: Callable[[trace.TracerProvider], object] | None = None,
     ) -> None:
-        self._explicit, self._otherwise, self._tell_found = tracer_provider, otherwise, found
+        self._explicit, self._otherwise, self._on_found = tracer_provider, otherwise, found
         self._provider: Any = None
         self._target: SpanTarget | None = None
-        self._warned = self._told = False
+        self._warned = self._logged = False
 
     def resolve(self) -> SpanTarget | None:
         """The target of spans; None without an SDK provider, or if it is disabled. The last target if resolving raises."""
@@ -305,16 +304,16 @@ class ProviderResolver:
             provider = self._found()
             if provider is not self._provider:
                 self._target = self._target_of(provider)
-                if self._target is not None and self._tell_found is not None:
-                    self._tell_found(provider)
+                if self._target is not None and self._on_found is not None:
+                    self._on_found(provider)
                 self._provider = provider
             target = self._target
             return target if target is not None and target.is_enabled() else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            if not self._told:
-                self._told = True
+            if not self._logged:
+                self._logged = True
                 _logger.exception("otel-recfn: the tracer provider raised; spans go where they went before")
             return self._target
 
@@ -352,7 +351,7 @@ def _flattened(processor: Any, in_turn: bool = False) -> list[Any]:
     return [found for one in inner for found in _flattened(one, in_turn)]
 
 
-def told_of(provider: Any) -> bytes | None:
+def pickled_parts(provider: Any) -> bytes | None:
     """The parts from which a child that isn't forked makes a provider, if it has none; None if this is none of the SDK's.
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
@@ -369,10 +368,10 @@ def told_of(provider: Any) -> bytes | None:
         return None
 
 
-def made_of(told: bytes) -> TracerProvider | None:
+def provider_from(parts: bytes) -> TracerProvider | None:
     """The child's provider; None if it can't be made."""
     try:
-        attributes, schema_url, pickled = pickle.loads(told)
+        attributes, schema_url, pickled = pickle.loads(parts)
         sampler = None
         with suppress(Exception):
             sampler = pickle.loads(pickled)

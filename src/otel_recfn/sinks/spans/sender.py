@@ -5,11 +5,11 @@
 The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones first; the thread works a
 quarter of the time while the program runs; and ``flush`` and ``close`` return when their time is up, whatever an exporter does.
 
-A unit is made into spans where it is sent, parents first; until then it is columns. What became of each range is counted:
+A unit becomes spans when it is sent, parents first; until then it is columns. What became of each range is counted:
 
     recorded + added = spans that were handed on + folded + folding + unsampled + queue_full + shutdown + error
 
-``added`` are spans of no single range: roots, sums, ranges that were told while they were open, whatever becomes of their rows.
+``added`` are spans of no single range: roots, sums, and ranges that are still open, which come again.
 ``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook, or as
 there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent; ``queue_full`` those that the
 queue had no room for, ``shutdown`` those that the end found unsent, ``error`` those of which spans could not be made.
@@ -30,7 +30,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
-from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, told_of
+from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, sums_by_row
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -47,7 +47,7 @@ ROOT_BYTES = 2000
 MAX_SHARE = 0.25
 """The share of one processor's time that making and handing on spans may take while the program runs."""
 LINGER_S = 0.5
-"""The seconds without a unit after which the delivery is told that nothing comes."""
+"""The seconds without a unit after which the delivery gets an empty chunk."""
 LOOK_S = 0.05
 """The seconds between looks, at the end of the process, whether waiting is of use."""
 
@@ -55,7 +55,7 @@ _LOST = ("queue_full", "shutdown", "error")
 _NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
 
 
-class Made(NamedTuple):
+class Chunk(NamedTuple):
     """The spans and counts of a part of a unit."""
 
     spans: Sequence[Any]
@@ -87,46 +87,46 @@ class DecidedUnits:
     nbytes: int = 0
     """The bytes that they take while they wait."""
 
-    def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Made]:
+    def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
 
-        ``dropped`` says how many ranges and spans were lost since that was told last; the first span of a range tells it.
+        ``dropped`` says how many ranges and spans were lost since the last report, for the first span of a range.
         """
         mapper = self.mapper or mapper
-        telling, summaries = 0, 0
+        with_sums, summaries = 0, 0
         if self.decided is not None:
-            telling, summaries = int((self.decided.summaries["sums"] >= 0).sum()), len(self.decided.summaries)
+            with_sums, summaries = int((self.decided.summaries["sums"] >= 0).sum()), len(self.decided.summaries)
         for which in _slices(0, len(self.roots), size):
             traces = self.roots[which]
             folded = sum(trace.folded_ranges for trace in traces)
             spans = [mapper.root_span(trace) for trace in traces]
-            yield Made(spans, {"added": len(traces), "folded": folded, "folding": -folded})
-        for which in _slices(0, telling, size):
+            yield Chunk(spans, {"added": len(traces), "folded": folded, "folding": -folded})
+        for which in _slices(0, with_sums, size):
             yield self._summaries(mapper, which)
         for which in _slices(0, len(self.plan.row) if self.plan is not None else 0, size):
             yield self._kept(mapper, which, dropped())
-        for which in _slices(telling, summaries, size):
+        for which in _slices(with_sums, summaries, size):
             yield self._summaries(mapper, which)
 
-    def _summaries(self, mapper: SpanMapper, which: slice) -> Made:
+    def _summaries(self, mapper: SpanMapper, which: slice) -> Chunk:
         assert self.decided is not None
         spans, folded = mapper.summaries(self.decided, which), folded_in_summaries(self.decided, which)
-        return Made(spans, {"added": len(spans), "folded": folded, "folding": -folded})
+        return Chunk(spans, {"added": len(spans), "folded": folded, "folding": -folded})
 
-    def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Made:
+    def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Chunk:
         assert self.plan is not None
-        plan, told, folded = self.plan.part(which), dict[int, Any](), 0
+        plan, further, folded = self.plan.part(which), dict[int, Any](), 0
         if self.mapper is not None:
             spans = mapper.spans(plan)
-            return Made(spans, {"added": len(spans)})
+            return Chunk(spans, {"added": len(spans)})
         if self.decided is not None:
-            told, folded = told_of(self.decided, which), int(self.decided.folded[which].sum())
+            further, folded = sums_by_row(self.decided, which), int(self.decided.folded[which].sum())
         if dropped:
             row = int(plan.row[0])
-            told[row] = {**told.get(row, {}), DROPPED: dropped}
-        spans, kept = mapper.spans(plan, told), len(plan.row)
+            further[row] = {**further.get(row, {}), DROPPED: dropped}
+        spans, kept = mapper.spans(plan, further), len(plan.row)
         counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
-        return Made(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
+        return Chunk(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
 
 
 def _slices(begin: int, end: int, size: int) -> list[slice]:
@@ -154,7 +154,7 @@ class Sender:
         self._mapper: SpanMapper | None = None
         """The mapper for the current target."""
         self._recorder_lost, self._lost_before = recorder_lost, recorder_lost()
-        self._told = 0
+        self._reported = 0
         """The number of lost ranges and spans that earlier spans report."""
         self._queue = unit_queue()
         self._thread = OwnThread(self._run, "otel-recfn spans")
@@ -273,14 +273,14 @@ class Sender:
         left = units.ranges
         try:
             mapper, began = self._current_mapper(), time.thread_time()
-            for made in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
-                if not self.count(**made.counts):
+            for chunk in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
+                if not self.count(**chunk.counts):
                     return
-                left += made.counts.get("folding", 0)
-                self._delivery.send(made.spans)
-                self._told += made.dropped
-                if self._sent is not None and made.plan is not None:
-                    self._sent(made.plan)
+                left += chunk.counts.get("folding", 0)
+                self._delivery.send(chunk.spans)
+                self._reported += chunk.dropped
+                if self._sent is not None and chunk.plan is not None:
+                    self._sent(chunk.plan)
                 if not self._queue.is_filling:
                     with resting():
                         self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))
@@ -308,7 +308,7 @@ class Sender:
         """The number of ranges and spans that were lost since a span reported it."""
         counts, delivered = self.counts(), self._delivery.counters()
         lost = sum(counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
-        return max(0, lost + self._recorder_lost() - self._lost_before - self._told)
+        return max(0, lost + self._recorder_lost() - self._lost_before - self._reported)
 
     def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:

@@ -6,8 +6,7 @@
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
-No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row is counted once
-(``sender.py``).
+No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row counts once.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class SpansSink(Sink):
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
         volume: how many spans become of how many ranges.
-        hook: the program's; None where it has none.
+        hook: the program's; None if it has none.
         delivery: how spans leave; None: through the provider's processors.
         process: the one that it is in.
         parent: the sink of the process that this one was forked from.
@@ -95,7 +94,7 @@ class SpansSink(Sink):
         self._surroundings = Surroundings(self._spans, process.find_worker)
         most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
-        self._folding: Folding | EveryRange | None = self._made_folding()
+        self._folding: Folding | EveryRange | None = self._new_folding()
         """The folding; None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0
         """The ranges in units that aren't decided."""
@@ -106,9 +105,9 @@ class SpansSink(Sink):
         self._sender = Sender(self._resolver, self._delivery, span_hook, process.sent, process.recorder_lost)
         self._open_traces = OpenTraces(self._traces, span_hook, volume.of_unit)
         self._written_at = time.monotonic()
-        self._told_of_memory = False
+        self._logged_memory = False
 
-    def _made_folding(self) -> Folding | EveryRange:
+    def _new_folding(self) -> Folding | EveryRange:
         most = self._volume.of_unit
         return EveryRange() if most is None else Folding(most, self._volume, self._spans, self._traces)
 
@@ -127,10 +126,10 @@ class SpansSink(Sink):
             try:
                 self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
                 if batch.long_open is not None:
-                    self._tell_open(batch.long_open)
+                    self._send_open(batch.long_open)
             except NO_MEMORY:  # the batch was taken, so it isn't missed; what is lost was counted
-                if not self._told_of_memory:
-                    self._told_of_memory = True
+                if not self._logged_memory:
+                    self._logged_memory = True
                     log.error("otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost")
 
     def _add(self, batch: Batch) -> None:
@@ -150,7 +149,7 @@ class SpansSink(Sink):
         """Send the units to which nothing more can come; if it ``rests``, also those below spans whose end can't be seen."""
         self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests=rests)))
 
-    def _tell_open(self, ranges: Batch) -> None:
+    def _send_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
         target = self._resolver.resolve()
         if target is not None:
@@ -162,7 +161,7 @@ class SpansSink(Sink):
         Also where a signal handler raises amid it: afterwards the native stage and what waits here may not agree.
         """
         try:
-            self._folding = self._folding or self._made_folding()
+            self._folding = self._folding or self._new_folding()
             return step(self._folding)
         except BaseException:
             self._sender.count(error=self._undecided, folding=-self._undecided)

@@ -1,7 +1,7 @@
 """The program's hook, which sees each span of a range before it is sent, and may rename it, change its attributes, or drop it.
 
-What lies in a dropped span goes up to the nearest one around it that is sent. A span that another one, sent before, names as
-its parent is not dropped, nor is one that tells of folded ranges or of losses, nor one that the program saw as its current
+Children of a dropped span become those of the nearest span around it that is sent. Some spans are not dropped: parents of spans
+that were sent before, spans with sums of folded ranges or with ``recfn.dropped``, and those that the program saw as its current
 span.
 """
 

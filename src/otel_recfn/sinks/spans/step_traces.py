@@ -13,7 +13,7 @@ A trace is decided when a top-level range begins, since its descendants' rows co
   times per step (the model, the loss), so there it takes 1024, and 64 in an evaluation loop;
 * the trace holds 2000 ranges (where a unit has a budget: 100,000 of a training step or call); it is neither of these, and began
   10 seconds ago; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
-* the program was told of a trace for it already (``surroundings.py``).
+* the program got a trace for it already (``surroundings.py``).
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
 all there is to know: what a batch's rows add (counts, ends, optimizers inside a range) is looked up by root beforehand.
@@ -239,7 +239,7 @@ class StepTraces:
         """Take in a batch: its announced begins, then its rows. The target is asked for each new trace.
 
         Returns:
-            Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.
+            The root span of each outermost range around rows of traces that we started, if it is recorded.
         """
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()

@@ -5,7 +5,7 @@
     a thread           a root that is called after the thread
 
 In a forked child the span that was current at the fork is still current, and will never end there. In a child that was started
-otherwise it counts as current where no other one is (``otel_context.py``). So the program's spans above ranges are remembered.
+otherwise it counts as current if no other one is (``otel_context.py``). So the program's spans above ranges are remembered.
 
 And traces of ours, which the program has to know while their ranges are open: a span that it opens inside belongs to them. A
 sink decides on a trace when it sees its outermost range begin, a drain later; until then the program's thread may decide.
@@ -57,7 +57,7 @@ def remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> Non
 
 
 class SpanEnd(NamedTuple):
-    """The end of a span of the program's. Times are in Unix nanoseconds; None where the program gave something else."""
+    """The end of a span of the program's. Times are in Unix nanoseconds; None if the program gave something else."""
 
     name: str
     start_ns: int | None
@@ -138,7 +138,7 @@ class PromisedTraces:
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._decided: dict[int, tuple[bool, RootStart | None]] = {}
-        """By outermost range: the root span, None if there is none, and whether the sink is still to be told of it."""
+        """By outermost range: the root span, None if there is none, and whether the sink doesn't know of it yet."""
         self._deciding = threading.local()
 
     def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:

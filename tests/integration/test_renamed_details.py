@@ -189,7 +189,7 @@ STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
 def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
     """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
     caplog.set_level(logging.WARNING, logger="otel_recfn")
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     lacking = []
 
     def take(name: str) -> None:
@@ -202,7 +202,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     told = [record.getMessage() for record in caplog.get_records("call")]
     assert len(told) == len(lacking)
     assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
 
 
 class Broken(torch.nn.Module):

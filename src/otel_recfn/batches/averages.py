@@ -1,4 +1,4 @@
-"""Ranges summed up by name, as ``torch.profiler``'s ``key_averages`` does; what a range spent in itself; and tables of text."""
+"""Sums of ranges by name, as ``torch.profiler``'s ``key_averages`` has them; self times; and tables of text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind
 
 Amounts = NDArray[np.int64]
@@ -20,16 +20,16 @@ MAX_CELL_CHARS = 80
 
 
 class Nesting(NamedTuple):
-    """Who lies directly in whom, as columns of equal length."""
+    """Pairs of a range and its parent, as columns of equal length."""
 
     child: Rows
-    """Rows whose parent is in the batch too."""
+    """The rows whose parent is in the batch too."""
     parent: Rows
-    """The rows of these parents."""
+    """The rows of their parents."""
 
 
 def nesting(rows: Batch) -> Nesting:
-    """Found once for all that is asked below."""
+    """The pairs of the batch, worked out once for the functions below."""
     child = np.flatnonzero(rows.parent != 0)
     if not len(child):
         return Nesting(child, child)
@@ -42,9 +42,8 @@ def nesting(rows: Batch) -> Nesting:
 def self_times(rows: Batch, nested: Nesting) -> Amounts:
     """Nanoseconds that each range spent without its direct children; 0 for asynchronous ranges, marks and memory.
 
-    A child counts where it ran on its parent's thread, one after the other: what ran beside it (asynchronous ranges, other
-    threads) doesn't shorten it, nor does what ended after it. Source: ``FunctionEvent.self_cpu_time_total`` of
-    torch.autograd.profiler_util.
+    A child counts if it ran within its parent on the same thread; asynchronous ranges and other threads' don't. Source:
+    ``FunctionEvent.self_cpu_time_total`` of torch.autograd.profiler_util.
     """
     synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0)
     spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)
@@ -55,7 +54,7 @@ def self_times(rows: Batch, nested: Nesting) -> Amounts:
 
 
 def _without(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
-    """Each row's amount without those of its children."""
+    """Each row's amount less those of its children."""
     own: Amounts = amounts.copy()
     np.subtract.at(own, parent, amounts[child])
     return own
@@ -78,7 +77,7 @@ def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
 
 @dataclass(frozen=True)
 class KeyAverage:
-    """Every range of one name (and, if asked for, of the same input shapes).
+    """The sums of all ranges of one name (and, if asked for, of the same input shapes).
 
     Attributes:
         key: the name.
@@ -102,18 +101,18 @@ class KeyAverage:
 
     @property
     def cpu_time(self) -> float:
-        """Microseconds of one range, on average."""
+        """The average time of a range, in microseconds."""
         return self.cpu_time_total / self.count
 
 
 class KeyAverages(Sequence[KeyAverage]):
-    """What ``profile.key_averages()`` gives: a sequence in the order in which the names first began."""
+    """The result of ``profile.key_averages()``: the names in the order in which they first began."""
 
     def __init__(self, averages: Sequence[KeyAverage], lost: Mapping[str, int] | None = None) -> None:
         self._averages, self._lost = list(averages), lost or {}
 
     def with_losses(self, lost: Mapping[str, int]) -> KeyAverages:
-        """The same, and a last line of the table says what is not in them."""
+        """The same averages, with a last line of the table that says what is missing from them."""
         return KeyAverages(self._averages, lost)
 
     @overload
@@ -131,7 +130,7 @@ class KeyAverages(Sequence[KeyAverage]):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Microseconds of all ranges together, each without its children, so that no time counts twice."""
+        """The microseconds of all ranges together, each without its children, so that no time counts twice."""
         return sum(average.self_cpu_time_total for average in self._averages)
 
     def table(self, sort_by: str | None = None, row_limit: int = 100) -> str:
@@ -153,7 +152,7 @@ class KeyAverages(Sequence[KeyAverage]):
 
 
 def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAverages:
-    """The ranges of a batch by name, in the order in which the names first began.
+    """The averages of a batch's ranges by name, in the order in which the names first began.
 
     Source: ``EventList.key_averages`` of torch.autograd.profiler_util.
     """
@@ -217,7 +216,7 @@ def _memory(nbytes: int) -> str:
 
 @dataclass(frozen=True)
 class TextColumn(Generic[T]):
-    """A column: its title, the attribute it sorts by, and its text."""
+    """A column: its title, the attribute that it sorts by, and its text."""
 
     title: str
     attribute: str
@@ -241,12 +240,12 @@ def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | N
 
 
 def share_text(part: float, whole: float) -> str:
-    """In percent."""
+    """A share in percent."""
     return f"{100 * part / whole if whole else 0:.2f}%"
 
 
 def time_text(microseconds: float) -> str:
-    """In the unit that fits."""
+    """A time in the unit that fits."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= unit:
             return f"{microseconds / unit:.3f}{name}"

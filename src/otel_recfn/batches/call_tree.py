@@ -1,4 +1,4 @@
-"""Ranges summed up by call path: what ran in what, how often, and for how long.
+"""Sums of ranges by call path: what ran in what, how often, and for how long.
 
 rows ──► labels ──► paths, a level at a time: one for each name below each path ──► their sums ──► CallTree ──► read, printed
 """
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import TextColumn, nesting, render, self_times, share_text, time_text
 from otel_recfn.batches.number_sets import places_in
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import SOURCES, EventKind, EventSource
 
 Places = NDArray[np.int64]
@@ -27,12 +27,12 @@ OUTSIDE = "(in no module)"
 
 
 class Paths(NamedTuple):
-    """Parents stand before their children."""
+    """The distinct paths of a forest, parents before their children."""
 
     above: Places
-    """Of each path, the one it lies in; -1 for the outermost."""
+    """The parent of each path; -1 for the outermost."""
     label: Places
-    """Of each path, its last part."""
+    """The last part of each path, as a number."""
     of_row: Places
     """The path of each row."""
 
@@ -60,7 +60,7 @@ def call_paths(above: Places, label: Places) -> Paths:
         path_above.append(around[order][first])
         path_label.append(label[rows][first])
         count += int(first.sum())
-        begin = np.searchsorted(sorted_above, level)  # of the rows that lie directly in these
+        begin = np.searchsorted(sorted_above, level)  # of the rows directly below these
         lengths = np.searchsorted(sorted_above, level, side="right") - begin
         level = by_above[places_in(begin[lengths > 0], lengths[lengths > 0])]
     return Paths(np.concatenate(path_above), np.concatenate(path_label), of_row)
@@ -68,14 +68,14 @@ def call_paths(above: Places, label: Places) -> Paths:
 
 @dataclass(frozen=True)
 class PathSums:
-    """Columns, an entry for each path. Times in nanoseconds.
+    """Sums by path, as columns with an entry for each path. Times are in nanoseconds.
 
     Attributes:
         count: how many ranges.
         total_ns: from begin to end, summed.
         self_ns: the same without direct children.
-        shortest_ns: NO_TIME where there is no range.
-        longest_ns: 0 where there is none.
+        shortest_ns: NO_TIME if there is no range.
+        longest_ns: 0 if there is none.
     """
 
     count: Amounts
@@ -110,14 +110,14 @@ def sums_of_ranges(
 
 @dataclass(frozen=True)
 class CallPath:
-    """Every range of one name at one place in the tree.
+    """The sums of all ranges of one name at one place in the tree.
 
     Attributes:
         path: names from the outermost range to these.
-        count: how many ranges; 0 where it only groups others, as a thread does.
+        count: how many ranges; 0 if it only groups others, as a thread does.
         cpu_time_total: microseconds from begin to end, summed; of a group, its members'.
         self_cpu_time_total: the same without direct children that ran on the same thread.
-        cpu_time_min: microseconds of the shortest one; 0 where there is none.
+        cpu_time_min: microseconds of the shortest one; 0 if there is none.
         cpu_time_max: of the longest one.
     """
 
@@ -135,12 +135,12 @@ class CallPath:
 
     @property
     def cpu_time(self) -> float:
-        """Microseconds of one range, on average."""
+        """The average time of a range, in microseconds."""
         return self.cpu_time_total / self.count if self.count else 0.0
 
 
 class CallTree(Sequence[CallPath]):
-    """What ``profile.tree()`` gives: a sequence of paths, each followed by what lies in it, the longest first.
+    """The result of ``profile.tree()``: a sequence of paths, each followed by the paths below it, the longest first.
 
     Args:
         above: of each path, the one that it lies in, which stands before it; -1 for the outermost.
@@ -154,7 +154,7 @@ class CallTree(Sequence[CallPath]):
 
     @cached_property
     def _order(self) -> list[int]:
-        """The paths as they are listed."""
+        """The order in which the paths are listed."""
         below: dict[int, list[int]] = {}
         for path in np.argsort(self._sums.total_ns, kind="stable").tolist():
             below.setdefault(int(self._above[path]), []).append(path)
@@ -216,7 +216,7 @@ class CallTree(Sequence[CallPath]):
         shown: set[int] = set()
         for path in by_time:
             deep = max_depth is not None and len(self._paths[path]) > max_depth
-            around = set()  # with what it lies in
+            around = set()  # the shown paths and their ancestors
             while path >= 0 and path not in shown:
                 around.add(path)
                 path = int(self._above[path])
@@ -245,13 +245,13 @@ class _Ranges(NamedTuple):
 
     rows: Places
     above: Places
-    """The range that it lies in, as a place in these columns; -1 at the top."""
+    """The range around each, as a place in these columns; -1 at the top."""
     durations: Amounts
     self_ns: Amounts
 
 
 def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
-    """The tree of a batch's ranges. The times that its paths have for themselves add up to those of the ranges.
+    """The tree of a batch's ranges. The self times of its paths add up to those of the ranges.
 
     Args:
         batch: its ranges' parents are in it, or they are outermost.
@@ -284,7 +284,7 @@ def _by_thread(batch: Batch, ranges: _Ranges) -> CallTree:
     thread = batch.thread[ranges.rows].astype(np.int64)
     threads, member = np.unique(thread, return_inverse=True)
     in_thread = (ranges.above >= 0) & (thread == thread[ranges.above]) if len(thread) else thread != 0
-    above = np.where(in_thread, ranges.above, len(thread) + member)  # the threads stand behind the ranges
+    above = np.where(in_thread, ranges.above, len(thread) + member)  # threads follow the ranges
     labels = np.append(batch.name[ranges.rows].astype(np.int64), len(batch.names) + np.arange(len(threads)))
     paths = call_paths(np.append(above, np.full(len(threads), -1)), labels)
     sums = sums_of_ranges(paths.of_row[: len(thread)], len(paths.above), ranges.durations, ranges.self_ns)
@@ -302,7 +302,7 @@ def _by_module(batch: Batch, ranges: _Ranges) -> CallTree:
     outside = taken_by < 0
     names, label = _module_names(batch, ranges.rows, is_call)
     shown = np.flatnonzero(is_call | outside)
-    place = np.full(len(above) + 1, -1, np.int64)  # the last one: of what lies in nothing
+    place = np.full(len(above) + 1, -1, np.int64)  # the last entry is for ranges at the top
     place[shown] = np.arange(len(shown))
     paths = call_paths(place[above[shown]], np.where(outside, 0, label)[shown])
     path = paths.of_row[place[np.where(outside, np.arange(len(above)), taken_by)]]
@@ -312,7 +312,7 @@ def _by_module(batch: Batch, ranges: _Ranges) -> CallTree:
 
 
 def _nearest(above: Places, wanted: NDArray[np.bool_]) -> Places:
-    """The nearest of the wanted ranges that each lies in; -1 where it lies in none."""
+    """The nearest of the wanted ranges around each; -1 if there is none."""
     nearest: Places = above.copy()
     while True:
         passed = np.flatnonzero(nearest >= 0)
@@ -323,7 +323,7 @@ def _nearest(above: Places, wanted: NDArray[np.bool_]) -> Places:
 
 
 def _module_names(batch: Batch, rows: Places, is_call: NDArray[np.bool_]) -> tuple[list[str], Places]:
-    """What module calls are called (by their path in the model, or by their class where they are outermost), for each row."""
+    """The name of the module in each row's call: its path in the model, or its class if it is outermost."""
     prefix = SOURCES[EventSource.MODULE].call_prefix or ""
     numbers, label = {OUTSIDE: 0}, np.zeros(len(rows), np.int64)
     for place in np.flatnonzero(is_call).tolist():

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 CODEGEN = (
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build() -> int:
-    """Compile what is compiled against torch, unless it is there; print where it is, and how long that took."""
+    """Compile what is compiled against torch, unless that was done; print where it is, and how long it took."""
     from otel_recfn.pytorch import observer_build
     from otel_recfn.support.native_part import native_part
 

@@ -1,4 +1,4 @@
-"""What a capture asks for by its settings."""
+"""The selection that a capture's settings ask for."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
@@ -26,14 +26,14 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
 
-def _setting(default: T, kind: Kind[T], meaning: str, **told: Any) -> T:
-    """A field of ``Settings`` or ``ProfileSettings``. ``told``: more of what a ``Setting`` has."""
-    return field(default=default, metadata={"kind": kind, "meaning": meaning, **told})
+def _setting(default: T, kind: Kind[T], meaning: str, **more: Any) -> T:
+    """A field of ``Settings`` or ``ProfileSettings``. ``more`` has further fields of its ``Setting``."""
+    return field(default=default, metadata={"kind": kind, "meaning": meaning, **more})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``instrument()`` was asked for."""
+    """The values of all settings of ``instrument()``."""
 
     tracer_provider: Any = _setting(
         None,
@@ -147,7 +147,7 @@ class Settings:
 
     @property
     def has_destination_beside_global_providers(self) -> bool:
-        """Whether what is recorded goes anywhere where those are disabled."""
+        """Whether recorded ranges go anywhere if OpenTelemetry's global providers are disabled."""
         return bool(self.chrome_trace or self.sinks or self.tracer_provider or self.meter_provider)
 
     @classmethod
@@ -163,7 +163,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """What ``profile(...)`` was asked for."""
+    """The values of all settings of ``profile(...)``."""
 
     scopes: frozenset[RecordScope] | None = _setting(
         None,
@@ -231,31 +231,31 @@ class ProfileSettings:
 
 
 class Setting(NamedTuple):
-    """What is known of a setting."""
+    """A setting: its name, its values, and how it is explained."""
 
     name: str
     default: Any
-    """What holds where neither a keyword nor the environment says anything."""
+    """The value where neither a keyword nor the environment gives one."""
     kind: Kind[Any]
     meaning: str
-    """As Markdown, for whoever sets it."""
+    """The explanation for users, as Markdown."""
     default_in_words: str = ""
     environment: bool = True
     """Whether ``OTEL_RECFN_<NAME>`` sets it too."""
     advanced: bool = False
-    """Hardly anybody needs it: it stands in a table of its own."""
+    """Whether it stands in the second table, of settings that hardly any program needs."""
     selects: Extra | EventSource | None = None
-    """The extra or the source that a capture asks for where it is true."""
+    """The extra or the source that is recorded if it is true."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it; empty where none does."""
+        """The environment variable that sets it; empty if there is none."""
         return ENVIRONMENT_PREFIX + self.name.upper() if self.environment else ""
 
 
 def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
-    told = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
-    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), told, strict=True)])
+    more = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
+    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), more, strict=True)])
 
 
 SETTINGS = _settings_of(Settings)
@@ -280,13 +280,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def sdk_is_disabled() -> bool:
-    """Whether the environment says that OpenTelemetry's providers are to do nothing."""
+    """Whether the environment disables OpenTelemetry's providers."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What to say of each variable that looks like one of ours and is none, with the one that was probably meant."""
-    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in OF_THE_PROCESS]]
+    """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
+    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in PROCESS_VARIABLES]]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
         import difflib
@@ -298,17 +298,17 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-class OfTheProcess(NamedTuple):
-    """An environment variable that no ``instrument()`` can set: it holds for the whole process."""
+class ProcessVariable(NamedTuple):
+    """An environment variable for the whole process, which no ``instrument()`` can set."""
 
     variable: str
     default_in_words: str
     meaning: str
 
 
-OF_THE_PROCESS = (OfTheProcess(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
+PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-ITS_OWN = {
+TORCH_PROFILER_ONLY = {
     "acc_events": (None, False),
     "custom_trace_id_callback": (None,),
     "execution_trace_observer": (None,),
@@ -317,7 +317,7 @@ ITS_OWN = {
 }
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, each with the values that ask for nothing."""
 NO_EFFECT = "post_processing_timeout_s"
-"""How long Kineto may take at the end: there is no Kineto here."""
+"""A keyword that has no effect here: how long Kineto may take at the end."""
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:
@@ -327,7 +327,7 @@ def refuse_others(keywords: dict[str, Any]) -> None:
         SettingError: one asks for something.
     """
     for name, value in keywords.items():
-        if name not in ITS_OWN and name != NO_EFFECT:
+        if name not in TORCH_PROFILER_ONLY and name != NO_EFFECT:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
-        if name in ITS_OWN and not any(value is allowed for allowed in ITS_OWN[name]):
+        if name in TORCH_PROFILER_ONLY and not any(value is allowed for allowed in TORCH_PROFILER_ONLY[name]):
             raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")

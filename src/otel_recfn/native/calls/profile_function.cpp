@@ -84,8 +84,8 @@ namespace {
   const OpenCall begun = what == PyTrace_CALL ? OpenCall{ThreadCalls::kHidden, frame} : OpenCall{ThreadCalls::kOfC, nullptr};
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
   if (tracer->forked) return begins ? enter_after_fork(*calls, begun) : void(), 0;
-  const Made back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.object) : frame);
+  const Reference back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
+  const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.get()) : frame);
   return met > 0 ? on_event(*calls, frame, what, argument) : met;
 }
 

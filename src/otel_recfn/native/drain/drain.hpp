@@ -106,6 +106,8 @@ class Drain {
   void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t at);
+  void read_name(Thread& thread, uint64_t head, uint64_t at);
+  static void read_number(Thread& thread, uint64_t kind, uint64_t number);
   void read_text(Thread& thread, uint64_t head);
   void read_code_of_open(Thread& thread, uint64_t head);
   void read_context(Thread& thread, uint64_t at);

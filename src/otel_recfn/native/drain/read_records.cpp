@@ -91,15 +91,9 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
     case kMemory:
       read_point(thread, head, at);
       return at + kMemoryWords;
-    case kName: {
-      std::string name;
-      for (uint32_t word = 0; word < words_of(payload); ++word) {
-        const uint64_t bytes = thread.word(at + 1 + word);
-        name.append(reinterpret_cast<const char*>(&bytes), std::min<size_t>(8, payload - size_t{word} * 8));
-      }
-      thread.dictionary[slot_of(head)] = names_.intern(name);
+    case kName:
+      read_name(thread, head, at + 1);
       return at + 1 + words_of(payload);
-    }
     case kText:
       read_text(thread, head);
       return at + 1;
@@ -112,14 +106,9 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
-    case kNumber: {
-      SeldomRow& row = thread.pending_seldom();
-#define RECFN_READ(type, name, empty) \
-  if (scope_of(head) == k_##name##_number) row.name = static_cast<type>(thread.word(at + 1));
-      RECFN_RARE_NUMBERS(RECFN_READ)
-#undef RECFN_READ
+    case kNumber:
+      read_number(thread, scope_of(head), thread.word(at + 1));
       return at + 2;
-    }
     case kParent:
       thread.parent_ordinal = ordinal_of(head);
       return at + 1;
@@ -132,6 +121,25 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
     default:  // unreachable while record.hpp and begin_end.hpp agree
       return thread.buffer->published.load(std::memory_order_acquire);
   }
+}
+
+void Drain::read_name(Thread& thread, uint64_t head, uint64_t at) {
+  const uint32_t size = payload_of(head);
+  std::string name;
+  for (uint32_t word = 0; word < words_of(size); ++word) {
+    const uint64_t bytes = thread.word(at + word);
+    name.append(reinterpret_cast<const char*>(&bytes), std::min<size_t>(8, size - size_t{word} * 8));
+  }
+  thread.dictionary[slot_of(head)] = names_.intern(name);
+}
+
+// `kind`: NumberKind.
+void Drain::read_number(Thread& thread, uint64_t kind, uint64_t number) {
+  SeldomRow& row = thread.pending_seldom();
+#define RECFN_READ(type, name, empty) \
+  if (kind == k_##name##_number) row.name = static_cast<type>(number);
+  RECFN_RARE_NUMBERS(RECFN_READ)
+#undef RECFN_READ
 }
 
 void Drain::read_text(Thread& thread, uint64_t head) {

@@ -108,8 +108,8 @@ class OtlpSpans : BatchColumns {
   }
 
   bool share(PyObject* batch, PyObject* maker, PyObject* told) {
-    const Made names(PyObject_GetAttrString(batch, "names"));
-    return names.object != nullptr && fragments_.take_told(told) && fragments_.make(names.object, maker);
+    const Reference names(PyObject_GetAttrString(batch, "names"));
+    return names && fragments_.take_told(told) && fragments_.make(names.get(), maker);
   }
 
   // False where a row names what no table has; `bad_row` says which.
@@ -161,8 +161,8 @@ class OtlpSpans : BatchColumns {
   };
 
   static bool length_of(PyObject* owner, const char* name, size_t& length) {
-    const Made sequence(PyObject_GetAttrString(owner, name));
-    const Py_ssize_t found = sequence.object != nullptr ? PySequence_Size(sequence.object) : -1;
+    const Reference sequence(PyObject_GetAttrString(owner, name));
+    const Py_ssize_t found = sequence ? PySequence_Size(sequence.get()) : -1;
     if (found >= 0) length = static_cast<size_t>(found);
     return found >= 0;
   }

@@ -68,6 +68,13 @@ inline TaskEntry* living(TaskEntry* entry, uint64_t recording) {
   return entry;
 }
 
+// (trace id high, low, span id, flags)
+inline PyObject* context_words(const Context& context) {
+  using Word = unsigned long long;
+  return Py_BuildValue("(KKKK)", static_cast<Word>(context.trace_high), static_cast<Word>(context.trace_low),
+                       static_cast<Word>(context.span_id), static_cast<Word>(context.flags));
+}
+
 inline bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
 
 // The calling task's; null where it is in nothing. Borrowed: the task's context holds it. `buffer` is the thread's, or null.

@@ -15,7 +15,7 @@ namespace recfn::stage {
 // of a batch are in order, or nearly, and are gone through side by side, several times faster than they are found in a hash table.
 class OpenOutermost {
  public:
-  // But for the program's steps.
+  // Notes what a batch announces, but for the program's steps.
   void note(const AnnouncedRows& announced) {
     for (Py_ssize_t at = 0; at < announced.size(); ++at) {
       if (announced.source[at] != kStepSource) open_.push_back(announced.event_id[at]);
@@ -33,7 +33,7 @@ class OpenOutermost {
 
   bool is_owed(uint64_t event_id) const { return std::binary_search(owed_.begin(), owed_.end(), event_id); }
 
-  // Those that have come.
+  // Forgets those that have come.
   void forget(const BatchRows& rows) {
     Ids came;
     for (Py_ssize_t row = 0; row < rows.size() && !open_.empty(); ++row) {

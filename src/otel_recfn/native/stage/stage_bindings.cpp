@@ -46,13 +46,10 @@ struct Wrapped {
   }
 
   static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods, const char* documentation) {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = name;
-    type.tp_basicsize = sizeof(Wrapped);
+    PyTypeObject type = type_of_size(name, sizeof(Wrapped));
     type.tp_new = make_new;
     type.tp_dealloc = dealloc;
     type.tp_methods = methods;
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
     type.tp_doc = documentation;
     return type;
   }

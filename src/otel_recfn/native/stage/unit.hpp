@@ -282,12 +282,12 @@ struct OpenUnit {
   OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
 };
 
-// By the span above each.
+// The open units, by the span above each.
 class OpenUnits {
  public:
   explicit OpenUnits(const Limits& limits) : limits_(limits) {}
 
-  // Begun where there is none.
+  // The unit below that span; it begins where none is open.
   OpenUnit& below(const SpanAbove& above) {
     return units_.try_emplace(above, memory_, limits_).first->second;
   }

@@ -23,7 +23,7 @@ from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.instruments import DURATION
 from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
-from otel_recfn.sinks.metrics.sums import Of
+from otel_recfn.sinks.metrics.sums import SumColumn
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from patience import PATIENCE_S
 
@@ -123,7 +123,7 @@ class TestForks:
         fresh = ours.sink.after_fork_in_child()
         assert fresh is not None
         fresh.write(batch_of([("aten::add", 0, 1)] * 3))
-        assert [taken.sums.series[:, Of.COUNT].sum() for taken in fresh.take()[0]] == [3]
+        assert [taken.sums.series[:, SumColumn.COUNT].sum() for taken in fresh.take()[0]] == [3]
 
 
 def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:

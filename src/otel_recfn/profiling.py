@@ -255,7 +255,7 @@ class profile:
             SettingError: another suffix, or the file can't be made.
             OSError: it can't be written to its end; an existing file is as before.
         """
-        self._look()
+        self._fetch()
         export(self._store.batches(), path)
 
     def modules(self) -> list[CalledObject]:
@@ -302,10 +302,10 @@ class profile:
         return lost
 
     def _rows(self) -> Batch:
-        self._look()
+        self._fetch()
         return self._store.rows()
 
-    def _look(self) -> None:
+    def _fetch(self) -> None:
         """Fetch what was recorded up to now."""
         capture = self._begun()
         if self._running:

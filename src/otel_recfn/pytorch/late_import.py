@@ -101,7 +101,7 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     elif not is_imported(module):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         try:
-            OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
+            OwnThread(partial(_wait_in_thread, waiting), "otel-recfn torch import").start()
         except RuntimeError as error:  # no thread can be started
             log.warning("PyTorch is not observed: nothing can wait for the end of its import (%s)", error)
     else:
@@ -127,7 +127,7 @@ def _was_imported(module: ModuleType) -> None:
         waiting.run()
 
 
-def _poll(waiting: _Waiting) -> None:
+def _wait_in_thread(waiting: _Waiting) -> None:
     """Wait in a thread, because another thread, or torch itself, is in the middle of the import: too late for the hook."""
     while (module := sys.modules.get(waiting.module)) is not None:
         if not is_being_imported(module):

@@ -143,7 +143,7 @@ class ModuleRanges(Source):
         """Begin the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
-            self._end_left(thread.steps, sys._getframe())
+            self._end_left_steps(thread.steps, sys._getframe())
         before, training, name = thread.outermost, thread.training, self._names.name(module)
         path = ""
         if before is not None:
@@ -160,7 +160,7 @@ class ModuleRanges(Source):
         """End the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
-            self._end_left(thread.steps, sys._getframe())
+            self._end_left_steps(thread.steps, sys._getframe())
         thread.outermost = call.outermost
         text, stacktrace = failure(error)
         self._recorder.end(call.event_id, text, stacktrace=stacktrace)
@@ -168,7 +168,7 @@ class ModuleRanges(Source):
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """Begin the range of an optimizer's step."""
         steps = self._threads.own.steps
-        self._end_left(steps, frame)
+        self._end_left_steps(steps, frame)
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
@@ -181,7 +181,7 @@ class ModuleRanges(Source):
         thread = self._threads.own
         thread.training.end_step()
         steps = thread.steps
-        self._end_left(steps, frame)
+        self._end_left_steps(steps, frame)
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)
 
@@ -193,7 +193,7 @@ class ModuleRanges(Source):
         self._failed = True
         self.disable()
 
-    def _end_left(self, steps: list[_Step], frame: FrameType) -> None:
+    def _end_left_steps(self, steps: list[_Step], frame: FrameType) -> None:
         """End the steps that an exception left, innermost first: those that are not among the callers of ``frame``."""
         while steps and not _is_below(steps[-1].frame, frame):
             self._recorder.end(steps.pop().event_id, LEFT_UNSEEN)

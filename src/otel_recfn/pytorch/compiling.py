@@ -98,10 +98,8 @@ def _by_type() -> list[dict[Any, Trace]]:
 
 
 def _write_type(record_function: type) -> None:
-    same, context_manager = (
-        _dynamo("guards", "GuardBuilder").ID_MATCH,
-        _dynamo("variables.torch", "TorchCtxManagerClassVariable"),
-    )
+    context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
+    same = _dynamo("guards", "GuardBuilder").ID_MATCH
 
     def trace(builder: Any, _value: type) -> Any:
         builder.install_guards(same)

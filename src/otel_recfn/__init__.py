@@ -112,7 +112,7 @@ def _home(name: str) -> ModuleType:
     from importlib import import_module
 
     if name in ("profile", "record_function", "step"):
-        from otel_recfn.model.errors import RecorderUnavailable
+        from otel_recfn.errors import RecorderUnavailable
         from otel_recfn.support.native_part import native_part
 
         try:

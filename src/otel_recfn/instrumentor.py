@@ -13,9 +13,8 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-from otel_recfn.settings import Settings
-from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
+from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
+from otel_recfn.settings.table import Settings, sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
 from otel_recfn.support import processes  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
@@ -177,8 +176,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _start(self, settings: Settings) -> None:
         from otel_recfn.pytorch.data_worker import data_worker
-        from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
+        from otel_recfn.session.session import process_session
         from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.chrome.sink import ChromeTraceSink
         from otel_recfn.sinks.chrome.writer import TraceWriter
@@ -229,7 +228,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         for call_off in self._calls_off:
             call_off()
         if self._capture is not None:
-            from otel_recfn.session import process_session
+            from otel_recfn.session.session import process_session
 
             process_session().stop(self._capture, STOP_SECONDS)
 
@@ -255,7 +254,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         timeout_s = DURATION.checked("timeout_s", timeout_s)
         if self._capture is None:
             return False
-        from otel_recfn.session import process_session
+        from otel_recfn.session.session import process_session
 
         return process_session().flush(self._capture, timeout_s)
 
@@ -267,7 +266,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         if self._capture is None:
             return {}
-        from otel_recfn.session import process_session
+        from otel_recfn.session.session import process_session
 
         return process_session().counters(self._capture)
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn.batches.averages import KeyAverages, key_averages, nesting, self_times
 from otel_recfn.batches.call_tree import By, CallTree, tree_of_rows
 from otel_recfn.batches.merging import EventStore
+from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import process_session
 from otel_recfn.settings.selected import selected
 from otel_recfn.settings.table import ProfileSettings, refuse_others
 from otel_recfn.sinks.chrome.writer import export

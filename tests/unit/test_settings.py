@@ -15,12 +15,11 @@ import pytest
 
 from otel_recfn import PythonCalls, RecordScope, profile
 from otel_recfn.batches.selection import RECORD_FUNCTIONS
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.python_calls import ALL_CALLS, together
-from otel_recfn.settings import SETTINGS, Settings
 from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, ProfileSettings, Setting
+from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, SETTINGS, ProfileSettings, Setting, Settings
 
 ROOT = Path(__file__).parents[2]
 

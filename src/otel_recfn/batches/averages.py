@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind
 
 Amounts = NDArray[np.int64]

@@ -19,7 +19,7 @@ from functools import wraps
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
-from otel_recfn.model.errors import SamplingProbabilityError
+from otel_recfn.errors import SamplingProbabilityError
 from otel_recfn.model.events import RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"

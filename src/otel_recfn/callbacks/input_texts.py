@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
+from otel_recfn.model.events import INT64
+
 MOST_NUMBERS = 30
 """The numbers of a list that are shown; torch.profiler leaves out longer lists, too."""
-INT64 = range(-(1 << 63), 1 << 63)
 
 
 def input_texts(inputs: Sequence[Any]) -> tuple[str, str, str]:

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
-from otel_recfn.model.errors import UnknownHandleError
+from otel_recfn.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.texts import failure

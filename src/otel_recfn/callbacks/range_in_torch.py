@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from otel_recfn.callbacks import torch_callbacks
 from otel_recfn.callbacks.thread_locals import RunningCallback
+from otel_recfn.model.events import INT64
 
 log = logging.getLogger("otel_recfn")
 
@@ -93,7 +94,6 @@ def _program_sees_operators(torch: Any) -> bool:
 # --- by the compiled observer (native/observer/ranges_for_others.hpp)
 
 NONE, BOOL, INT, DOUBLE, TEXT, TENSOR = range(6)
-INT64 = range(-(1 << 63), 1 << 63)
 
 
 class Input(ctypes.Structure):

@@ -24,8 +24,8 @@ from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.range_in_torch import EndElsewhere, TorchObservers, begin_for_others, not_shown
 from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
-from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_number
-from otel_recfn.model.events import EventFlag, EventSource, Extra, RecordScope
+from otel_recfn.errors import InputsError
+from otel_recfn.model.events import INT64, UINT32, UINT64, EventFlag, EventSource, Extra, RecordScope, whole_number
 from otel_recfn.recording.ranges import RangeHandle, record_range
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.texts import failure

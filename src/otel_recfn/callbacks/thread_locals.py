@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks.callback import Entries, ScopeSampler
-from otel_recfn.model.errors import DebugInfoError
+from otel_recfn.errors import DebugInfoError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import CallbackEntry, Entries
-from otel_recfn.model.errors import InputsError, RangeOver, RecfnError
+from otel_recfn.errors import InputsError, RangeOver, RecfnError
 from otel_recfn.model.events import RecordScope, scopes_mask
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported

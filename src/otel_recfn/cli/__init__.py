@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 CODEGEN = (

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:

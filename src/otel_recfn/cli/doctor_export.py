@@ -10,7 +10,7 @@ import socket
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from otel_recfn.model.errors import RecorderUnavailable
+from otel_recfn.errors import RecorderUnavailable
 from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_from_environment, secrets_of
 
 Finding = tuple[bool | None, str]

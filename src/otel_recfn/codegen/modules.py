@@ -23,7 +23,7 @@ from otel_recfn.codegen import python_words
 from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
 from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
 """The first words of every file of ours."""

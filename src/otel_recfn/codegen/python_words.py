@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 
 from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, Return, SchemaType
-from otel_recfn.model.errors import SchemaError
+from otel_recfn.errors import SchemaError
 
 # --- names: reserved words, and what written modules use themselves, get an underscore
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
 # --- the model of operators
 

@@ -36,4 +36,4 @@ from otel_recfn.legacy.record_profile import (
     RecordProfile as RecordProfile,
     write_profiler_events_to_stream as write_profiler_events_to_stream,
 )
-from otel_recfn.model.errors import ProfilerError as ProfilerError
+from otel_recfn.errors import ProfilerError as ProfilerError

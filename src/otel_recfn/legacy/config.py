@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from otel_recfn.model.errors import ProfilerError
+from otel_recfn.errors import ProfilerError
 from otel_recfn.model.events import Extra
 
 NUM_VALUES = 3

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.cuda import cuda_stubs
-from otel_recfn.model.errors import ProfilerError
 
 log = logging.getLogger("otel_recfn")
 

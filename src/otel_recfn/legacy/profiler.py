@@ -33,6 +33,7 @@ from otel_recfn.callbacks.thread_locals import (
     debug_info_push,
     on_profiler_state,
 )
+from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.config import (
     START_PROFILE,
     STOP_PROFILE,
@@ -45,15 +46,14 @@ from otel_recfn.legacy.config import (
 from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import ThreadEventLists, event_lists
-from otel_recfn.model.errors import ProfilerError
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import process_session
 from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.support.forks import Order, around_forks
 

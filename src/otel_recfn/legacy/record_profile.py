@@ -16,10 +16,11 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.model.errors import ProfilerError
+from otel_recfn.sinks.chrome.encoder import microseconds
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
 
@@ -131,10 +132,5 @@ def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, Legacy
 
 
 def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
-    times = f'"ts":{_microseconds(push.cpu_ns - start.cpu_ns)},"dur":{_microseconds(pop.cpu_ns - push.cpu_ns)}'
+    times = f'"ts":{microseconds(push.cpu_ns - start.cpu_ns)},"dur":{microseconds(pop.cpu_ns - push.cpu_ns)}'
     return f'{{"name":{json_value(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
-
-
-def _microseconds(ns: int) -> str:
-    whole, rest = divmod(abs(ns), 1000)
-    return f"{'-' if ns < 0 else ''}{whole}.{rest:03}"

@@ -1,4 +1,4 @@
-"""The kinds, flags, sources and scopes of events, and the layout of their ids.
+"""The kinds, flags, sources and scopes of events, the layout of their ids, and the numbers that they hold.
 
 Event id, 64 bits (it stays below 2**63, so that it fits an OTLP int attribute):
 
@@ -16,11 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from operator import index
+from typing import SupportsIndex
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 
 ORDINAL_BITS = 40
 ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
+INT64 = range(-(1 << 63), 1 << 63)
+UINT32 = range(1 << 32)
+UINT64 = range(1 << 64)
 
 
 class EventKind(IntEnum):
@@ -171,3 +176,18 @@ def trace_name(source: int, name: str) -> str:
     """The name of a trace that we start with a range of that source and name; empty: that of its thread."""
     traits = SOURCES[source]
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
+
+
+def whole_number(value: SupportsIndex, name: str, allowed: range) -> int:
+    """``value`` as an int.
+
+    Raises:
+        SettingError: no whole number, or not an allowed one.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        number = allowed[0] - 1
+    if number not in allowed:
+        raise SettingError(f"{name}={value!r} is not allowed; allowed: a whole number from {allowed[0]} to {allowed[-1]}")
+    return number

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_recfn.model.errors import CacheUnsafe
+from otel_recfn.errors import CacheUnsafe
 
 log = logging.getLogger("otel_recfn")
 

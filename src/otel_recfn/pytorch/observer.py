@@ -12,7 +12,7 @@ from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from otel_recfn.model.errors import ObserverUnavailable, RecfnError
+from otel_recfn.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks

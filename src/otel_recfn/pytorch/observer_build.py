@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from otel_recfn.model.errors import ObserverUnavailable
+from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache
 from otel_recfn.version import __version__
 

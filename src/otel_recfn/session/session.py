@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from otel_recfn.errors import CallRefused
 from otel_recfn.model.counters import losses
-from otel_recfn.model.errors import CallRefused
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder, recorder

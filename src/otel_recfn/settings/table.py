@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.support.texts import safe_text

@@ -27,8 +27,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_recfn.model.errors import whole_number
-from otel_recfn.model.events import UNNAMED_STEP, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import UNNAMED_STEP, EventFlag, EventSource, RecordScope, whole_number
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.seen_spans import remember_current
@@ -42,7 +41,7 @@ log = logging.getLogger("otel_recfn")
 F = TypeVar("F", bound=Callable[..., Any])
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
-NUMBERS = 0, (1 << 63) - 1
+NUMBERS = range(1 << 63)
 MOST_NAMES = 1024
 """The most names that are counted; beyond it the count of the oldest is forgotten."""
 SUPPRESSION_KEYS = tuple(

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from otel_recfn.model.errors import RecorderUnavailable
+from otel_recfn.errors import RecorderUnavailable
 
 INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 """The module of CPython that can tell interpreters apart."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from traceback import walk_tb
 from typing import Any
 
-from otel_recfn.model.errors import CallRefused
+from otel_recfn.errors import CallRefused
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.model.errors import TraceError
+from otel_recfn.errors import TraceError
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock

@@ -32,8 +32,8 @@ from otel_recfn.callbacks.operations import record_outputs
 from otel_recfn.callbacks.record_function import SHAPES, SOURCE, RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
-from otel_recfn.model.errors import INT64, OperatorMissingError, whole_number
-from otel_recfn.model.events import RecordScope
+from otel_recfn.errors import OperatorMissingError
+from otel_recfn.model.events import INT64, RecordScope, whole_number
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.recorder import recorder

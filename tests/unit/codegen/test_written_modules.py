@@ -13,7 +13,7 @@ import pytest
 
 from otel_recfn import cli, profile
 from otel_recfn.codegen.modules import Request, generate, stale_files, write
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]

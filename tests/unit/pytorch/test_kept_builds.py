@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use_compiler
 
-from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
+from otel_recfn.errors import CacheUnsafe, ObserverUnavailable
 from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import LIBRARIES, TORCH_OBSERVER, Library, TorchInstallation
 from patience import PATIENCE_S

@@ -69,10 +69,7 @@ PyObject* encode_flows(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   const Py_ssize_t count = from.tid.size();
-  if (from.ns.size() != count || to.tid.size() != count || to.ns.size() != count) {
-    PyErr_SetString(PyExc_ValueError, "columns of different lengths; a flow has one value in each");
-    return nullptr;
-  }
+  if (!equally_long({count, from.ns.size(), to.tid.size(), to.ns.size()})) return nullptr;
   return fill_memory(memory, static_cast<size_t>(count) * kFlowBytes, [&](char* begin) {
     ChromeWriter out(begin);
     for (Py_ssize_t row = 0; row < count; ++row) {

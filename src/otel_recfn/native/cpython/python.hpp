@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #ifdef Py_GIL_DISABLED
 #error "otel-recfn needs a GIL, which guards its state, and this CPython is free-threaded"
@@ -112,11 +113,7 @@ class Reference {
 
   PyObject* get() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
-  PyObject* release() {
-    PyObject* object = object_;
-    object_ = nullptr;
-    return object;
-  }
+  PyObject* release() { return std::exchange(object_, nullptr); }
 
  private:
   PyObject* object_ = nullptr;

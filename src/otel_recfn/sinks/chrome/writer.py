@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.growing_file import FileInUseError, PathRefusedError, absolute
 from otel_recfn.support.processes import addition

@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.trace import TracerProvider
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Transport
 from otel_recfn.support.texts import safe_text, secrets_from_environment

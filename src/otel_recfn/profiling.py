@@ -205,7 +205,7 @@ class profile:
             return
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
-            profilers.give_up_memory(self._capture)
+            profilers.release_memory(self._capture)
         if self._called in captures_of_calls:
             captures_of_calls.remove(self._called)
         self._running = False

@@ -71,7 +71,7 @@ def _torch_record_function() -> Any:
 def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
     """Write how values with this key are traced. If PyTorch lacks something for it then, the graph breaks as without us."""
 
-    def trace_or_give_up(builder: Any, value: Any) -> Any:
+    def trace_or_break_graph(builder: Any, value: Any) -> Any:
         source = builder.source
         try:
             return trace(builder, value)
@@ -81,7 +81,7 @@ def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
             builder.source = source
             return builder._wrap(value)
 
-    table[key] = trace_or_give_up
+    table[key] = trace_or_break_graph
 
 
 def _by_id() -> dict[Any, Trace]:

@@ -1,6 +1,6 @@
 """Callbacks for the time when torch, or a part of it that it imports late, is imported. This module imports neither.
 
-The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be given up.
+The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be cancelled.
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None],
         if left:  # else it was called for another one
             left.pop()()
 
-    def call_off() -> None:
+    def cancel_all() -> None:
         left.clear()
         for each in waiting:
             each()
 
     for module in modules:
         waiting.append(when_imported(module, first, lost))
-    return call_off
+    return cancel_all
 
 
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
     """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
 
-    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that calls it off.
+    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
     """
     import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
 

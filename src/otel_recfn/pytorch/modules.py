@@ -185,7 +185,7 @@ class ModuleRanges(Source):
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)
 
-    def give_up_unless_interrupted(self, error: Exception) -> None:
+    def stop_unless_interrupted(self, error: Exception) -> None:
         """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""
         if raised_by_signal_handler(error):
             raise error
@@ -226,14 +226,14 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
         try:
             return None if not recorder.recording or is_compiling() or is_tracing() else ranges.enter_module(module)
         except Exception as error:
-            ranges.give_up_unless_interrupted(error)
+            ranges.stop_unless_interrupted(error)
             return None
 
     def otel_recfn_leave(call: Any, error: BaseException | None = None) -> None:
         try:
             ranges.leave_module(call, error)
         except Exception as failed:
-            ranges.give_up_unless_interrupted(failed)
+            ranges.stop_unless_interrupted(failed)
 
     # In CPython 3.11 `super().__call__(x)` isn't seen by watchers, but what it calls is.
     inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
@@ -256,7 +256,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
             try:
                 ranges.enter_step(subject, sys._getframe(1))
             except Exception as error:
-                ranges.give_up_unless_interrupted(error)
+                ranges.stop_unless_interrupted(error)
 
     def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
         if is_compiling():
@@ -264,7 +264,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
         try:
             ranges.leave_step(sys._getframe(1))
         except Exception as error:
-            ranges.give_up_unless_interrupted(error)
+            ranges.stop_unless_interrupted(error)
 
     return [register_pre(otel_recfn_pre_hook).remove, register(otel_recfn_post_hook).remove]
 

@@ -82,7 +82,7 @@ class ChromeTraceSink(Sink):
         return flush.wait() if flush is not None else self._error is None and self._rows_left() == 0
 
     def close(self, timeout_s: float) -> None:
-        """Finish the file, or give up after half of the time and leave the daemon thread to its disk.
+        """Finish the file, or stop waiting after half of the time and leave the daemon thread to its disk.
 
         Raises:
             Exception: as ``write``, unless that has raised it.

@@ -46,7 +46,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _capture: Capture | None = None
     """The capture of the last ``instrument()``, kept after its end for its counters."""
-    _calls_off: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
+    _cancels: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
     """Functions that cancel what waits for the program to import a module."""
     _automatic = False
     _inherited: Given | None = None
@@ -144,10 +144,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         automatic = inherited.get("automatic", self._automatic)
         processes.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
         lost = "children that aren't forked are not recorded"
-        self._calls_off = [when_imported(processes.SPAWN, processes.watch, lost)]
+        self._cancels = [when_imported(processes.SPAWN, processes.watch, lost)]
         if self._automatic and not settings.python_calls:  # it may never import what has something to record
             late = partial(self._start_late, settings)
-            self._calls_off += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
+            self._cancels += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
         else:
             self._start(settings)
 
@@ -232,8 +232,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
         processes.stop()
-        for call_off in self._calls_off:
-            call_off()
+        for cancel in self._cancels:
+            cancel()
         if self._capture is not None:
             from otel_recfn.session.session import process_session
 

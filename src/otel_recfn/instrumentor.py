@@ -21,7 +21,10 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
+    from otel_recfn.session.session import Session
+    from otel_recfn.sinks.metrics.sink import SentSpans
     from otel_recfn.sinks.spans.delivery import Delivery
+    from otel_recfn.sinks.spans.sink import SpansSink
     from otel_recfn.support.processes import Given
 
 log = logging.getLogger("otel_recfn")
@@ -43,7 +46,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _capture: Capture | None = None
     """The capture of the last ``instrument()``, kept after its end for its counters."""
-    _calls_off: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
+    _cancels: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
     """Functions that cancel what waits for the program to import a module."""
     _automatic = False
     _inherited: Given | None = None
@@ -141,10 +144,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         automatic = inherited.get("automatic", self._automatic)
         processes.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
         lost = "children that aren't forked are not recorded"
-        self._calls_off = [when_imported(processes.SPAWN, processes.watch, lost)]
+        self._cancels = [when_imported(processes.SPAWN, processes.watch, lost)]
         if self._automatic and not settings.python_calls:  # it may never import what has something to record
             late = partial(self._start_late, settings)
-            self._calls_off += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
+            self._cancels += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
         else:
             self._start(settings)
 
@@ -175,31 +178,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is not instrumenting: %s", error)
 
     def _start(self, settings: Settings) -> None:
-        from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session.capture import Capture
         from otel_recfn.session.session import process_session
         from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.chrome.sink import ChromeTraceSink
         from otel_recfn.sinks.chrome.writer import TraceWriter
         from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
-        from otel_recfn.sinks.spans.budgets import Volume
-        from otel_recfn.sinks.spans.sink import Process, SpansSink
 
         session = process_session()  # it may refuse, so it comes before the trace file is made
         sent = SentSpans()
-        volume = Volume(
-            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
-        )
-        process = Process(
-            recorder_lost=session.recorder_lost,
-            flush=self.flush,
-            ends=lambda: session.process_ends,
-            exit_timeout_s=settings.exit_timeout_s,
-            find_worker=data_worker,
-            sent=sent.note,
-        )
-        delivery = _delivery(settings, self._inherited)
-        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
+        spans = self._spans_sink(settings, session, sent)
         metrics = MetricsSink(settings.meter_provider, sent)
         files = []
         if settings.chrome_trace is not None:  # a process that records as its parent does makes it with its first range
@@ -222,11 +210,30 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         spans.start()
         session.start(capture)
 
+    def _spans_sink(self, settings: Settings, session: Session, sent: SentSpans) -> SpansSink:
+        from otel_recfn.pytorch.data_worker import data_worker
+        from otel_recfn.sinks.spans.budgets import Volume
+        from otel_recfn.sinks.spans.sink import Process, SpansSink
+
+        volume = Volume(
+            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
+        )
+        process = Process(
+            recorder_lost=session.recorder_lost,
+            flush=self.flush,
+            ends=lambda: session.process_ends,
+            exit_timeout_s=settings.exit_timeout_s,
+            find_worker=data_worker,
+            sent=sent.note,
+        )
+        delivery = _delivery(settings, self._inherited)
+        return SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
+
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
         processes.stop()
-        for call_off in self._calls_off:
-            call_off()
+        for cancel in self._cancels:
+            cancel()
         if self._capture is not None:
             from otel_recfn.session.session import process_session
 

@@ -205,7 +205,7 @@ class profile:
             return
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
-            profilers.give_up_memory(self._capture)
+            profilers.release_memory(self._capture)
         if self._called in captures_of_calls:
             captures_of_calls.remove(self._called)
         self._running = False
@@ -255,7 +255,7 @@ class profile:
             SettingError: another suffix, or the file can't be made.
             OSError: it can't be written to its end; an existing file is as before.
         """
-        self._look()
+        self._fetch()
         export(self._store.batches(), path)
 
     def modules(self) -> list[CalledObject]:
@@ -302,10 +302,10 @@ class profile:
         return lost
 
     def _rows(self) -> Batch:
-        self._look()
+        self._fetch()
         return self._store.rows()
 
-    def _look(self) -> None:
+    def _fetch(self) -> None:
         """Fetch what was recorded up to now."""
         capture = self._begun()
         if self._running:

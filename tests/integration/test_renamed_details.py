@@ -254,7 +254,7 @@ def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setattr(observer, "loaded_library", object)
     monkeypatch.setattr(observer, "keep_memory", kept.append)
     profilers.keep_memory("owner")
-    profilers.give_up_memory("owner")
+    profilers.release_memory("owner")
     lack(name)
     profilers.keep_memory("owner")
     assert kept == [True, False]

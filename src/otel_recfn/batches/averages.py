@@ -50,10 +50,10 @@ def self_times(rows: Batch, nested: Nesting) -> Amounts:
     child, parent = nested
     thread = rows.event_id >> np.uint64(ORDINAL_BITS)
     inside = synchronous[child] & synchronous[parent] & (thread[child] == thread[parent]) & (child < parent)
-    return _without(spent, child[inside], parent[inside])
+    return _less_children(spent, child[inside], parent[inside])
 
 
-def _without(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
+def _less_children(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
     """Each row's amount less those of its children."""
     own: Amounts = amounts.copy()
     np.subtract.at(own, parent, amounts[child])
@@ -160,7 +160,7 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAvera
     memory = allocated_bytes(rows, nested)
     child, parent = nested
     counts = (memory[child] != 0) & (rows.kind[child] == EventKind.RANGE)
-    own_memory = _without(memory, child[counts], parent[counts])
+    own_memory = _less_children(memory, child[counts], parent[counts])
     measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops)
     ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
     ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]

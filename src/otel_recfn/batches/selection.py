@@ -277,23 +277,23 @@ class Ancestry:
         self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
         if self.has_seen_all:
             return VisibleAncestors(batch.parent, batch.root)
-        around = self._look(batch, seen)
+        around = self._visible_ancestors(batch, seen)
         ended = np.flatnonzero(is_range[: batch.closed])
         if len(ended):
             nearest = np.where(seen, batch.event_id, around.parent)
             self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
         return around
 
-    def _look(self, batch: Batch, seen: Mask) -> VisibleAncestors:
+    def _visible_ancestors(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(batch.event_id[hidden])]
         parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
         outside = (parent != 0) & ~is_in(parent, batch.event_id)
         root = batch.event_id.copy()
-        self._look_outside(batch, np.flatnonzero(outside), parent, root)
+        self._look_up_outside(batch, np.flatnonzero(outside), parent, root)
         return VisibleAncestors(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
 
-    def _look_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
+    def _look_up_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
         """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""
         wanted = parent[rows]
         found, nearest, above = self._known.find(wanted, self._pinned)

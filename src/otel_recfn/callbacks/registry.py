@@ -81,7 +81,7 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
 
 def remove_callback(handle: int) -> None:
     """Remove a callback of this thread, or a global one; open ranges still get its end. Does nothing for other handles."""
-    _change(handle, lambda entries: _without(entries, handle))
+    _change(handle, lambda entries: _without_handle(entries, handle))
 
 
 def disable_callback(handle: int) -> None:
@@ -105,7 +105,7 @@ def _change(handle: int, change: Callable[[Entries], Entries]) -> None:
             _set_global(change(_global_entries))
 
 
-def _without(entries: Entries, handle: int) -> Entries:
+def _without_handle(entries: Entries, handle: int) -> Entries:
     return tuple([entry for entry in entries if entry.handle != handle])
 
 
@@ -245,13 +245,13 @@ def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     sampler = state.samplers.get(scope)
     if sampler is None:
         entries = (*_global_entries, *own)
-        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _asked)
+        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
     elif unobserved:
         sampler.pass_over(-unobserved)
     return sampler
 
 
-def _asked(entry: CallbackEntry, scope: RecordScope) -> bool:
+def _should_run(entry: CallbackEntry, scope: RecordScope) -> bool:
     """The answer of the callback's ``should_run``; if it raises, its callback is removed."""
     should_run = entry.callback.should_run()
     assert should_run is not None
@@ -303,7 +303,7 @@ def failed(handle: int, error: BaseException, name: str = "") -> None:
         if handle in _failed:
             return
         _failed.add(handle)
-        _set_global(_without(_global_entries, handle))
+        _set_global(_without_handle(_global_entries, handle))
         _torch_callbacks.fail(handle)
         thread_entries()
     where = f" (on the range {name!r})" if name else ""

@@ -198,7 +198,7 @@ def loaded() -> dict[str, Finding]:
         places = {"details": "", **places}
     except RecfnError:
         findings["details"] = None, "torch is not here, so nothing is looked for in it"
-    said = _said_with_torch([programs[name] for name in places])
+    said = _output_with_torch([programs[name] for name in places])
     for (name, path), (text, error) in zip(places.items(), said, strict=True):
         known = {"details": details.PYTHON, "observer": details.OPERATORS, "callbacks": details.CALLBACKS}[name]
         found, missing = ([], text.split()) if name == "details" else details.found_and_missing(text)
@@ -231,7 +231,7 @@ def _built(library: Library, findings: dict[str, Finding], name: str) -> str:
     return ""
 
 
-def _said_with_torch(programs: Sequence[str]) -> list[tuple[str, str]]:
+def _output_with_torch(programs: Sequence[str]) -> list[tuple[str, str]]:
     """The output of each program in a process with torch, and the error that ended it. A crash ends the later ones too."""
     if not programs:
         return []

@@ -120,11 +120,11 @@ def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> 
         moments = _moments(batch, np.flatnonzero(number == each))
         lists.append(ThreadEvents.made_by(len(moments.rows), partial(maker.events, moments)))
         if len(cuda_times):
-            _time_memory(lists[-1])
+            _add_times_to_memory(lists[-1])
     return lists
 
 
-def _time_memory(events: Iterable[LegacyEvent]) -> None:
+def _add_times_to_memory(events: Iterable[LegacyEvent]) -> None:
     """Give changes of memory the newest time on the GPU that their thread had then, if it had one.
 
     They have none of their own: PyTorch's allocator of GPU memory holds its lock as it reports a change, and whoever waits for

@@ -85,7 +85,7 @@ class ProfilerRun:
         self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
-        self._give_up: weakref.finalize[..., ProfilerRun] | None = None
+        self._finalizer: weakref.finalize[..., ProfilerRun] | None = None
         self._pid = os.getpid()
         self._start_mark: LegacyEvent | None = None
         self._remote_events: list[list[LegacyEvent]] = []
@@ -94,15 +94,15 @@ class ProfilerRun:
         """Record what happens in threads that take part."""
         if self.config.records_events:
             process_session().start(self._capture)
-            self._give_up = weakref.finalize(self, _stop_soon, self._capture)
-            self._give_up.atexit = False
+            self._finalizer = weakref.finalize(self, _stop_soon, self._capture)
+            self._finalizer.atexit = False
 
     def stop(self) -> None:
         """Record nothing more; open ranges stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        if self._give_up is not None:
-            self._give_up.detach()
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     def mark(self, name: str, include_cuda: bool = True) -> None:
         """Set a mark in the calling thread; in a CUDA run also on the GPU."""
@@ -327,7 +327,7 @@ def _mark_rows_as(info: object) -> None:
     if run is not None and run.config.profile_memory:
         profilers.keep_memory(MEMORY_OWNER)
     else:
-        profilers.give_up_memory(MEMORY_OWNER)
+        profilers.release_memory(MEMORY_OWNER)
 
 
 on_profiler_state(_mark_rows_as)

@@ -39,7 +39,7 @@ LOCK_LOOK_SECONDS = 0.05
 
 def find(cache: Path, build: str) -> Path | None:
     """The library of this name and key, checked and ready to load; CacheUnsafe if somebody else could have written it."""
-    for path in _of(cache, build):
+    for path in _builds_of(cache, build):
         check_file(path)
         if not _is_whole(path):
             log.warning("the cached %s is damaged and is not loaded; it is built again", path)
@@ -58,7 +58,7 @@ def keep(output: Path, cache: Path, build: str, library: str) -> Path:
     output.chmod(0o755)  # the compiler follows the umask, which may let the group write
     target = cache / f"{build}-{_checksum(output)}.so"
     os.replace(output, target)
-    for path in _of(cache, build):
+    for path in _builds_of(cache, build):
         if path != target:
             path.unlink(missing_ok=True)
     check_file(target)
@@ -103,7 +103,7 @@ def _locked(lock: int, wait_s: float) -> bool:
             return False
 
 
-def _of(cache: Path, build: str) -> list[Path]:
+def _builds_of(cache: Path, build: str) -> list[Path]:
     return sorted(cache.glob(f"{build}-{'[0-9a-f]' * CHECKSUM_DIGITS}.so"))
 
 
@@ -125,11 +125,11 @@ def chosen_directory() -> Path:
     """The directory where the cache is or would be. Touches nothing."""
     explicit = os.environ.get(ENVIRONMENT_VARIABLE)
     if explicit:
-        return _at_home(explicit)
-    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "otel-recfn"
+        return _expanded(explicit)
+    return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "otel-recfn"
 
 
-def _at_home(path: str) -> Path:
+def _expanded(path: str) -> Path:
     """The absolute path. In a container the user may have neither a HOME nor a name; then / is the home."""
     expanded = os.path.expanduser(path)
     return Path(f"/{expanded[2:]}" if expanded.split("/")[0] == "~" else expanded).absolute()

@@ -60,18 +60,18 @@ def _log_once(error: str) -> None:
     log.warning("this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s", error, LOST)
 
 
-def _part(module: str, name: str) -> Any:
+def _dynamo(module: str, name: str) -> Any:
     return getattr(sys.modules[f"torch._dynamo.{module}"], name)
 
 
-def _torchs() -> Any:
+def _torch_record_function() -> Any:
     return sys.modules["torch.autograd.profiler"].record_function
 
 
 def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
     """Write how values with this key are traced. If PyTorch lacks something for it then, the graph breaks as without us."""
 
-    def trace_or_give_up(builder: Any, value: Any) -> Any:
+    def trace_or_break_graph(builder: Any, value: Any) -> Any:
         source = builder.source
         try:
             return trace(builder, value)
@@ -81,48 +81,49 @@ def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
             builder.source = source
             return builder._wrap(value)
 
-    table[key] = trace_or_give_up
+    table[key] = trace_or_break_graph
 
 
 def _by_id() -> dict[Any, Trace]:
-    table: dict[Any, Trace] = _part("variables.builder", "VariableBuilder")._id_dispatch()
+    table: dict[Any, Trace] = _dynamo("variables.builder", "VariableBuilder")._id_dispatch()
     return table
 
 
 def _by_type() -> list[dict[Any, Trace]]:
     """The tables by type: PyTorch makes one for its setting ``trace_numpy`` and one without it; 2.4 has one only."""
-    builder = _part("variables.builder", "VariableBuilder")
+    builder = _dynamo("variables.builder", "VariableBuilder")
     if hasattr(builder, "_type_dispatch_impl"):
         return [builder._type_dispatch_impl(trace_numpy) for trace_numpy in (False, True)]
     return [builder._type_dispatch()]
 
 
 def _write_type(record_function: type) -> None:
-    same, context_manager = _part("guards", "GuardBuilder").ID_MATCH, _part("variables.torch", "TorchCtxManagerClassVariable")
+    context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
+    same = _dynamo("guards", "GuardBuilder").ID_MATCH
 
     def trace(builder: Any, _value: type) -> Any:
         builder.install_guards(same)
-        return context_manager(_torchs(), source=builder.source)
+        return context_manager(_torch_record_function(), source=builder.source)
 
     _write(_by_id(), id(record_function), trace)
 
 
 def _write_objects(record_function: type) -> None:
-    same_type, attribute = _part("guards", "GuardBuilder").TYPE_MATCH, _part("source", "AttrSource")
-    context_manager = _part("variables.torch", "TorchCtxManagerClassVariable")
+    same_type, attribute = _dynamo("guards", "GuardBuilder").TYPE_MATCH, _dynamo("source", "AttrSource")
+    context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
 
     def trace(builder: Any, value: Any) -> Any:
         builder.install_guards(same_type)
         sources = {name: attribute(builder.source, name) for name in ("name", "args")}
         made_of = [type(builder)(builder.tx, source)(getattr(value, name)) for name, source in sources.items()]
-        return context_manager(_torchs()).call_function(builder.tx, made_of, {})
+        return context_manager(_torch_record_function()).call_function(builder.tx, made_of, {})
 
     for table in _by_type():
         _write(table, record_function, trace)
 
 
 def _write_other(original: Any, other: Any) -> None:
-    same, attribute = _part("guards", "GuardBuilder").ID_MATCH, _part("source", "AttrSource")
+    same, attribute = _dynamo("guards", "GuardBuilder").ID_MATCH, _dynamo("source", "AttrSource")
 
     def trace(builder: Any, _value: Any) -> Any:
         builder.install_guards(same)

@@ -1,6 +1,6 @@
 """Callbacks for the time when torch, or a part of it that it imports late, is imported. This module imports neither.
 
-The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be given up.
+The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be cancelled.
 """
 
 from __future__ import annotations
@@ -78,20 +78,20 @@ def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None],
         if left:  # else it was called for another one
             left.pop()()
 
-    def call_off() -> None:
+    def cancel_all() -> None:
         left.clear()
         for each in waiting:
             each()
 
     for module in modules:
         waiting.append(when_imported(module, first, lost))
-    return call_off
+    return cancel_all
 
 
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
     """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
 
-    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that calls it off.
+    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
     """
     import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
 
@@ -101,7 +101,7 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     elif not is_imported(module):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         try:
-            OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
+            OwnThread(partial(_wait_in_thread, waiting), "otel-recfn torch import").start()
         except RuntimeError as error:  # no thread can be started
             log.warning("PyTorch is not observed: nothing can wait for the end of its import (%s)", error)
     else:
@@ -127,7 +127,7 @@ def _was_imported(module: ModuleType) -> None:
         waiting.run()
 
 
-def _poll(waiting: _Waiting) -> None:
+def _wait_in_thread(waiting: _Waiting) -> None:
     """Wait in a thread, because another thread, or torch itself, is in the middle of the import: too late for the hook."""
     while (module := sys.modules.get(waiting.module)) is not None:
         if not is_being_imported(module):

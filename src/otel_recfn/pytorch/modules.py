@@ -143,7 +143,7 @@ class ModuleRanges(Source):
         """Begin the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
-            self._end_left(thread.steps, sys._getframe())
+            self._end_left_steps(thread.steps, sys._getframe())
         before, training, name = thread.outermost, thread.training, self._names.name(module)
         path = ""
         if before is not None:
@@ -160,7 +160,7 @@ class ModuleRanges(Source):
         """End the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
-            self._end_left(thread.steps, sys._getframe())
+            self._end_left_steps(thread.steps, sys._getframe())
         thread.outermost = call.outermost
         text, stacktrace = failure(error)
         self._recorder.end(call.event_id, text, stacktrace=stacktrace)
@@ -168,7 +168,7 @@ class ModuleRanges(Source):
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """Begin the range of an optimizer's step."""
         steps = self._threads.own.steps
-        self._end_left(steps, frame)
+        self._end_left_steps(steps, frame)
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
@@ -181,11 +181,11 @@ class ModuleRanges(Source):
         thread = self._threads.own
         thread.training.end_step()
         steps = thread.steps
-        self._end_left(steps, frame)
+        self._end_left_steps(steps, frame)
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)
 
-    def give_up_unless_interrupted(self, error: Exception) -> None:
+    def stop_unless_interrupted(self, error: Exception) -> None:
         """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""
         if raised_by_signal_handler(error):
             raise error
@@ -193,7 +193,7 @@ class ModuleRanges(Source):
         self._failed = True
         self.disable()
 
-    def _end_left(self, steps: list[_Step], frame: FrameType) -> None:
+    def _end_left_steps(self, steps: list[_Step], frame: FrameType) -> None:
         """End the steps that an exception left, innermost first: those that are not among the callers of ``frame``."""
         while steps and not _is_below(steps[-1].frame, frame):
             self._recorder.end(steps.pop().event_id, LEFT_UNSEEN)
@@ -226,14 +226,14 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
         try:
             return None if not recorder.recording or is_compiling() or is_tracing() else ranges.enter_module(module)
         except Exception as error:
-            ranges.give_up_unless_interrupted(error)
+            ranges.stop_unless_interrupted(error)
             return None
 
     def otel_recfn_leave(call: Any, error: BaseException | None = None) -> None:
         try:
             ranges.leave_module(call, error)
         except Exception as failed:
-            ranges.give_up_unless_interrupted(failed)
+            ranges.stop_unless_interrupted(failed)
 
     # In CPython 3.11 `super().__call__(x)` isn't seen by watchers, but what it calls is.
     inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
@@ -256,7 +256,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
             try:
                 ranges.enter_step(subject, sys._getframe(1))
             except Exception as error:
-                ranges.give_up_unless_interrupted(error)
+                ranges.stop_unless_interrupted(error)
 
     def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
         if is_compiling():
@@ -264,7 +264,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
         try:
             ranges.leave_step(sys._getframe(1))
         except Exception as error:
-            ranges.give_up_unless_interrupted(error)
+            ranges.stop_unless_interrupted(error)
 
     return [register_pre(otel_recfn_pre_hook).remove, register(otel_recfn_post_hook).remove]
 

@@ -102,7 +102,7 @@ _per_thread = _PerThread()
 
 
 def keep_memory(owner: Hashable) -> None:
-    """Have the calling thread's memory recorded between operators too, until every owner has given it up, or the thread ends.
+    """Have the calling thread's memory recorded between operators too, until every owner has released it, or the thread ends.
 
     Nothing happens where torch isn't observed, or its profilers can't be made room for.
     """
@@ -116,8 +116,8 @@ def keep_memory(owner: Hashable) -> None:
     observer.keep_memory(True)
 
 
-def give_up_memory(owner: Hashable) -> None:
-    """Give up the calling thread's memory for ``owner``. Does nothing if it didn't ask in this thread."""
+def release_memory(owner: Hashable) -> None:
+    """Release the calling thread's memory for ``owner``. Does nothing if it didn't ask in this thread."""
     from otel_recfn.pytorch import observer
 
     owners = _per_thread.owners

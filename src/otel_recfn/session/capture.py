@@ -161,10 +161,10 @@ class Capture:
     @property
     def wants_unsampled(self) -> bool:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
-        return any(one.sink.wants_unsampled for one in self._at_work)
+        return any(one.sink.wants_unsampled for one in self._working_sinks)
 
     @property
-    def _at_work(self) -> list[GuardedSink]:
+    def _working_sinks(self) -> list[GuardedSink]:
         """The sinks that haven't failed."""
         return [one for one in self.sinks if not one.is_removed]
 
@@ -204,7 +204,7 @@ class Capture:
             while self._queue and left:
                 left -= 1
                 seen = self._queue.popleft()
-                for one in self._at_work:
+                for one in self._working_sinks:
                     one.write(seen)
                 self.rows += len(seen)
         finally:
@@ -220,7 +220,7 @@ class Capture:
             return False
         self._flushing.add(own)
         try:
-            flushed = [one.flush(deadline) for one in self._at_work]
+            flushed = [one.flush(deadline) for one in self._working_sinks]
             return all(flushed)
         finally:
             self._flushing.discard(own)
@@ -230,7 +230,7 @@ class Capture:
         deadline = time.monotonic() + timeout_s
         while self._queue:  # this ends, because it has left the session and its sinks add nothing
             self.deliver()
-        for one in self._at_work:
+        for one in self._working_sinks:
             with one.guarded():
                 one.sink.close(seconds_to(deadline))
 
@@ -252,7 +252,7 @@ class Capture:
         self._queue, self.is_delivering, self._flushing = deque(), False, set()
         self._reported_open = False
         self.rows, self.recorder_at_begin = 0, RecorderCounters()
-        self.sinks = [fresh for one in self._at_work if (fresh := one.after_fork_in_child()) is not None]
+        self.sinks = [fresh for one in self._working_sinks if (fresh := one.after_fork_in_child()) is not None]
 
 
 def _open_for(batch: Batch, open_range_s: float) -> Batch:

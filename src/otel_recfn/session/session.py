@@ -106,7 +106,7 @@ class Session:
             enable = partial(self._enable_those_that_need, module, capture)
             waiting.append(when_imported(module, enable, "what needs it is not recorded"))
         if capture not in self._captures:  # it was stopped meanwhile
-            self._call_off_imports(capture)
+            self._cancel_imports(capture)
 
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
@@ -204,7 +204,7 @@ class Session:
     def _end(self, capture: Capture, deadline: float) -> None:
         thread = None
         with self._changing(seconds_to(deadline)):
-            self._call_off_imports(capture)
+            self._cancel_imports(capture)
             if capture in self._captures:
                 if capture.shown is not None:  # what begins from now on may not become a span
                     self._sources.follow()
@@ -221,7 +221,7 @@ class Session:
             self._leave(capture)
         self._unused.look(capture, ends=True)
         if not was_delivered:
-            log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
+            log.warning("a sink has been busy all the time that the end may take; what was recorded last is dropped")
         if was_delivered and not capture.is_delivering:
             capture.close(seconds_to(deadline))
         else:
@@ -230,9 +230,9 @@ class Session:
         log_losses(self.lost(capture))
         capture.has_ended = True
 
-    def _call_off_imports(self, capture: Capture) -> None:
-        for call_off in self._waiting_for_imports.pop(capture, ()):
-            call_off()
+    def _cancel_imports(self, capture: Capture) -> None:
+        for cancel in self._waiting_for_imports.pop(capture, ()):
+            cancel()
 
     def _leave(self, capture: Capture) -> None:
         """Go on without a capture, for the others, also those that a sink has started meanwhile."""

@@ -170,13 +170,13 @@ def stack_trace(error: BaseException, text: str) -> str:
 
 def _section(error: BaseException, text: str) -> str:
     codes = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    frames = [f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' for code, line in _ends(codes)]
+    frames = [f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' for code, line in _both_ends(codes)]
     if len(codes) > MOST_FRAMES:
         frames.insert(MOST_FRAMES // 2, f"  [{len(codes) - MOST_FRAMES} more frames]\n")
     return text_of_utf8("".join([*["Traceback (most recent call last):\n"] * bool(frames), *frames, text, "\n"]))
 
 
-def _ends(frames: list[Any]) -> list[Any]:
+def _both_ends(frames: list[Any]) -> list[Any]:
     """The outermost and the innermost frames."""
     return frames if len(frames) <= MOST_FRAMES else frames[: MOST_FRAMES // 2] + frames[-MOST_FRAMES // 2 :]
 

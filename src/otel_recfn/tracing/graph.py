@@ -230,7 +230,7 @@ class Tracer:
         """Make the tensors in an argument of the traced function inputs of the graph."""
         for each in _leaves(thing):
             if is_tensor(each) and self._known.get(each) is None:
-                self.graph.inputs.append(self._know(each))
+                self.graph.inputs.append(self._note_value(each))
 
     def insert(self, kind: str, inputs: Iterable[tuple[str, Any]], frame: FrameType | None) -> Node | None:
         """Insert a node with these inputs by name; what is no value of the graph yet is inserted as a constant before it.
@@ -284,7 +284,7 @@ class Tracer:
         self._numbers += 1
         return value
 
-    def _know(self, thing: Any) -> Value:
+    def _note_value(self, thing: Any) -> Value:
         value = self._number(type_text(thing))
         self._known.set(thing, value)
         return value
@@ -306,16 +306,16 @@ class Tracer:
         return made
 
     def _constant(self, thing: Any, source: Source | None) -> Value:
-        value = self._know(thing) if is_tensor(thing) else self._number(type_text(thing))
+        value = self._note_value(thing) if is_tensor(thing) else self._number(type_text(thing))
         self.graph.nodes.append(Node(CONSTANT, outputs=[value], constant=thing, source=source))
         return value
 
     def _output(self, thing: Any, source: Source | None) -> Value:
         """The value of a result. A list of tensors is one value that is unpacked."""
         if not isinstance(thing, list | tuple):
-            return self._know(thing)
+            return self._note_value(thing)
         packed = self._number("list")
-        self.graph.nodes.append(Node(UNPACK, [packed], outputs=[self._know(each) for each in thing], source=source))
+        self.graph.nodes.append(Node(UNPACK, [packed], outputs=[self._note_value(each) for each in thing], source=source))
         return packed
 
 

@@ -296,22 +296,22 @@ class Library:
             return -1
 
     def _among_operators(self) -> Callable[[], int] | None:
-        operators = self._there()
+        operators = self._found_operators()
         if isinstance(operators, Mapping):
             return operators.get("sequence_nr")
         return None if _is_function(operators) else getattr(operators, "sequence_nr", None)
 
     def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
-        operators = self._there()
+        operators = self._found_operators()
         if isinstance(operators, Mapping):
-            found = next((operators[key] for key in self._keys(name, overload) if key in operators), None)
+            found = next((operators[key] for key in self._possible_names(name, overload) if key in operators), None)
         elif _is_function(operators):
-            found = operators(self._full(name, overload))
+            found = operators(self._full_name(name, overload))
         else:
             found = _overload_in_torch(operators, name, overload) or _function(operators, name, overload)
         return found if callable(found) else None
 
-    def _there(self) -> Any:
+    def _found_operators(self) -> Any:
         """The operators; None as long as a module that is being imported has no such attribute."""
         if isinstance(self._operators, str):
             module, _, path = self._operators.partition(":")
@@ -323,10 +323,10 @@ class Library:
             self._operators = found
         return self._operators
 
-    def _full(self, name: str, overload: str) -> str:
+    def _full_name(self, name: str, overload: str) -> str:
         return f"{self.namespace}::{name}" + (f".{overload}" if overload else "")
 
-    def _keys(self, name: str, overload: str) -> Iterator[str]:
+    def _possible_names(self, name: str, overload: str) -> Iterator[str]:
         for full in (f"{name}.{overload}", name) if overload else (name,):
             yield f"{self.namespace}::{full}"
             yield full
@@ -340,7 +340,7 @@ class Library:
             nonlocal found
             found = found or self._find(name, overload)
             if found is None:
-                where, full = self._operators, self._full(name, overload)
+                where, full = self._operators, self._full_name(name, overload)
                 raise OperatorMissingError(f"{where!r} has no operator {full}; register it before it is called")
             return found(*args, **kwargs)
 

@@ -3,7 +3,7 @@
 // Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
 // to: the name dictionary, the open ranges, the current context.
 //
-// A drain that fails (memory runs out, say) gives up what it has read and all that is open, counted; the next one reads on there.
+// A drain that fails (memory runs out, say) drops what it has read and all that is open, counted; the next one reads on there.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -29,7 +29,7 @@ class Drain {
   // So many rows never got to whoever asked for them. From any thread.
   void count_discarded(size_t rows) { discarded_.fetch_add(rows, std::memory_order_relaxed); }
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
-  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is given up.
+  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is dropped.
   void begin_recording();
   void end_recording();
   void after_fork_in_child();
@@ -92,7 +92,7 @@ class Drain {
   void read(bool close_open);
   void start_clock();
   void follow_clock();
-  void give_up_open();
+  void drop_open();
   void meet_new_threads();
   void list_threads();
   void list(Thread& thread);

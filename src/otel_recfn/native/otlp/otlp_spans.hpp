@@ -171,8 +171,8 @@ class OtlpSpans : BatchColumns {
   bool read_plan(PyObject* columns) {
     PyObject *rows, *parent, *places, *linked_id, *linked_above;
     return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
-           rows_.take(rows, "row", nullptr) && parent_.take(parent, "parent", nullptr) && above_.take(places, "above", nullptr) &&
-           linked_id_.take(linked_id, "linked_id", nullptr) && linked_above_.take(linked_above, "linked_above", nullptr) &&
+           rows_.take_array(rows, "row") && parent_.take_array(parent, "parent") && above_.take_array(places, "above") &&
+           linked_id_.take_array(linked_id, "linked_id") && linked_above_.take_array(linked_above, "linked_above") &&
            equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(), linked_above_.size()});
   }
 

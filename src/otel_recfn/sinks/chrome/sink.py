@@ -79,10 +79,10 @@ class ChromeTraceSink(Sink):
         if self._thread.is_current:
             return False
         flush = self._queue.put_flush(timeout_s) if self._thread.ident is not None else None
-        return flush.wait() if flush is not None else self._error is None and self._left() == 0
+        return flush.wait() if flush is not None else self._error is None and self._rows_left() == 0
 
     def close(self, timeout_s: float) -> None:
-        """Finish the file, or give up after half of the time and leave the daemon thread to its disk.
+        """Finish the file, or stop waiting after half of the time and leave the daemon thread to its disk.
 
         Raises:
             Exception: as ``write``, unless that has raised it.
@@ -145,7 +145,7 @@ class ChromeTraceSink(Sink):
 
     def counters(self) -> Mapping[str, int]:
         """The counts of what couldn't be written, and of what never reached the writer."""
-        left, errors = 0 if self._queue.is_open else self._left(), self._writer.failed + self._unwritten
+        left, errors = 0 if self._queue.is_open else self._rows_left(), self._writer.failed + self._unwritten
         return {
             "dropped.queue_full": self._dropped,
             "dropped.shutdown": left if self._error is None else 0,
@@ -161,7 +161,7 @@ class ChromeTraceSink(Sink):
         self._queue.end()
         return ChromeTraceSink(self._writer.after_fork_in_child(), self._queue_bytes)
 
-    def _left(self) -> int:
+    def _rows_left(self) -> int:
         """The number of rows that the writer hasn't taken."""
         return max(0, self._received - self._dropped - self._unwritten - self._written)
 

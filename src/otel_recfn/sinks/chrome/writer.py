@@ -57,7 +57,7 @@ class TraceWriter:
         except OSError as error:
             text = f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path"
             raise SettingError(text) from error
-        self.path = self._with(addition()) if of_process else self._asked_path
+        self.path = self._name_with(addition()) if of_process else self._asked_path
         """The path of the trace."""
         self._file: ChromeTraceFile | None = None
         self._closed = self._is_failing = False
@@ -113,7 +113,7 @@ class TraceWriter:
             self._file.close_in_child()
         self._closed = True
         child = TraceWriter(self._asked_path, create_now=False)
-        child.path = self._with(addition(True))
+        child.path = self._name_with(addition(True))
         return child
 
     def _opened_or_refused(self) -> ChromeTraceFile:
@@ -153,11 +153,11 @@ class TraceWriter:
         """The names that this process may use while its own is being written."""
         own = addition()
         beside = own if ".pid" in own else f"{own}.pid{os.getpid()}"
-        yield self._with(beside)
+        yield self._name_with(beside)
         for number in range(2, MAX_NAMES_BESIDE):
-            yield self._with(f"{beside}-{number}")
+            yield self._name_with(f"{beside}-{number}")
 
-    def _with(self, added: str) -> Path:
+    def _name_with(self, added: str) -> Path:
         return self._asked_path.with_name(f"{self._asked_path.name.removesuffix(self._suffix)}{added}{self._suffix}")
 
 

@@ -184,7 +184,7 @@ class Instruments:
             if not working:
                 return []
             if instrument is COUNTERS[0]:
-                self._hand_on()
+                self._add_all_to_streams()
             feeds = list(self._feeds.values())
             if instrument is QUEUE:
                 values = _sum([counters.waiting() for counters in feeds])
@@ -193,7 +193,7 @@ class Instruments:
         own = {value: count for (name, value), count in values.items() if name == instrument.name}
         return [Observation(count, {instrument.attribute: value}) for value, count in own.items()]
 
-    def _hand_on(self) -> None:
+    def _add_all_to_streams(self) -> None:
         """Hand everything that was summed up to the readers."""
         exemplars: dict[Series, Exemplar] = {}
         with self._lock:
@@ -202,9 +202,9 @@ class Instruments:
                 self._left += taken
                 exemplars.update(sent)
             while self._left:
-                self._hand(self._left.pop(0), exemplars)
+                self._add_to_streams(self._left.pop(0), exemplars)
 
-    def _hand(self, taken: CollectedSums, exemplars: dict[Series, Exemplar]) -> None:
+    def _add_to_streams(self, taken: CollectedSums, exemplars: dict[Series, Exemplar]) -> None:
         try:
             filled = taken.sums.filled()
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])

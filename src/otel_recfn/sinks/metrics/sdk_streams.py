@@ -163,7 +163,7 @@ class SdkStreams:
             with aggregation._lock:
                 self._add_rest(stream, aggregation, sums, one.number)
             if one.exemplar is not None:
-                self._offer(aggregation, one.exemplar, one.attributes)
+                self._offer_exemplar(aggregation, one.exemplar, one.attributes)
 
     def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
         """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
@@ -188,7 +188,7 @@ class SdkStreams:
         counts[int(sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right"))] -= 1
         return counts
 
-    def _offer(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:
+    def _offer_exemplar(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:
         config = getattr(self._histogram._measurement_consumer, "_sdk_config", None)
         should_sample = getattr(getattr(config, "exemplar_filter", None), "should_sample", None)
         offer: Callable[..., None] | None = getattr(aggregation, "_sample_exemplar", None)

@@ -217,7 +217,7 @@ def retry_info_s(details: str | bytes) -> float | None:
         found = any(each.Unpack(info) for each in Status.FromString(details).details)
     except (DecodeError, TypeError):
         return None
-    return _within(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
+    return _limited_delay(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
 
 
 def retry_after_s(header: str | None, now: Callable[[], float] = time.time) -> float | None:
@@ -225,7 +225,7 @@ def retry_after_s(header: str | None, now: Callable[[], float] = time.time) -> f
     if header is None:
         return None
     try:
-        return _within(float(header)) if header.strip().isdecimal() else _within(_date_s(header) - now())
+        return _limited_delay(float(header)) if header.strip().isdecimal() else _limited_delay(_date_s(header) - now())
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -235,5 +235,5 @@ def _date_s(header: str) -> float:
     return (date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _within(delay_s: float) -> float:
+def _limited_delay(delay_s: float) -> float:
     return min(max(0.0, delay_s), MOST_DELAY_S)

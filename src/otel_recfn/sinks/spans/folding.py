@@ -135,7 +135,7 @@ class Folding:
         roots = self._traces.open_spans()
         units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit, roots)])
         if self._stage.waiting > MAX_KEPT or len(self._units) > MAX_UNITS:
-            units |= dict.fromkeys(self._surplus(units))
+            units |= dict.fromkeys(self._excess_units(units))
         return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
 
     def _note(self, share: UnitInBatch) -> OpenUnit:
@@ -164,7 +164,7 @@ class Folding:
         is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
         return is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
 
-    def _surplus(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
+    def _excess_units(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
         """Units that had no rows for longest, if there are too many units, or too many rows that may be kept."""
         units = sorted(self._units.values(), key=attrgetter("touched"))
         if self._stage.waiting <= MAX_KEPT:

@@ -100,14 +100,14 @@ class TestForks:
 
     def test_a_fork_waits_for_a_callback(self, ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
         inside, forked, waited = threading.Event(), threading.Event(), []
-        hand = instruments.Instruments._hand
+        hand = instruments.Instruments._add_to_streams
 
         def slow(*arguments: Any) -> None:
             inside.set()
             waited.append(not forked.wait(0.1))
             hand(*arguments)
 
-        monkeypatch.setattr(instruments.Instruments, "_hand", slow)
+        monkeypatch.setattr(instruments.Instruments, "_add_to_streams", slow)
         ours.record([("aten::add", 0, 1)] * 5)
         collecting = threading.Thread(target=ours.readers[0].collect)
         collecting.start()

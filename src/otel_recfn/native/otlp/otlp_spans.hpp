@@ -24,7 +24,7 @@
 namespace recfn {
 
 // Of one span without what it shares: keys, ids, times and the digits of every number that it tells. Twice as many, and malloc maps
-// memory anew for each chunk of spans, as for all that is larger than 32 MiB: the system clears it, which takes as long as encoding.
+// memory anew for each chunk of spans, as for all that is larger than 32 MiB: clearing it takes as long as encoding.
 #define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
 constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
@@ -206,7 +206,7 @@ class OtlpSpans : BatchColumns {
     return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
   }
 
-  // What spans share of it.
+  // Visits the fragments that the span of a row shares with others.
   template <typename Visit>
   void each_shared(Py_ssize_t row, Visit visit) const {
     visit(kNameField, name[row]);

@@ -21,7 +21,10 @@ from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
+    from otel_recfn.session.session import Session
+    from otel_recfn.sinks.metrics.sink import SentSpans
     from otel_recfn.sinks.spans.delivery import Delivery
+    from otel_recfn.sinks.spans.sink import SpansSink
     from otel_recfn.support.processes import Given
 
 log = logging.getLogger("otel_recfn")
@@ -175,31 +178,16 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is not instrumenting: %s", error)
 
     def _start(self, settings: Settings) -> None:
-        from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.session.capture import Capture
         from otel_recfn.session.session import process_session
         from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.chrome.sink import ChromeTraceSink
         from otel_recfn.sinks.chrome.writer import TraceWriter
         from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
-        from otel_recfn.sinks.spans.budgets import Volume
-        from otel_recfn.sinks.spans.sink import Process, SpansSink
 
         session = process_session()  # it may refuse, so it comes before the trace file is made
         sent = SentSpans()
-        volume = Volume(
-            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
-        )
-        process = Process(
-            recorder_lost=session.recorder_lost,
-            flush=self.flush,
-            ends=lambda: session.process_ends,
-            exit_timeout_s=settings.exit_timeout_s,
-            find_worker=data_worker,
-            sent=sent.note,
-        )
-        delivery = _delivery(settings, self._inherited)
-        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
+        spans = self._spans_sink(settings, session, sent)
         metrics = MetricsSink(settings.meter_provider, sent)
         files = []
         if settings.chrome_trace is not None:  # a process that records as its parent does makes it with its first range
@@ -221,6 +209,25 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             file.start()
         spans.start()
         session.start(capture)
+
+    def _spans_sink(self, settings: Settings, session: Session, sent: SentSpans) -> SpansSink:
+        from otel_recfn.pytorch.data_worker import data_worker
+        from otel_recfn.sinks.spans.budgets import Volume
+        from otel_recfn.sinks.spans.sink import Process, SpansSink
+
+        volume = Volume(
+            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
+        )
+        process = Process(
+            recorder_lost=session.recorder_lost,
+            flush=self.flush,
+            ends=lambda: session.process_ends,
+            exit_timeout_s=settings.exit_timeout_s,
+            find_worker=data_worker,
+            sent=sent.note,
+        )
+        delivery = _delivery(settings, self._inherited)
+        return SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None

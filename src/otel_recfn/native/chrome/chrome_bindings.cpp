@@ -64,8 +64,8 @@ PyObject* encode_flows(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   FlowEnds from, to;
-  if (!from.tid.take(from_tid, "from_tid", nullptr) || !from.ns.take(from_ns, "from_ns", nullptr) ||
-      !to.tid.take(to_tid, "to_tid", nullptr) || !to.ns.take(to_ns, "to_ns", nullptr)) {
+  if (!from.tid.take_array(from_tid, "from_tid") || !from.ns.take_array(from_ns, "from_ns") ||
+      !to.tid.take_array(to_tid, "to_tid") || !to.ns.take_array(to_ns, "to_ns")) {
     return nullptr;
   }
   const Py_ssize_t count = from.tid.size();

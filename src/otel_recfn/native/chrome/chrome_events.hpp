@@ -20,7 +20,7 @@ class ChromeEvents {
   ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns) : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
   bool read(PyObject* batch, PyObject* rows) {
-    return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) && read_labels();
+    return columns_.take(batch) && rows_.take_array(rows, "rows") && read_tracks(batch) && read_labels();
   }
 
   size_t most_bytes() const { return most_bytes_; }

@@ -43,7 +43,7 @@ struct Held {
     long long its_first;
     if (!PyArg_ParseTuple(given, "LOOO", &its_first, &numbers, &rows, &batch)) return false;
     first = its_first, has_numbers = numbers != Py_None;
-    return row.take(rows, "row", nullptr) && (!has_numbers || number.take(numbers, "number", nullptr));
+    return row.take_array(rows, "row") && (!has_numbers || number.take_array(numbers, "number"));
   }
 
   // -1: it isn't here.
@@ -236,7 +236,7 @@ struct Asked {
     for (size_t at = 0; at < held.size(); ++at) {
       if (!held[at].take(PyTuple_GET_ITEM(all_held, static_cast<Py_ssize_t>(at)))) return false;
     }
-    if (!numbers.take(its_numbers, "numbers", nullptr)) return false;
+    if (!numbers.take_array(its_numbers, "numbers")) return false;
     if (!wanted.find(held, numbers)) return PyErr_SetString(PyExc_IndexError, kNoSuchRow), false;
     for (const size_t at : wanted.used) batches.push_back(held[at].batch);
     return names.take(batches) && tracks.take(batches) && contexts.take(batches);

@@ -23,11 +23,12 @@
 
 namespace recfn {
 
-// Of one span without what it shares: keys, ids, times and the digits of every number that it tells. Twice as many, and malloc maps
-// memory anew for each chunk of spans, as for all that is larger than 32 MiB: the system clears it, which takes as long as encoding.
+// Of one span without what it shares: keys, ids, times and the digits of every number that it tells.
 #define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
 constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
+// Blocks of more than 32 MiB malloc maps anew each time, and the system clears them: that takes as long as encoding.
+static_assert(kFixedBytes < 800, "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
@@ -170,8 +171,8 @@ class OtlpSpans : BatchColumns {
   bool read_plan(PyObject* columns) {
     PyObject *rows, *parent, *places, *linked_id, *linked_above;
     return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
-           rows_.take(rows, "row", nullptr) && parent_.take(parent, "parent", nullptr) && above_.take(places, "above", nullptr) &&
-           linked_id_.take(linked_id, "linked_id", nullptr) && linked_above_.take(linked_above, "linked_above", nullptr) &&
+           rows_.take_array(rows, "row") && parent_.take_array(parent, "parent") && above_.take_array(places, "above") &&
+           linked_id_.take_array(linked_id, "linked_id") && linked_above_.take_array(linked_above, "linked_above") &&
            equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(), linked_above_.size()});
   }
 

@@ -29,7 +29,7 @@ void note_thread(ThreadBuffer& buffer) {
   buffer.of_python = result.get() == Py_True;
 }
 
-// A failure of the reader's own ends here. What was raised in the program while it ran, by a signal handler, goes on to the program.
+// A failure of the reader's own ends here. What a signal handler of the program's raised meanwhile goes on to the program.
 void hand_on_error() {
   Reference raised(take_raised());
   if (!raised) return;
@@ -91,7 +91,8 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
 }
 
 PyMethodDef reader_functions[] = {
-    {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None, is_the_programs)"},
+    {"set_context_reader", set_context_reader, METH_VARARGS,
+     "set_context_reader(reader | None, thread_noter | None, is_the_programs)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -23,11 +23,12 @@
 
 namespace recfn {
 
-// Of one span without what it shares: keys, ids, times and the digits of every number that it tells. Twice as many, and malloc maps
-// memory anew for each chunk of spans, as for all that is larger than 32 MiB: clearing it takes as long as encoding.
+// Of one span without what it shares: keys, ids, times and the digits of every number that it tells.
 #define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
 constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
+// Blocks of more than 32 MiB malloc maps anew each time, and the system clears them: that takes as long as encoding.
+static_assert(kFixedBytes < 800, "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.

@@ -103,7 +103,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
             RecorderUnavailable: there is no native part here, or this is a subinterpreter or a free-threaded CPython.
-            CallRefused: a signal handler calls amid a start, stop or flush of its thread.
+            CallRefused: a signal handler calls during a start, stop or flush of its thread.
 
         ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there all are logged instead;
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
@@ -242,7 +242,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def uninstrument(self, **kwargs: Any) -> None:
         """Stop recording, and leave everything as it was found.
 
-        Where a signal handler calls amid a start, stop or flush of its thread, that is logged instead, and recording goes on.
+        Where a signal handler calls during a start, stop or flush of its thread, that is logged instead, and recording goes on.
         """
         try:
             super().uninstrument(**kwargs)

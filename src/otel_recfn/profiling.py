@@ -118,7 +118,7 @@ class profile:
         """Begin, anew if it ran before.
 
         Raises:
-            RecfnError: it is running; or a signal handler calls amid a start, stop or flush of its thread.
+            RecfnError: it is running; or a signal handler calls during a start, stop or flush of its thread.
         """
         if self._started:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
@@ -191,7 +191,7 @@ class profile:
         """End the recording, which stays readable. Does nothing if none runs.
 
         Raises:
-            RecfnError: a signal handler calls amid a start, stop or flush of its thread; it goes on, and can be stopped later.
+            RecfnError: a signal handler calls in a start, stop or flush of its thread; it goes on, and can be stopped later.
         """
         self._started = False
         self._end_step()

@@ -199,7 +199,7 @@ class KnownRanges:
     """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came.
 
     Args:
-        most: so many.
+        most: the number of ranges that are kept.
     """
 
     def __init__(self, most: int) -> None:

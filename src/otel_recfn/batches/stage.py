@@ -253,7 +253,7 @@ class Stage:
 
     Args:
         budget: how many ranges a unit keeps at most.
-        most_waiting: so many rows of a unit, at least one, wait before they are compared.
+        most_waiting: the number of rows of a unit, at least one, that wait before they are compared.
     """
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:

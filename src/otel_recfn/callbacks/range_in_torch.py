@@ -96,8 +96,8 @@ def _program_sees_operators(torch: Any) -> bool:
 NONE, BOOL, INT, DOUBLE, TEXT, TENSOR = range(6)
 
 
-class Input(ctypes.Structure):
-    """The layout of RangeInput."""
+class RangeInput(ctypes.Structure):
+    """The layout of an input, as in C++."""
 
     _fields_ = (
         ("kind", ctypes.c_uint64),
@@ -108,8 +108,8 @@ class Input(ctypes.Structure):
     )
 
 
-class Range(ctypes.Structure):
-    """The layout of RangeForOthers."""
+class RangeForOthers(ctypes.Structure):
+    """The layout of a range, as in C++."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -119,21 +119,21 @@ class Range(ctypes.Structure):
         ("forward_thread_id", ctypes.c_uint64),
         ("debug_handle", ctypes.c_int64),
         ("is_async", ctypes.c_uint64),
-        ("inputs", ctypes.POINTER(Input)),
+        ("inputs", ctypes.POINTER(RangeInput)),
         ("input_count", ctypes.c_uint64),
     )
 
 
 def _begin_natively(library: ctypes.CDLL, range_: Any, inputs: Sequence[Any]) -> EndElsewhere:
     name = range_.name().encode("utf-8", "replace")
-    given = (Input * len(inputs))(*_inputs_of(inputs)) if inputs else None
+    given = (RangeInput * len(inputs))(*_inputs_of(inputs)) if inputs else None
     numbers = (range_.seq_nr(), range_.forward_thread_id(), range_.debug_handle(), range_.is_async())
-    what = Range(name, len(name), range_.scope(), *numbers, given, len(inputs))
+    what = RangeForOthers(name, len(name), range_.scope(), *numbers, given, len(inputs))
     address = library.recfn_observer_begin_for_others(ctypes.byref(what))
     return partial(library.recfn_observer_end_for_others, address) if address else not_shown
 
 
-def _inputs_of(values: Sequence[Any]) -> list[Input]:
+def _inputs_of(values: Sequence[Any]) -> list[RangeInput]:
     """The inputs for PyTorch, with None for anything but plain values and tensors."""
     torch = sys.modules["torch"]
     # The address comes from ``_cdata``, since asking a tensor may run tensor subclasses and modes of the program's.
@@ -142,17 +142,17 @@ def _inputs_of(values: Sequence[Any]) -> list[Input]:
         return [_input_of(value, torch.Tensor) for value in values]
 
 
-def _input_of(value: Any, tensor_type: type) -> Input:
+def _input_of(value: Any, tensor_type: type) -> RangeInput:
     if isinstance(value, bool):
-        return Input(BOOL, value)
+        return RangeInput(BOOL, value)
     if isinstance(value, int) and value in INT64:
-        return Input(INT, value)
+        return RangeInput(INT, value)
     if isinstance(value, float):
-        return Input(DOUBLE, 0, value)
+        return RangeInput(DOUBLE, 0, value)
     if isinstance(value, str):
         text = value.encode("utf-8", "replace")
-        return Input(TEXT, 0, 0, text, len(text))
+        return RangeInput(TEXT, 0, 0, text, len(text))
     if isinstance(value, tensor_type):
         address = getattr(value, "_cdata", 0)  # of PyTorch's tensor object, which the value keeps alive
-        return Input(TENSOR, address) if address else Input(NONE)
-    return Input(NONE)
+        return RangeInput(TENSOR, address) if address else RangeInput(NONE)
+    return RangeInput(NONE)

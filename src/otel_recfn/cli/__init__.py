@@ -50,10 +50,10 @@ def build() -> int:
 
 def codegen(options: argparse.Namespace) -> int:
     """Write or check the files; returns the exit code."""
-    from otel_recfn.codegen.modules import Request, generate, stale_files, write
+    from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
 
     try:
-        generated = generate(Request(options.schema, options.dispatch or "", options.shards))
+        generated = generate(WrapperRequest(options.schema, options.dispatch or "", options.shards))
         changed = (stale_files if options.check else write)(options.out, generated.texts)
     except (RecfnError, OSError) as error:
         print(f"otel-recfn codegen: {error}", file=sys.stderr)

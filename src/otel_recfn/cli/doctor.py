@@ -22,7 +22,7 @@ from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
-    from otel_recfn.pytorch.observer_build import Library
+    from otel_recfn.pytorch.observer_build import NativeLibrary
 
 MARKS = {True: "ok", False: "no", None: "--"}
 NAME_WIDTH = 12
@@ -215,7 +215,7 @@ def loaded() -> dict[str, Finding]:
     return findings | {"callbacks": (ok or None, text)}  # spans and files need no callbacks
 
 
-def _built(library: Library, findings: dict[str, Finding], name: str) -> str:
+def _built(library: NativeLibrary, findings: dict[str, Finding], name: str) -> str:
     """The path of a built library; empty, with a finding that says why, if it can't be loaded yet."""
     from otel_recfn.pytorch import observer_build
 

@@ -38,7 +38,7 @@ SINGLETONS = ("None", "True", "False")
 
 
 @dataclass(frozen=True)
-class Request:
+class WrapperRequest:
     """A request: which operators are to be wrapped, and how the modules are split.
 
     Attributes:
@@ -72,7 +72,7 @@ class Generated:
     """Operators without a wrapper, because PyTorch's own tracing of them is written by hand."""
 
 
-def generate(request: Request) -> Generated:
+def generate(request: WrapperRequest) -> Generated:
     """Read the schemas and make the modules' texts.
 
     Raises:
@@ -259,7 +259,7 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
             raise SchemaError(each.operator.location, problem)
 
 
-def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
+def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
     dispatch = f', "{request.dispatch}"' if request.dispatch else ""
     library = "Library" if dispatch else "torch_library"
     constants = {name: value for each in wrappers for name, value in each.constants.items()}
@@ -278,7 +278,7 @@ def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: Request) -> str:
+def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: WrapperRequest) -> str:
     about = "# A wrapper for each operator."
     about += f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}." if left_out else ""
     lines, names = [*request.header, about, ""], sorted([each.name for shard in shards for each in shard])

@@ -2,7 +2,7 @@
 
 PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
 Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
-outside of the call, torch.compile compiles them and warns of them, and a call with hooks is dearer for the program. Steps are
+outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps are
 seen by PyTorch's public hooks:
 
     optimizer.step()                            stack of this thread

@@ -53,7 +53,7 @@ BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the s
 
 
 @dataclass(frozen=True)
-class Library:
+class NativeLibrary:
     """A library to compile: ``<folder>/<name>.cpp`` of the native directory, with the headers that it includes."""
 
     folder: str
@@ -72,20 +72,20 @@ class Library:
         return NATIVE / self.folder / f"{self.name}.cpp"
 
 
-TORCH_OBSERVER = Library("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
-TORCH_CALLBACKS = Library("callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True)
+TORCH_OBSERVER = NativeLibrary("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
+TORCH_CALLBACKS = NativeLibrary("callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True)
 LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
 
 _failed: dict[tuple[str, ...], str] = {}
 """The failures of this process, by what a user may change: each capture asks, and compilers take time to fail."""
 
 
-def find_built(library: Library) -> Path | None:
+def find_built(library: NativeLibrary) -> Path | None:
     """The library for the installed torch if the cache has it; checked, ready to load."""
     return build_cache.find(build_cache.open_directory(), _build_name(find_torch(), library))
 
 
-def load(library: Library, open_library: Callable[[Path], T]) -> T:
+def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
     """Open the library, after building it if the cache doesn't have it, or has one that can't be loaded.
 
     Where it can't be compiled or loaded, ObserverUnavailable says why; where the cache can't be trusted, CacheUnsafe.
@@ -106,7 +106,7 @@ def load(library: Library, open_library: Callable[[Path], T]) -> T:
     raise ObserverUnavailable(message)
 
 
-def build(library: Library, *, again: bool = False) -> Path:
+def build(library: NativeLibrary, *, again: bool = False) -> Path:
     """The library for the installed torch, compiled if the cache doesn't have it (``again``: even if it does).
 
     What a compiler has failed at is not tried again in this process.
@@ -129,7 +129,7 @@ def build(library: Library, *, again: bool = False) -> Path:
         ) from error
 
 
-def cache_key(torch: TorchInstallation, library: Library) -> str:
+def cache_key(torch: TorchInstallation, library: NativeLibrary) -> str:
     """A hash of everything that the compiled file depends on, in 24 hexadecimal digits."""
     digest = hashlib.sha256()
     for source in _sources(library):
@@ -141,7 +141,7 @@ def cache_key(torch: TorchInstallation, library: Library) -> str:
     return digest.hexdigest()[:24]
 
 
-def _sources(library: Library) -> list[Path]:
+def _sources(library: NativeLibrary) -> list[Path]:
     """The source file and every header of ours that it includes, or that one of them does."""
     found, to_read = {library.source}, [library.source]
     while to_read:
@@ -151,11 +151,11 @@ def _sources(library: Library) -> list[Path]:
     return sorted(found)
 
 
-def _build_name(torch: TorchInstallation, library: Library) -> str:
+def _build_name(torch: TorchInstallation, library: NativeLibrary) -> str:
     return f"{library.name}-{cache_key(torch, library)}"
 
 
-def _asked(torch: TorchInstallation, library: Library) -> tuple[str, ...]:
+def _asked(torch: TorchInstallation, library: NativeLibrary) -> tuple[str, ...]:
     return library.name, str(torch), str(build_cache.chosen_directory()), os.environ.get("CXX", "")
 
 
@@ -178,7 +178,7 @@ def find_compiler() -> list[str]:
     )
 
 
-def _compile(compiler: list[str], torch: TorchInstallation, library: Library, workshop: Path) -> Path:
+def _compile(compiler: list[str], torch: TorchInstallation, library: NativeLibrary, workshop: Path) -> Path:
     log.warning(  # shown even if nobody has set up logging, because the program stands still
         "building %s for torch %s, once, about %d s; `otel-recfn build` does it ahead of time",
         *(library.name, torch.version, library.seconds),
@@ -198,7 +198,7 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: Library, wo
     raise ObserverUnavailable(message)
 
 
-def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list[str]:
+def _arguments(torch: TorchInstallation, library: NativeLibrary, output: Path) -> list[str]:
     headers = ["-isystem", str(torch.directory / "include")]
     if library.for_python:
         include = Path(sysconfig.get_paths()["include"])

@@ -74,7 +74,7 @@ class Session:
         """Record for ``capture``, beside the captures that are running, from now on.
 
         Raises:
-            CallRefused: a signal handler calls amid a start, stop or flush of its thread.
+            CallRefused: a signal handler calls during a start, stop or flush of its thread.
 
         Whatever it raises, its sinks are closed then.
         """
@@ -174,7 +174,7 @@ class Session:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
 
         Raises:
-            CallRefused: a signal handler calls amid a start, stop or flush of its thread; the capture goes on.
+            CallRefused: a signal handler calls during a start, stop or flush of its thread; the capture goes on.
         """
         if not capture.has_ended:
             with calling("stop"):
@@ -249,7 +249,7 @@ class Session:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds or memory were not enough, or it isn't running.
 
         False at once where one of its sinks calls: it can't wait for itself. False, and a warning, where a signal handler
-        calls amid a start, stop or flush of its thread.
+        calls during a start, stop or flush of its thread.
         """
         try:
             with calling("flush"):

@@ -98,7 +98,7 @@ def _members(text: bytes | bytearray, at: int, deflated: Callable[[memoryview], 
 
     Args:
         deflated: a text as deflate's blocks, with a last one.
-        fitting: how much text may take so many bytes as that.
+        fitting: how much text fits into a number of bytes.
     """
     made, rest = [], memoryview(text)
     while len(rest):

@@ -4,7 +4,7 @@
 
 The span is one of the program's like any other: the provider's sampler is asked and its processors see it start, the program
 can set attributes on it, and what runs in the step lies below it. The range is what local files and profiles have. Its context
-says ContextFlag.STEP, by which whoever makes spans knows that it has one already.
+says ContextFlag.STEP, by which the sink of spans knows that it has one already.
 
 The span is shown as the current one, as ranges are (``range_spans.py``), and not attached: a generator that is left early is
 closed by whoever drops it, in a task, thread or context that can't detach what another one has attached. So each task knows its

@@ -153,7 +153,7 @@ class _Gate:
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._at_work: dict[int, bool] = {}  # by thread; True if a fork has waited for this piece of work in vain
+        self._at_work: dict[int, bool] = {}  # by thread; True if a fork has stopped waiting for this piece of work
         self._forking: set[int] = set()
 
     def begin_work(self, wait: bool = True) -> bool:

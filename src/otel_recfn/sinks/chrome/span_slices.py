@@ -9,7 +9,7 @@ first one's begin to the last one's end, so it nests in what is around these row
 nothing else of the thread is between: rows come in the order of ends, so begins are looked up by number.
 While a task waits, the thread may work for another one, whose rows end the stretch: slices of two tasks never overlap.
 
-One thing is not known when a stretch ends: whether a range that is still open began amid it (a task that waits inside a range,
+One thing is not known when a stretch ends: whether an open range began within it (a task that waits inside a range,
 for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap gets a track of its
 own, where it can't lie across that range.
 """

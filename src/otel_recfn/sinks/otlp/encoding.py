@@ -120,7 +120,7 @@ def _status_field(status: Status) -> bytes:
     return bytes(Span(status=message.status).SerializeToString())
 
 
-class Kind(IntEnum):
+class FragmentKind(IntEnum):
     """The kinds of fragments that spans share, numbered as in ``native/otlp/otlp_fragments.hpp``; names need none."""
 
     CODE = 1
@@ -138,17 +138,17 @@ TEXTS = [column for column in BY_SIZE if column.value is str]
 
 @lru_cache(MAX_KEPT_TEXTS)
 def _of_text(kind: int, raw: str) -> bytes:
-    if kind >= Kind.FIRST_TEXT:
-        column = TEXTS[kind - Kind.FIRST_TEXT]
+    if kind >= FragmentKind.FIRST_TEXT:
+        column = TEXTS[kind - FragmentKind.FIRST_TEXT]
         return _span_fields({column.attribute: text_value(column, raw)})
     text = text_of_utf8(raw)
-    if kind == Kind.CODE:
+    if kind == FragmentKind.CODE:
         return _span_fields(code_attributes(text))
-    if kind == Kind.ERROR_TYPE:
+    if kind == FragmentKind.ERROR_TYPE:
         return _span_fields({"error.type": exception_attributes(text)["exception.type"]})
-    if kind == Kind.EXCEPTION_STACKTRACE:
+    if kind == FragmentKind.EXCEPTION_STACKTRACE:
         return _event_fields("", stacktrace_attributes(text))
-    if kind == Kind.EXCEPTION_EVENT:
+    if kind == FragmentKind.EXCEPTION_EVENT:
         return _event_fields("exception", exception_attributes(text))
     return _status_field(Status(StatusCode.ERROR, text))
 
@@ -186,7 +186,7 @@ class OtlpMapper(SpanMapper):
             kind: of what they share.
             index: of a name, or of a scope in a thread.
         """
-        if kind != Kind.SCOPE_AND_THREAD:
+        if kind != FragmentKind.SCOPE_AND_THREAD:
             return _of_text(kind, batch.names[index])
         number, scope = divmod(index, SCOPES)
         thread = batch.tracks[number]

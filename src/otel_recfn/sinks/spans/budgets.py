@@ -25,7 +25,7 @@ NS_PER_SECOND = 1_000_000_000
 DURATIONS = 1023
 """The last units of a name that are remembered: their median is what is usual."""
 UNUSUAL = 16
-"""The share of units that may be unusual, one in so many: on a busy machine, where all take longer, most aren't."""
+"""One in this many units may be unusual: on a busy machine, where all take longer, most aren't."""
 MAX_NAMES = 4096
 """The most names, those of the last units, whose usual durations are known."""
 BURST_SECONDS = 10
@@ -33,7 +33,7 @@ BURST_SECONDS = 10
 FIRST_UNITS = 3
 """The units of a name that come before one can say what is usual."""
 ASIDE = 5
-"""The part of an ordinary unit's spans that a worker process's unit gets, one in so many."""
+"""A worker process's unit gets one in this many of the spans of an ordinary unit."""
 MAX_TRACES = 4096
 MAX_UNITS = 4096
 

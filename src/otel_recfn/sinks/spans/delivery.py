@@ -153,7 +153,7 @@ class _Exporter:
             self._under_way.remove(result)
 
     def refuse(self) -> None:
-        """Export no span of ours any more, and wait for no export of them: whoever asked for it is told that it failed."""
+        """Export no span of ours any more, and wait for no export of them: callers get a failure."""
         self._refuses = True
         for result in list(self._under_way):
             with suppress(InvalidStateError):  # it is back

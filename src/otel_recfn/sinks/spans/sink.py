@@ -158,7 +158,7 @@ class SpansSink(Sink):
     def _folded(self, step: Callable[[Folding | EveryRange], Result]) -> Result:
         """The result of a step of folding. If it raises, as without memory, what is undecided is lost and counted.
 
-        Also where a signal handler raises amid it: afterwards the native stage and what waits here may not agree.
+        Also if a signal handler raises in it: afterwards the native stage and what waits here may not agree.
         """
         try:
             self._folding = self._folding or self._new_folding()

@@ -112,7 +112,6 @@ _SELDOM_COLUMNS = sorted(
 )
 """The columns that are attributes of few spans: numbers, then texts."""
 _USUAL_NUMBERS = [column for column in BY_SIZE if column.attribute and column not in _SELDOM_COLUMNS]
-_USUAL_ATTRIBUTES = [(column.attribute, column.empty) for column in _USUAL_NUMBERS]
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
@@ -238,14 +237,13 @@ class SpanMapper:
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have."""
-        found = []
-        numbers = [getattr(batch, column.name)[rows].astype(np.int64).tolist() for column in _USUAL_NUMBERS]
-        for scope, thread, *values in zip(batch.scope[rows].tolist(), batch.thread[rows].tolist(), *numbers, strict=True):
-            attributes = self.base(scope, batch.tracks[thread]).copy()
-            for (name, empty), value in zip(_USUAL_ATTRIBUTES, values, strict=True):
-                if value != empty:
-                    attributes[name] = value
-            found.append(attributes)
+        scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
+        found = [self.base(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
+        for column in _USUAL_NUMBERS:
+            values = getattr(batch, column.name)[rows].astype(np.int64)
+            filled = np.flatnonzero(values != column.empty)
+            for place, value in zip(filled.tolist(), np.take(values, filled).tolist(), strict=True):
+                found[place][column.attribute] = value
         return found
 
     def base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:

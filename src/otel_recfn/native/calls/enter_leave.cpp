@@ -25,7 +25,7 @@ bool begin_shortly(ThreadCalls& calls, const CallName& name, uint64_t& event_id)
   return begin_known_call(globals, *calls.buffer, name.known(), version, event_id);
 }
 
-// `frame`: as `call_site` takes it.
+// Begins a call. `frame`: the call's own, or null, as `call_site` takes it. Returns the event id; 0: it isn't recorded.
 uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, uint64_t began_at = 0) {
   uint64_t event_id;
   if (!calls.stands_for_another && !is_recording()) return 0;
@@ -106,7 +106,7 @@ OpenCall* find_call(ThreadCalls& calls, const void* frame) {
 // Whether threads may switch between stacks of calls. Without an error set.
 bool has_greenlets() { return PyDict_GetItemString(PyImport_GetModuleDict(), "greenlet") != nullptr; }
 
-// From any thread.
+// Ends the calls that are open in a thread, from any thread.
 void end_and_forget(ThreadCalls& calls) {
   if (calls.met_in == kNotMet) return;
   ThreadBuffer* own = registry().current();
@@ -189,7 +189,7 @@ bool was_told_of(uint64_t thread) {
   });
 }
 
-// -1 with the error set.
+// Begins one thread's calls, as stand_in_for_blocked_threads does. -1 with the error set.
 int stand_in_for(PyThreadState* thread, uint64_t native_id) {
   const uint64_t id = PyThreadState_GetID(thread);
   if (id > tracer->newest_thread || was_told_of(id) || had_other_profile_function(id)) return 0;

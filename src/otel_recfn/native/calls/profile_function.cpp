@@ -11,7 +11,7 @@
 namespace recfn {
 namespace {
 
-// Borrowed from the frame.
+// The frame's code object, borrowed.
 [[gnu::always_inline]] inline PyCodeObject* code_of(PyFrameObject* frame) {
 #if PY_VERSION_HEX >= 0x030B0000
   PyCodeObject* const code = PyFrame_GetCode(frame);
@@ -143,7 +143,7 @@ Py_ssize_t profile(PyThreadState* thread) {
   return was_traced || news ? 1 : 0;
 }
 
-// Those that can be reached.
+// Each thread that can be reached, as each_thread has it.
 template <typename Work>
 bool each_reached(Work work) {
   return reaches_other_threads() ? each_thread(work) : work(PyThreadState_Get());

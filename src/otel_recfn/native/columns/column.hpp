@@ -51,7 +51,7 @@ inline PyObject* new_column(OwnedBytes&& bytes) {
   return reinterpret_cast<PyObject*>(column);
 }
 
-// Takes the vector.
+// A vector's items as a column, which takes its memory.
 template <typename Vector>
 PyObject* column_of(Vector& items) {
   const auto owner = std::make_shared<Vector>(std::move(items));
@@ -65,7 +65,7 @@ bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
   return column != nullptr;
 }
 
-// Takes the vectors.
+// A tuple of a column for each vector, which take their memory.
 template <typename... Vectors>
 PyObject* column_tuple(Vectors&... columns) {
   const Reference tuple(PyTuple_New(sizeof...(columns)));

@@ -46,7 +46,7 @@ struct Held {
     return row.take_array(rows, "row") && (!has_numbers || number.take_array(numbers, "number"));
   }
 
-  // -1: it isn't here.
+  // The place in the batch of the row with that number; -1: it is in another batch.
   int64_t row_of(int64_t wanted) const {
     Py_ssize_t place = wanted - first;
     if (has_numbers) {
@@ -115,7 +115,7 @@ struct Tables {
     return true;
   }
 
-  // A new reference.
+  // The entry at that index, a new reference.
   PyObject* entry(uint32_t index) const {
     if (tables.empty()) return PyUnicode_New(0, 0);
     if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
@@ -230,7 +230,7 @@ struct Asked {
   Tables names{"names"}, tracks{"tracks"}, contexts{"contexts"};
   std::vector<Gathering> columns;
 
-  // False with an error set.
+  // Reads what is asked for, but for the columns. False with an error set.
   bool take(PyObject* all_held, PyObject* its_numbers) {
     held = std::vector<Held>(static_cast<size_t>(PyTuple_GET_SIZE(all_held)));
     for (size_t at = 0; at < held.size(); ++at) {

@@ -134,7 +134,7 @@ struct ThreadBuffer {
   std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it
   uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
   SharedByRings* shared = nullptr;
-  // Shared with the drain.
+  // What the producer and the drain both read or write.
   alignas(64) std::atomic<uint64_t> published{0};
   alignas(64) std::atomic<uint64_t> consumed{0};
   std::atomic<bool> ended{false};

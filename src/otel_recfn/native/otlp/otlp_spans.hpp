@@ -207,7 +207,7 @@ class OtlpSpans : BatchColumns {
     return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
   }
 
-  // What spans share of it.
+  // Visits the fragments that the span of a row shares with others.
   template <typename Visit>
   void each_shared(Py_ssize_t row, Visit visit) const {
     visit(kNameField, name[row]);

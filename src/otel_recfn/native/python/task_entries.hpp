@@ -122,7 +122,7 @@ inline const Launch* launch_of_another(const ThreadBuffer* buffer) {
   return buffer != nullptr && buffer->of_python ? nullptr : launch_in_other_thread();
 }
 
-// Changes with the launch.
+// A number that changes with the launch.
 uint64_t launch_version(const Launch& launch);
 
 // What the launching task is in. False where only Python knows, since no look has come by there.

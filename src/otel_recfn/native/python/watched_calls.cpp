@@ -32,7 +32,7 @@ void run_by(PyObject* function, vectorcallfunc run) {
 
 vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
 
-// `set_observer(None)` gives what it was.
+// Calls a function while no observer is set. `set_observer(None)` returns the observer that was set before.
 PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
   if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
   const Reference before(PyObject_CallOneArg(set_observer, Py_None));

@@ -58,7 +58,7 @@ class Pool {
 template <typename Item>
 class IdTable {
  public:
-  // Null where there is none.
+  // The item with that key, or null.
   Item* find(uint64_t key) {
     return find(key, [key](const Item& item) { return item.key() == key; });
   }

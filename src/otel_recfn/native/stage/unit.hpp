@@ -292,7 +292,7 @@ class OpenUnits {
     return units_.try_emplace(above, memory_, limits_).first->second;
   }
 
-  // Null where none is open.
+  // The open unit below that span, or null.
   OpenUnit* find(const SpanAbove& above) {
     const auto found = units_.find(above);
     return found == units_.end() ? nullptr : &found->second;

@@ -45,7 +45,7 @@ class Series(NamedTuple):
 
 
 class SeriesTable:
-    """The numbers of series, given in the order in which they are met, from 1.
+    """The numbers of series, from 1, given to those of one batch in the order of their names in its table.
 
     Args:
         max_series: how many there may be beside that of all others.
@@ -65,7 +65,9 @@ class SeriesTable:
         """The series of each row; negative if it has none, as a partial range. New series get a number."""
         slots, keys = self._slots_for(batch), batch.name.astype(np.int64) * NUM_SCOPES + batch.scope
         counts = (batch.kind == EventKind.RANGE) & ((batch.flags & _PARTIAL) == 0)
-        for key in dict.fromkeys(keys[counts & (slots[keys] < 0)].tolist()):
+        is_new = np.zeros(len(slots), np.bool_)
+        is_new[keys[counts & (slots[keys] < 0)]] = True
+        for key in np.flatnonzero(is_new).tolist():
             name, scope = divmod(key, NUM_SCOPES)
             slots[key] = self._number(Series(scope, text_of_utf8(batch.names[name])))
         numbers: Slots = np.where(counts, slots[keys], np.int32(-1))

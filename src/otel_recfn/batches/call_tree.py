@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import TextColumn, nesting, render, self_times, share_text, time_text
-from otel_recfn.batches.number_sets import places_in
+from otel_recfn.batches.number_sets import Places, places_in
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventKind, EventSource
 
-Places = NDArray[np.int64]
 Amounts = NDArray[np.int64]
 NO_TIME = np.iinfo(np.int64).max
 By = Literal["name", "thread", "module"]

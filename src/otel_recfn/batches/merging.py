@@ -11,14 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn import _native
+from otel_recfn.batches.number_sets import Places
 from otel_recfn.model.batch import NO_CONTEXT, Batch, Event, Track, columns_of, empty_column
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TEXT_COLUMNS, TRACK_COLUMNS
 from otel_recfn.support.forks import ForkSafeLock
-
-Places = NDArray[np.int64]
 
 ROWS_TO_SPARE = 1 << 15
 """The rows that may be held without need, some 5 MB, before they are looked through."""

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
-from otel_recfn.batches.merging import Places, WaitingRows
+from otel_recfn.batches.merging import WaitingRows
+from otel_recfn.batches.number_sets import Places
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag

@@ -22,8 +22,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from otel_recfn.batches.merging import Places
-from otel_recfn.batches.number_sets import begins_of, places_in
+from otel_recfn.batches.number_sets import Places, begins_of, places_in
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, Column

@@ -264,7 +264,7 @@ template <bool kTorch>
   return ordinal != 0 ? event_id : 0;
 }
 
-// Opens a range for a call on the thread's stack, which no task is in for itself. Returns as begin_range does.
+// Opens a range for a Python call, which stands on the thread's stack alone: no task enters it. Returns as begin_range does.
 // `began_at`: in ticks; 0: now. `rare`: its call site, or null.
 [[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0,
                                              uint64_t began_at = 0, const RarePrelude* rare = nullptr) {

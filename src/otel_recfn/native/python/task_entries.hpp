@@ -76,6 +76,13 @@ inline TaskEntry* living(TaskEntry* entry, uint64_t recording) {
   return entry;
 }
 
+// (trace id high, low, span id, flags)
+inline PyObject* context_words(const Context& context) {
+  using Word = unsigned long long;
+  return Py_BuildValue("(KKKK)", static_cast<Word>(context.trace_high), static_cast<Word>(context.trace_low),
+                       static_cast<Word>(context.span_id), static_cast<Word>(context.flags));
+}
+
 inline bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
 
 // The calling task's; null where it is in nothing. Borrowed: the task's context holds it. `buffer` is the thread's, or null.
@@ -123,7 +130,7 @@ inline const Launch* launch_of_another(const ThreadBuffer* buffer) {
   return buffer != nullptr && buffer->of_python ? nullptr : launch_in_other_thread();
 }
 
-// Changes with the launch.
+// A number that changes with the launch.
 uint64_t launch_version(const Launch& launch);
 
 // What the launching task is in. False where only Python knows, since no look has come by there.

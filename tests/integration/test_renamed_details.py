@@ -18,12 +18,15 @@ from renamed_torch import RenamedBuilds
 from otel_recfn.callbacks import torch_callbacks
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import details, observer, observer_build, profilers
+from otel_recfn.pytorch.compilation import Compilations
 from otel_recfn.pytorch.launches import METHODS, FutureCallbacks
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
+from compiled_forms import VERSION  # noqa: E402
+
 checkpoint = pytest.importorskip("torch.utils.checkpoint")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
@@ -189,7 +192,7 @@ STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
 def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
     """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
     caplog.set_level(logging.WARNING, logger="otel_recfn")
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     lacking = []
 
     def take(name: str) -> None:
@@ -202,7 +205,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     told = [record.getMessage() for record in caplog.get_records("call")]
     assert len(told) == len(lacking)
     assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
 
 
 class Broken(torch.nn.Module):
@@ -248,13 +251,84 @@ def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str,
     assert recorded() == left
 
 
+COMPILATION = {
+    "compile_frame": {"frames", "reasons", "breaks", "fallbacks"},
+    "compile_phase": {"phases", "backward", "its id"},
+    "compile_id": {"its id"},
+    "compile_counters": {"breaks"},
+    "recompile_reasons": {"reasons"},
+    "graph_break": {"fallbacks"},
+    "profiler_runs": {"phases once"},
+}
+"""What is not seen without each."""
+
+
+def breaks(x: Any) -> Any:
+    print("a break")
+    return x + 1
+
+
+def breaks_in_a_loop(x: Any) -> Any:
+    for _ in range(2):
+        with torch.no_grad():
+            print("a break")
+    return x
+
+
+def seen_of_compilations() -> set[str]:
+    """What is seen of two functions that are compiled, one of them twice and under torch.profiler, and a backward graph."""
+    torch._dynamo.reset()
+    source = Compilations(recorder)
+    recorder.start(ALL_SCOPES_MASK, 1 << 22)
+    source.enable(Wanted())
+    try:
+        run = torch.compile(breaks, backend="aot_eager", dynamic=False)
+        run(torch.ones(2, requires_grad=True)).sum().backward()
+        run(torch.ones(3))
+        torch.compile(breaks_in_a_loop, backend="eager")(torch.ones(2))
+        first = list(recorder.drain().events())
+        with torch.profiler.profile():
+            torch.compile(lambda x: x, backend="eager")(torch.ones(4))
+        phases = [event for event in recorder.drain().events() if "compile_attempt" in event.name]
+    finally:
+        source.disable()
+        recorder.stop()
+    compilations = [event for event in first if event.name.startswith("torch.compile: ")]
+    texts = [event.attributes for event in compilations]
+    seen = {
+        "frames": any(event.name.endswith("breaks") for event in compilations),
+        "backward": any(event.name.endswith("backward") for event in compilations),
+        "phases": any("compile_attempt" in event.name for event in first),
+        "phases once": not phases,  # torch.profiler's own are announced by the observer, which isn't there
+        "its id": any(event.name.endswith("backward") and "recfn.compile.id" in event.attributes for event in compilations),
+        "reasons": any("recfn.compile.reason" in text for text in texts),
+        "breaks": any("recfn.compile.graph_breaks" in text for text in texts),
+        "fallbacks": any("recfn.compile.fallback" in text for text in texts),
+    }
+    return {name for name, is_seen in seen.items() if is_seen}
+
+
+@pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
+@pytest.mark.parametrize("missing", COMPILATION)
+def test_compilations(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str) -> None:
+    whole = seen_of_compilations()
+    details._log_once.cache_clear()
+    detail = details.PYTHON[missing]
+    monkeypatch.setitem(details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before=""))
+    caplog.clear()
+    assert whole - seen_of_compilations() == COMPILATION[missing]
+    told = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
+    assert [detail.lost in line for line in told if "differs" in line] == [True]
+    details._log_once.cache_clear()
+
+
 @pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])
 def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     kept: list[bool] = []
     monkeypatch.setattr(observer, "loaded_library", object)
     monkeypatch.setattr(observer, "keep_memory", kept.append)
     profilers.keep_memory("owner")
-    profilers.give_up_memory("owner")
+    profilers.release_memory("owner")
     lack(name)
     profilers.keep_memory("owner")
     assert kept == [True, False]

@@ -54,12 +54,16 @@ class FinishedUnits(NamedTuple):
     path_self_ns: Times
     path_shortest_ns: Times
     path_longest_ns: Times
+    path_cpu_time_ns: Times
+    """-1 where it isn't known of each range."""
     path_first_ns: Times
     path_first_id: Ids
     path_first_row: Times
     """-1 where it may be gone."""
     path_digits: NDArray[np.uint32]
     """How many binary digits the durations have that the first of its counts is for."""
+    path_in_compilation: Places
+    """1 where it has no summary, since what ran there is no span."""
     path_counts_end: Places
     """Where its counts end in ``counts``; they begin where those of the path before it end."""
     counts: Times

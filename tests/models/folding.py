@@ -44,6 +44,11 @@ def wrapped(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def sum_of_known(one: int, other: int) -> int:
+    """Of two CPU times."""
+    return one + other if min(one, other) >= 0 and one + other < 1 << 63 else -1
+
+
 @dataclass(eq=False)
 class Path:
     """The sums of ranges of one path of names, and the paths in it by name. Times in nanoseconds."""
@@ -57,10 +62,13 @@ class Path:
     self_ns: int = 0
     shortest_ns: int = 0
     longest_ns: int = 0
+    cpu_time_ns: int = 0
+    """-1: not known of all of them."""
     first: tuple[int, int, int] = (0, 0, -1)
     """When the first began, its event id, and its row; -1 where that may be gone."""
     digits: Counter[int] = field(default_factory=Counter)
     """How many had a duration of so many binary digits."""
+    in_compilation: bool = False
     below: dict[int, Path] = field(default_factory=dict)
     around: Path | None = None
     """Of a backward node the range around it, where what lies in the node hangs, too."""
@@ -80,7 +88,9 @@ class Path:
         self.longest_ns = max(self.longest_ns, other.longest_ns)
         self.count += other.count
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
+        self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
         self.digits += other.digits
+        self.in_compilation |= other.in_compilation
 
     def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:
         """Every path below this one, each before what lies in it; of several the one with the most time first."""
@@ -111,7 +121,7 @@ class Tree:
 
     def _make(self, above: Path, name: int, shown: int) -> Path:
         is_node = above.shown == name and above.shown != above.name
-        place = above.below[name] = Path(name, shown, around=above if is_node else None)
+        place = above.below[name] = Path(name, shown, around=above if is_node else None, cpu_time_ns=-1 if name == OTHER else 0)
         self.size += 1
         return place
 
@@ -135,7 +145,7 @@ class Tree:
 
     def outer_ns(self) -> int:
         """How long those took that lie directly in it."""
-        return sum(path.total_ns for path in self.root.below.values())
+        return sum(path.total_ns for path in self.root.below.values() if not path.in_compilation)
 
 
 class Range(NamedTuple):
@@ -147,10 +157,16 @@ class Range(NamedTuple):
     start_ns: int
     duration_ns: int
     flags: int
+    cpu_time_ns: int
     row: int
     shown: int
     module: int
     modules: int
+
+    @property
+    def in_compilation(self) -> bool:
+        """Whether it is no span unless it failed."""
+        return bool(self.flags & EventFlag.IN_COMPILATION)
 
     @property
     def comes_first(self) -> bool:
@@ -169,7 +185,7 @@ def own_rank(one: Range, least_ns: int) -> int:
     duration = min(one.duration_ns, FAILED - 1)
     if one.flags & EventFlag.ERROR:
         return FAILED + duration
-    return duration if duration >= least_ns else -1
+    return duration if duration >= least_ns and not one.flags & EventFlag.IN_COMPILATION else -1
 
 
 @dataclass(eq=False)
@@ -199,7 +215,8 @@ class Held:
         it, duration = self.range, self.range.duration_ns
         digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
         first = (it.start_ns, it.event_id, row)
-        return Path(it.name, it.shown, it.module, it.modules, 1, duration, self.self_ns, duration, duration, first, digits)
+        called, times = (it.name, it.shown, it.module, it.modules), (duration, self.self_ns, duration, duration, it.cpu_time_ns)
+        return Path(*called, 1, *times, first, digits, it.in_compilation)
 
     @property
     def self_ns(self) -> int:
@@ -250,7 +267,8 @@ class Unit:
         spans = min(shown_budget(self.rows, budget), self.budget)
         self.note_parents()
         self.least_ns = duration_ns // LEAST_SHARE
-        kept, fits = None, sum(one.range.duration_ns >= self.least_ns for one in self.held) <= spans
+        long_ones = [one for one in self.held if one.range.duration_ns >= self.least_ns and not one.range.in_compilation]
+        kept, fits = None, len(long_ones) <= spans
         if fits:
             self.rank(self.least_ns)
             kept = self.highest(spans)
@@ -274,14 +292,14 @@ class Unit:
         return found, folded
 
     def left_out_ns(self, kept: set[Held]) -> int:
-        """How long those took that are not kept, and lie in kept ones or directly in the unit."""
+        """How long those took that are not kept and lie in kept ones or directly in the unit, but for what is never kept."""
         trees = [self.folded, *[one.folded for one in self.held[: self.compared] if one.folded is not None]]
         return wrapped(
             sum(tree.outer_ns() for tree in trees)
             + sum(
                 one.range.duration_ns
                 for one in self.held
-                if one not in kept and ((around := self.around(one)) is None or around in kept)
+                if one not in kept and not one.range.in_compilation and ((around := self.around(one)) is None or around in kept)
             )
         )
 
@@ -461,7 +479,8 @@ def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
     flags[np.isin(event_id, ranges.forced) | (flags & EventFlag.PARTIAL != 0)] |= np.uint32(SHOWN)
     duration_ns = np.maximum(batch.end_ns[row] - start_ns, 0)
     called = (ranges.shown, ranges.module, ranges.modules)
-    return ranges.unit, event_id, ranges.parent, ranges.name, start_ns, duration_ns, flags, *called
+    cpu_time_ns = batch.cpu_time_ns[row]
+    return ranges.unit, event_id, ranges.parent, ranges.name, start_ns, duration_ns, flags, cpu_time_ns, *called
 
 
 def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree) -> None:
@@ -476,7 +495,8 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
             "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1], "first_row": path.first[2],
             "shown": path.shown, "module": path.module, "modules": path.modules, "is_node": path.around is not None,
-            "digits": least, "counts_end": len(columns["counts"]),
+            "cpu_time_ns": path.cpu_time_ns,
+            "digits": least, "counts_end": len(columns["counts"]), "in_compilation": path.in_compilation,
         }  # fmt: skip
         _append(columns, {f"path_{name}": value for name, value in row.items()})
 

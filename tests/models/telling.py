@@ -101,7 +101,7 @@ class _Teller:
         chosen = []
         for path in sorted(of_unit, key=self.total.__getitem__, reverse=True):
             is_long = self.total[path] >= self.units.least_told_ns[unit]
-            if path not in self.shown and is_long and left > 0 and not self.is_other(path) and not self.is_of_node(path):
+            if path not in self.shown and is_long and left > 0 and self.may_be_shown(path):
                 left -= 1
                 chosen.append((path, -1))
         return sorted(chosen)  # what a path lies in stands before it
@@ -158,6 +158,10 @@ class _Teller:
         is_shared = any(name != self.name[path] and one == modules for name, one in classes)
         return 0 if is_shared or modules == SEVERAL else modules
 
+    def may_be_shown(self, path: int) -> bool:
+        """Whether it may have a summary."""
+        return not (self.is_other(path) or self.is_of_node(path) or self.done.path_in_compilation[path])
+
     def is_other(self, path: int) -> bool:
         """A part of what no path was left for."""
         return self.name[path] == OTHER or (self.above[path] >= 0 and self.is_other(self.above[path]))
@@ -197,7 +201,8 @@ def _top(done: FinishedUnits, paths: list[int], kept: list[int]) -> list[tuple[i
         add(shown, int(done.path_count[path]) if shown == done.path_name[path] else 0, int(done.path_self_ns[path]))
     for one in kept:
         add(int(done.kept_shown[one]), 1, int(done.kept_self_ns[one]))
-    return sorted(sums.items(), key=lambda item: (item[0] == OTHER, -item[1][1]))[:TOP_NAMES]
+    whole = [(name, sum_of) for name, sum_of in sums.items() if sum_of[0]]
+    return sorted(whole, key=lambda item: (item[0] == OTHER, -item[1][1]))[:TOP_NAMES]
 
 
 def _append(columns: dict[str, list[int]], **row: int) -> None:

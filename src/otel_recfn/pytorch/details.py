@@ -1,13 +1,14 @@
-"""What we rely on in PyTorch beyond what has not changed in years: the one place to read when a new PyTorch comes.
+"""The details of PyTorch that we rely on beyond what has not changed in years: the place to read when a new PyTorch comes.
 
 Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
-our libraries are compiled (``native/pytorch/features.hpp``); they tell what they found, by the names below. What nothing can do
-without: RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
+our libraries are compiled (``native/pytorch/features.hpp``); they say what they found, by the names below. Nothing works
+without RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -17,16 +18,20 @@ log = logging.getLogger("otel_recfn")
 
 
 class Detail(NamedTuple):
-    """One detail of PyTorch's."""
+    """A detail of PyTorch's."""
 
     what: str
-    """By PyTorch's names. In Python: ``module:attribute``."""
+    """The detail by PyTorch's names. In Python: ``module:attribute``."""
     lost: str
-    """What is so where this PyTorch lacks it."""
+    """The loss if this PyTorch lacks it."""
+    before: str = ""
+    """The attribute's name in earlier PyTorchs."""
+    since: tuple[int, int] = (2, 4)
+    """The first PyTorch that has it: earlier ones do without."""
 
     @property
     def place(self) -> tuple[str, str]:
-        """Of a detail in Python: the module, and the path of the attribute in it."""
+        """The module of a detail in Python, and the path of the attribute in it."""
         module, _, path = self.what.partition(":")
         return module, path
 
@@ -50,7 +55,7 @@ OPERATORS: Mapping[str, Detail] = {
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),
 }
-"""Of the observer, in C++."""
+"""The details that the observer needs, in C++."""
 
 CALLBACKS: Mapping[str, Detail] = {
     "own_tensors": Detail(
@@ -58,7 +63,7 @@ CALLBACKS: Mapping[str, Detail] = {
         "callbacks get other objects that share the tensors' data",
     ),
 }
-"""Of callbacks in Python, in C++."""
+"""The details that callbacks in Python need, in C++."""
 
 PYTHON: Mapping[str, Detail] = {
     "module_call": Detail(
@@ -116,47 +121,70 @@ PYTHON: Mapping[str, Detail] = {
     "carries": Detail("torch._C:_stash_obj_in_tls", "in PyTorch's own threads, callbacks of a thread see no Python ranges"),
     "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
     "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
+    "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),
+    "compile_phase": Detail(
+        "torch._dynamo.utils:compile_time_record_function", "compilations are shown without their phases", since=(2, 13)
+    ),
+    "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
+    "compile_counters": Detail(
+        "torch._dynamo.utils:counters", "compilations don't say where they broke the graph, and what they found in caches"
+    ),
+    "recompile_reasons": Detail(
+        "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
+        "compilations don't say why there is another one",
+        before="get_and_maybe_log_recompilation_reason",
+    ),
+    "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "profiler_runs": Detail(
+        "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
+    ),
     "compile_tables": Detail(
         "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
         "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
     ),
 }
-"""Of our Python code, which asks ``find`` for them."""
+"""The details that our Python code needs, which asks ``find`` for them."""
 
 
 def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
     found = _look_up(PYTHON[name])
-    if found is None:
-        _tell_once(losses([name], PYTHON))
+    if found is None and _is_expected(PYTHON[name]):
+        _log_once(losses([name], PYTHON))
     return found
 
 
 def missing_in_python() -> list[str]:
-    """Names in PYTHON that this PyTorch lacks, among the modules that are imported."""
-    return [name for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _look_up(detail) is None]
+    """The names in PYTHON that this PyTorch lacks, among the modules that are imported."""
+    there = {name: detail for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _is_expected(detail)}
+    return [name for name, detail in there.items() if _look_up(detail) is None]
 
 
-def found_and_missing(told: str) -> tuple[list[str], list[str]]:
-    """What a library told of itself: names, with a minus sign before those that were not found."""
-    words = told.split()
+def found_and_missing(features: str) -> tuple[list[str], list[str]]:
+    """The names that a library found, and those that it didn't, which have a minus sign in ``features``."""
+    words = features.split()
     return [word for word in words if not word.startswith("-")], [word[1:] for word in words if word.startswith("-")]
 
 
 def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:
-    """What is lost without these, for people."""
+    """The losses without these details, in words."""
     return "; ".join([f"{details[name].lost} (it has no {details[name].what})" for name in missing])
 
 
-def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
-    """Log what a library that was just loaded didn't find, in one line; nothing where it found all."""
-    _, missing = found_and_missing(told)
+def log_losses(features: str, details: Mapping[str, Detail]) -> None:
+    """Log the details that a library which was just loaded didn't find, in one line, if there are any."""
+    _, missing = found_and_missing(features)
     if missing:
-        _tell_once(losses(missing, details))
+        _log_once(losses(missing, details))
+
+
+def _is_expected(detail: Detail) -> bool:
+    version = re.match(r"(\d+)\.(\d+)", str(getattr(sys.modules.get("torch"), "__version__", "")))
+    return version is None or (int(version[1]), int(version[2])) >= detail.since
 
 
 @cache
-def _tell_once(lost: str) -> None:
+def _log_once(lost: str) -> None:
     log.warning("this PyTorch differs from those that otel-recfn knows: %s", lost)
 
 
@@ -164,5 +192,5 @@ def _look_up(detail: Detail) -> Any:
     module, path = detail.place
     found: Any = sys.modules.get(module)
     for attribute in path.split("."):
-        found = getattr(found, attribute, None)
+        found = getattr(found, attribute, getattr(found, detail.before, None) if detail.before else None)
     return found

@@ -26,6 +26,7 @@ class Row:
     duration_ns: int
     flags: int = 0
     unit: int = 0
+    cpu_time_ns: int = -1
 
 
 @dataclass
@@ -52,7 +53,8 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
             run(event_id, depth + 1)
         here.clock += draw(st.integers(0, 5))
         drawn = draw(st.sampled_from(flags))
-        here.rows.append(Row(event_id, parent, draw(st.integers(1, 8)), start, here.clock - start, drawn))
+        worked = draw(st.integers(-1, 5))
+        here.rows.append(Row(event_id, parent, draw(st.integers(1, 8)), start, here.clock - start, drawn, cpu_time_ns=worked))
 
     while here.begun < count:
         run(0, 0)
@@ -62,7 +64,7 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
 @st.composite
 def threads(draw: st.DrawFn) -> list[Row]:
     """Ranges of several threads and units, also asynchronous ones, and such whose parent is another thread's or never comes."""
-    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE)
+    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION))
     parts = [draw(nested(number, 25, flags)) for number in (1, 2, 3)]
     known, moved = [0, make_event_id(9, 1)], []
     for part in parts:
@@ -99,6 +101,7 @@ def batch_of(rows: Sequence[Row]) -> Batch:
             "flags": row.flags & ~LINKABLE,
             "sequence_nr": 0 if row.flags & LINKABLE else -1,
             "context": context(1, SPAN + row.unit),
+            "cpu_time_ns": row.cpu_time_ns,
         }
         for row in rows
     ]

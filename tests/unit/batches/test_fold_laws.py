@@ -125,17 +125,18 @@ def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list
 
 @some
 @given(rows=threads(), budget=budgets, least_ns=st.integers(0, 60))
-def test_what_is_shorter_is_kept_only_if_it_failed_or_a_kept_range_lies_in_it(
+def test_what_is_shorter_or_in_a_compilation_is_kept_only_if_it_failed_or_a_kept_range_lies_in_it(
     rows: list[Row], budget: int, least_ns: int
 ) -> None:
     mine = [row for row in rows if row.unit == 0]
     one = finished(fold_of(12), rows, budget, duration_ns=least_ns * LEAST_SHARE)
     assert totals(one)[0] == len(mine)
     first = with_what_they_lie_in(mine, EventFlag.SHOWN) | with_what_they_lie_in(mine, EventFlag.ERROR)
-    short = {row.event_id for row in mine if row.duration_ns < least_ns} - first
-    assert short & set(one.kept.tolist()) <= set(one.kept_parent.tolist())
+    others = {row.event_id for row in mine if row.duration_ns < least_ns or row.flags & EventFlag.IN_COMPILATION} - first
+    without_kept_child = others & set(one.kept.tolist()) - set(one.kept_parent.tolist())
+    assert len(without_kept_child) <= 1  # the budget may end between a range and the one in it by which it ranks
     whole = finished(fold_of(len(rows)), rows, len(rows), duration_ns=least_ns * LEAST_SHARE)
-    assert {row.event_id for row in mine if row.duration_ns >= least_ns} | first <= set(whole.kept.tolist())
+    assert {row.event_id for row in mine} - others <= set(whole.kept.tolist())
 
 
 def test_a_short_range_in_which_one_failed_is_kept_and_what_else_is_short_is_folded() -> None:

@@ -24,6 +24,7 @@ enum EventFlag : uint32_t {
   kShown = 64,
   kEvaluation = 128,
   kCrossing = 256,
+  kInCompilation = 512,
 };
 
 // A row with one of these may overlap what is beside it in its thread.
@@ -35,6 +36,7 @@ enum EventSource : uint32_t {
   kModuleSource = 2,
   kStepSource = 3,
   kPythonCallSource = 4,
+  kCompilationSource = 5,
 };
 
 enum ContextFlag : uint64_t {
@@ -47,7 +49,7 @@ enum ContextFlag : uint64_t {
 constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource | 1u << kStepSource | 1u << kPythonCallSource;
 
 // Of each source, what names of calls of Python code begin with; null where it announces none.
-constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr, ""};
+constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr, "", nullptr};
 
 enum Extra : uint32_t {
   kShapesExtra = 1,

@@ -38,7 +38,7 @@ class CallPaths {
   // Of names, below a path or a range that is kept: `apart` are the ranges that are.
   struct CallPath {
     uint32_t above, name, shown, home;
-    bool apart;
+    bool apart, in_compilation;
     int64_t count, total_ns;
   };
   struct Edge {
@@ -52,7 +52,7 @@ class CallPaths {
   // What is around a range comes after it. What lies in a backward node lies on the path of the range around that.
   template <typename TreeOf>
   void number(const Ranges& held, const Comparison& all, const FoldedTree& unit, TreeOf tree_of) {
-    paths_.assign(1, {kUnit, kOther, kOther, kUnit, false, 0, 0}), edges_.clear_places();
+    paths_.assign(1, {kUnit, kOther, kOther, kUnit, false, false, 0, 0}), edges_.clear_places();
     of_.resize(held.size());
     add_all(kUnit, unit);
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
@@ -60,6 +60,7 @@ class CallPaths {
       const uint32_t above = all.above(place), around = above < Comparison::kNotHere ? paths_[of_[above]].home : kUnit;
       of_[place] = all.is_kept(place) ? make(around, one.name, one.shown, true) : find(around, one.name, one.shown);
       add(of_[place], 1, one.duration_ns);
+      paths_[of_[place]].in_compilation |= (one.flags & kInCompilation) != 0;
       if (const FoldedTree* const tree = tree_of(place)) add_all(of_[place], *tree);
     }
   }
@@ -71,6 +72,7 @@ class CallPaths {
     for (const Path* each = root.first_below; each != nullptr; each = each->next) {
       const uint32_t path = find(paths_[above].home, each->name, each->shown);
       add(path, each->count, each->total_ns);
+      paths_[path].in_compilation |= each->in_compilation;
       add_below(path, *each);
     }
   }
@@ -88,7 +90,7 @@ class CallPaths {
   }
   uint32_t make(uint32_t above, uint32_t name, uint32_t shown, bool apart) {
     const auto path = static_cast<uint32_t>(paths_.size());
-    paths_.push_back({above, name, shown, is_node_of(paths_[above], name) ? above : path, apart, 0, 0});
+    paths_.push_back({above, name, shown, is_node_of(paths_[above], name) ? above : path, apart, false, 0, 0});
     return path;
   }
 
@@ -109,7 +111,7 @@ class CallPaths {
     return any;
   }
   static bool stands_out(const Range& one, const CallPath& path, int64_t least_ns) {
-    if (one.duration_ns < least_ns || path.count < 2) return false;
+    if (one.duration_ns < least_ns || path.count < 2 || (one.flags & kInCompilation) != 0) return false;
     return one.duration_ns / kStandsOut >= wrapped_difference(path.total_ns, one.duration_ns) / (path.count - 1);
   }
   // How many that aren't kept, with itself.
@@ -128,7 +130,7 @@ class CallPaths {
     times_.clear();
     for (uint32_t path = 1; path < paths_.size(); ++path) {
       const CallPath& one = paths_[path];
-      const bool may_be_shown = !one.apart && one.home == path && one.name != kOther && one.count != 0;
+      const bool may_be_shown = !one.apart && one.home == path && one.name != kOther && one.count != 0 && !one.in_compilation;
       if (may_be_shown && one.total_ns >= least_ns) times_.push_back(one.total_ns);
     }
   }
@@ -146,7 +148,8 @@ class CallPaths {
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       const uint32_t above = all.above(place);
       if ((above < Comparison::kNotHere && !all.is_kept(above)) || !all.is_first(held, place)) continue;
-      if (paths_[of_[place]].count == 1 && held[place].duration_ns >= least_ns) all.keep(place);
+      const bool has_span = (held[place].flags & kInCompilation) == 0;
+      if (has_span && paths_[of_[place]].count == 1 && held[place].duration_ns >= least_ns) all.keep(place);
     }
   }
 

@@ -47,9 +47,16 @@ struct Path {
   uint32_t shown, module, modules;  // as of a range; `kSeveral` where they differ
   Histogram histogram;
   int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
+  int64_t cpu_time_ns;  // -1: not known of all of them
   uint64_t first_id;
   int64_t first_row;  // -1: it may be gone
+  bool in_compilation;  // it has no span
 };
+
+// Of two CPU times.
+inline int64_t sum_of_known(int64_t one, int64_t other) {
+  return one < 0 || other < 0 || one > INT64_MAX - other ? -1 : one + other;
+}
 
 // Belongs to what it was folded into, which gives it back to `Trees`.
 struct FoldedTree {
@@ -58,7 +65,7 @@ struct FoldedTree {
   Path* root = nullptr;  // null where nothing was folded
   int64_t children_ns = 0;  // of a span of a range: how long those took that lay directly in it, in its thread
 
-  // Nothing is in it; the times stay.
+  // Empties it; the times stay.
   void forget() { size = 0, root = nullptr; }
 };
 
@@ -105,7 +112,7 @@ class Trees {
     tree.forget();
   }
 
-  // None is in use.
+  // To be called when no tree is in use.
   void shrink() {
     if (nodes_.shrink()) many_.release();
   }
@@ -125,11 +132,13 @@ class Trees {
   // One more range, `total_ns` of which aren't counted elsewhere.
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
     path.histogram.add(one.duration_ns);
+    path.in_compilation |= (one.flags & kInCompilation) != 0;
     note_first(path, {one.start_ns, one.event_id, one.row});
     note_module(path, one.module, one.modules);
     path.shortest_ns = std::min(path.shortest_ns, one.duration_ns);
     path.longest_ns = std::max(path.longest_ns, one.duration_ns);
     ++path.count, path.total_ns = wrapped_sum(path.total_ns, total_ns), path.self_ns = wrapped_sum(path.self_ns, self_ns);
+    path.cpu_time_ns = sum_of_known(path.cpu_time_ns, one.cpu_time_ns);
   }
 
   struct First {
@@ -215,6 +224,8 @@ class Trees {
     path->home = path, path->name = name, path->shown = shown, path->module = path->modules = 0, path->below = 0;
     path->count = path->total_ns = path->self_ns = path->longest_ns = 0;
     path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX, path->first_row = -1;
+    path->cpu_time_ns = name == kOther ? -1 : 0;  // what is there may lie in each other
+    path->in_compilation = false;
     path->histogram.clear();
     return path;
   }
@@ -227,7 +238,9 @@ class Trees {
     path.longest_ns = std::max(path.longest_ns, other->longest_ns);
     path.count += other->count;
     path.total_ns = wrapped_sum(path.total_ns, other->total_ns), path.self_ns = wrapped_sum(path.self_ns, other->self_ns);
+    path.cpu_time_ns = sum_of_known(path.cpu_time_ns, other->cpu_time_ns);
     path.histogram.add(other->histogram);
+    path.in_compilation |= other->in_compilation;
     nodes_.give_back(other);
   }
 
@@ -251,7 +264,7 @@ class Trees {
     return first;
   }
 
-  // With all that hangs below it.
+  // Gives back a path with all that hangs below it.
   void give_back_all(Path* root) {
     while (root != nullptr) {
       Path *path = root, *last = path->last_below, *below = detach_below(*path);

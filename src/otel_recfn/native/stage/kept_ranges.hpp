@@ -106,7 +106,7 @@ class Comparison {
   bool is_kept(size_t place) const { return is_kept_[place] != 0; }
   const UnfilledVector<uint32_t>& kept() const { return kept_; }  // their places, in ascending order
   Rank rank(const Ranges& held, size_t place) const { return nests_ ? own_rank(held[place]) : ranks_[place]; }
-  // Of the same event id.
+  // Whether no other range of the same event id came before.
   bool is_first(const Ranges& held, size_t place) { return !repeats_ || ids_.find(held, held[place].event_id) == place; }
   size_t not_here() const { return not_here_; }  // how many lie in ranges that haven't come
 
@@ -130,7 +130,7 @@ class Comparison {
       any_first |= comes_first(one);
       uint32_t above = one.parent == 0 ? kNone : ids_.find(held, one.parent);
       if (above != kNone) {
-        nests &= ranks_above_in_it(held[above], one);
+        nests &= ranks_above_in_it(held[above], one) && (held[above].flags & ~one.flags & kInCompilation) == 0;
       } else if (one.parent != 0) {
         above = kNotHere, ++not_here;
       }
@@ -215,7 +215,7 @@ class Comparison {
     if ((one.flags & kShown) != 0) return kForced;
     const int64_t duration = std::min(one.duration_ns, kFailed - 1);
     if ((one.flags & kError) != 0) return kFailed + duration;
-    return duration < bounds_.least_ns ? -1 : duration;
+    return duration < bounds_.least_ns || (one.flags & kInCompilation) != 0 ? -1 : duration;
   }
   Rank own_rank(const Range& one) const { return {own_duration(one), one.event_id, 0}; }
 

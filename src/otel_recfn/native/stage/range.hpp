@@ -21,6 +21,7 @@ struct Range {
   uint32_t shown;         // what it is called: as PyTorch's range around a backward node, the node
   uint32_t module;        // where in its model it is the call of a module; 0: in none
   uint32_t modules;       // the same, with `*` for each number
+  int64_t cpu_time_ns;    // -1: not known
 };
 
 using Ranges = UnfilledVector<Range>;
@@ -54,7 +55,7 @@ class PlacesOfIds {
   }
 
  private:
-  // The ids of a thread.
+  // Ids of one thread, from the smallest to the largest.
   struct Run {
     uint64_t first = 0, ids = 0;
     size_t slots = 0;  // where its own begin

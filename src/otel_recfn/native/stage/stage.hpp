@@ -15,7 +15,7 @@
 #include "model/numbers.hpp"
 #include "stage/links.hpp"
 #include "stage/planned_rows.hpp"
-#include "stage/unit.hpp"
+#include "stage/open_units.hpp"
 #include "stage/unit_told.hpp"
 
 namespace recfn::stage {
@@ -115,7 +115,7 @@ class Stage {
       const Surroundings::Called called = batch.known.called(rows.name[row], rows.module[row], rows.source[row]);
       planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add(
           {event_id, planned.parent[at], start_ns, std::max<int64_t>(0, duration_ns), called.name, flags,
-           first_row + static_cast<int64_t>(at), called.shown, called.module, called.modules});
+           first_row + static_cast<int64_t>(at), called.shown, called.module, called.modules, rows.cpu_time_ns[row]});
     }
   }
 

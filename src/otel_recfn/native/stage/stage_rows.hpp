@@ -67,20 +67,21 @@ struct Surroundings {
 
 struct BatchRows {
   ColumnView<uint64_t> event_id, parent, root, forward_thread_id;
-  ColumnView<int64_t> start_ns, end_ns, sequence_nr;
+  ColumnView<int64_t> start_ns, end_ns, sequence_nr, cpu_time_ns;
   ColumnView<uint32_t> name, thread, context, flags, module;
   ColumnView<uint8_t> kind, scope, source;
 
   bool take(PyObject* batch) {
     return event_id.take(batch, "event_id") && parent.take(batch, "parent") && root.take(batch, "root") &&
            forward_thread_id.take(batch, "forward_thread_id") && start_ns.take(batch, "start_ns") &&
-           end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && name.take(batch, "name") &&
+           end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && cpu_time_ns.take(batch, "cpu_time_ns") &&
+           name.take(batch, "name") &&
            thread.take(batch, "thread") && context.take(batch, "context") && flags.take(batch, "flags") &&
            module.take(batch, "module") &&
            kind.take(batch, "kind") && scope.take(batch, "scope") && source.take(batch, "source") &&
            equally_long({event_id.size(), parent.size(), root.size(), forward_thread_id.size(), start_ns.size(), end_ns.size(),
-                         sequence_nr.size(), name.size(), thread.size(), context.size(), flags.size(), module.size(), kind.size(),
-                         scope.size(), source.size()});
+                         sequence_nr.size(), cpu_time_ns.size(), name.size(), thread.size(), context.size(), flags.size(),
+                         module.size(), kind.size(), scope.size(), source.size()});
   }
 
   Py_ssize_t size() const { return event_id.size(); }
@@ -105,8 +106,8 @@ struct AnnouncedRows {
   ColumnView<uint32_t> context;
 
   bool take(PyObject* source_column, PyObject* event_ids, PyObject* contexts) {
-    return source.take(source_column, "source", nullptr) && event_id.take(event_ids, "event_id", nullptr) &&
-           context.take(contexts, "context", nullptr) && equally_long({source.size(), event_id.size(), context.size()});
+    return source.take_array(source_column, "source") && event_id.take_array(event_ids, "event_id") &&
+           context.take_array(contexts, "context") && equally_long({source.size(), event_id.size(), context.size()});
   }
 
   Py_ssize_t size() const { return source.size(); }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -86,7 +85,9 @@ class Unit {
   void decide(int64_t budget, int64_t duration_ns) {
     const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
     least_told_ns_ = duration_ns / kLeastShare;
-    const auto is_long = [this](const Range& one) { return one.duration_ns >= least_told_ns_; };
+    const auto is_long = [this](const Range& one) {
+      return one.duration_ns >= least_told_ns_ && (one.flags & kInCompilation) == 0;
+    };
     if (std::count_if(held_.begin(), held_.end(), is_long) <= spans) {
       memory_.comparison.compare(held_, {spans, limits_.budget, least_told_ns_});
       if (left_out_ns() <= duration_ns / kLeftOut) return fold_held(false);
@@ -150,21 +151,22 @@ class Unit {
     fold_held(true);
   }
 
-  // How long those took that are not kept, and lie in kept ones or directly in the unit.
+  // How long those took that are not kept and lie in kept ones or directly in the unit, but for what is never kept.
   int64_t left_out_ns() const {
     const Comparison& all = memory_.comparison;
     int64_t sum_ns = outer_ns(folded_);
     for (const Kept& one : kept_) sum_ns = wrapped_sum(sum_ns, outer_ns(one.folded));
     for (size_t place = 0; place < held_.size(); ++place) {
       const bool is_outer = all.above(place) >= Comparison::kNotHere || all.is_kept(all.above(place));
-      if (is_outer && !all.is_kept(place)) sum_ns = wrapped_sum(sum_ns, held_[place].duration_ns);
+      const bool may_be_kept = (held_[place].flags & kInCompilation) == 0;
+      if (is_outer && may_be_kept && !all.is_kept(place)) sum_ns = wrapped_sum(sum_ns, held_[place].duration_ns);
     }
     return sum_ns;
   }
   static int64_t outer_ns(const FoldedTree& tree) {
     int64_t sum_ns = 0;
     for (const Path* path = tree.root == nullptr ? nullptr : tree.root->first_below; path != nullptr; path = path->next) {
-      sum_ns = wrapped_sum(sum_ns, path->total_ns);
+      if (!path->in_compilation) sum_ns = wrapped_sum(sum_ns, path->total_ns);
     }
     return sum_ns;
   }
@@ -359,62 +361,6 @@ class Unit {
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
   IdTable<OfId<Awaited*>> awaited_;
-};
-
-struct OpenUnit {
-  static constexpr uint32_t kNone = UINT32_MAX;
-
-  uint32_t in_batch = kNone;  // its place among the units of the batch that is planned
-  Unit ranges;
-
-  OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
-};
-
-// By the span above each.
-class OpenUnits {
- public:
-  explicit OpenUnits(const Limits& limits) : limits_(limits) {}
-
-  // Begun where there is none.
-  OpenUnit& below(const SpanAbove& above) {
-    return units_.try_emplace(above, memory_, limits_).first->second;
-  }
-
-  // Null where none is open.
-  OpenUnit* find(const SpanAbove& above) {
-    const auto found = units_.find(above);
-    return found == units_.end() ? nullptr : &found->second;
-  }
-
-  void forget(const SpanAbove& above) {
-    const auto found = units_.find(above);
-    if (found == units_.end()) return;
-    found->second.ranges.give_back();
-    units_.erase(found);
-    if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
-  }
-
-  // The numbers of the rows that may be kept yet, in ascending order. A unit's mostly stand together, so that those of all are in
-  // order where units are.
-  std::vector<int64_t> kept() const {
-    std::vector<const Unit*> units;
-    for (const auto& [above, unit] : units_) units.push_back(&unit.ranges);
-    std::sort(units.begin(), units.end(), [](const Unit* one, const Unit* other) { return one->first_row() < other->first_row(); });
-    std::vector<int64_t> rows;
-    for (const Unit* unit : units) unit->held(rows);
-    if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
-    return rows;
-  }
-
- private:
-  struct Hash {
-    // Scrambled, since a root's span id may be a part of its trace id.
-    size_t operator()(const SpanAbove& above) const { return scrambled(above.span_id) ^ above.trace_low; }
-  };
-
-  const Limits limits_;
-  Memory memory_;  // outlives the units
-  std::unordered_map<SpanAbove, OpenUnit, Hash> units_;
 };
 
 }  // namespace recfn::stage

@@ -14,12 +14,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
 #include <vector>
 
 #include "memory/unfilled.hpp"
 #include "model/numbers.hpp"
 #include "stage/links.hpp"
+#include "stage/name_times.hpp"
 #include "stage/unit.hpp"
 
 namespace recfn::stage {
@@ -70,6 +70,7 @@ struct TopRow {
 struct SummaryRow {
   uint64_t span_id, parent_id, first_id;
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
+  int64_t cpu_time_ns;
   int64_t sums;        // which it tells; -1: none
   int64_t counts_end;  // where its histogram ends; it begins where that of the one before ends
   int64_t row;         // of a single range; -1: it stands for several, or the row is forgotten
@@ -99,53 +100,6 @@ struct Decided {
   Summaries summaries;  // those that tell some sums
   Summaries further;
   std::vector<TraceRow> traces;
-};
-
-// The times of names.
-class NameTimes {
- public:
-  void clear(size_t most) {
-    names_.clear();
-    size_t slots = 16;
-    while (slots < 2 * most) slots *= 2;
-    slots_.assign(slots, kNone);
-  }
-
-  // The next one, at most so many different ones after `clear`.
-  void add(uint32_t name, int64_t count, int64_t self_ns) {
-    const size_t mask = slots_.size() - 1;
-    size_t at = (name * 0x9E3779B1u >> 8) & mask;
-    while (slots_[at] != kNone && names_[slots_[at]].name != name) at = (at + 1) & mask;
-    if (slots_[at] == kNone) {
-      slots_[at] = static_cast<uint32_t>(names_.size());
-      names_.push_back({name, names_.size(), 0, 0});
-    }
-    Name& found = names_[slots_[at]];
-    found.count += count, found.self_ns = wrapped_sum(found.self_ns, self_ns);
-  }
-
-  // Those with the most time in themselves; of several the one that came first, and other names last.
-  template <typename Rows>
-  void append_top(Rows& rows) {
-    const auto last = names_.begin() + static_cast<std::ptrdiff_t>(std::min(names_.size(), kTopNames));
-    std::partial_sort(names_.begin(), last, names_.end(), [](const Name& one, const Name& other) {
-      const bool is_other = one.name == kOther, other_is = other.name == kOther;
-      return std::tie(is_other, other.self_ns, one.first) < std::tie(other_is, one.self_ns, other.first);
-    });
-    for (auto name = names_.begin(); name != last; ++name) rows.push_back({name->count, name->self_ns, name->name});
-  }
-
- private:
-  static constexpr size_t kTopNames = 3;
-  static constexpr uint32_t kNone = UINT32_MAX;
-  struct Name {
-    uint32_t name;
-    size_t first;
-    int64_t count, self_ns;
-  };
-
-  std::vector<Name> names_;
-  std::vector<uint32_t> slots_;  // where each stands there: a hash table
 };
 
 // Tells one unit after the other. `key`: of span ids.
@@ -326,7 +280,8 @@ class UnitTeller {
     std::vector<size_t> chosen;
     for (size_t at = 0; at < places_.size() && budget > 0; ++at) {
       const Place& place = places_[at];
-      if (place.summary == kNone && place.is_shown && place.path->total_ns >= unit_->least_told_ns()) chosen.push_back(at);
+      if (place.summary != kNone || !place.is_shown || place.path->in_compilation) continue;
+      if (place.path->total_ns >= unit_->least_told_ns()) chosen.push_back(at);
     }
     if (chosen.size() > budget) {
       const auto last = chosen.begin() + static_cast<std::ptrdiff_t>(budget);
@@ -351,7 +306,7 @@ class UnitTeller {
     const Extent own{span_id_of(path.first_id, key_), start, start + duration};
     const unsigned digits = path.histogram.each([&told](uint32_t count) { told.counts.push_back(count); });
     told.rows.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns, path.longest_ns,
-                         own.start_ns, own.end_ns, sums, static_cast<int64_t>(told.counts.size()),
+                         own.start_ns, own.end_ns, path.cpu_time_ns, sums, static_cast<int64_t>(told.counts.size()),
                          row, number_, path.shown, digits, module_of(place)});
     place.summary = static_cast<int64_t>(extents_.size());
     extents_.push_back(own);

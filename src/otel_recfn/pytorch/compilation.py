@@ -1,0 +1,201 @@
+"""Ranges of ``torch.compile``'s compilations: the function, the reason, and the time of each phase.
+
+    a compiled function is called, and no guards hold
+      convert_frame._compile ──► torch.compile: forward        its end has the id, reason, graph breaks, caches
+        dynamo_timed(key) ─────► <key> (dynamo_timed)          as torch.profiler names it
+          operators ───────────► EventFlag.IN_COMPILATION      by the drain: none is a span of its own
+    the first backward pass through it
+      dynamo_timed(BACKWARD) ──► torch.compile: backward
+
+PyTorch looks these functions up by their names whenever it compiles, and finds ours: if nothing is compiled, nothing is done.
+PyTorchs before 2.13 may announce phases to every observer themselves, as all do while torch.profiler runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import CodeType
+from typing import Any
+
+from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.pytorch import details
+from otel_recfn.recording.recorder import Recorder
+from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.foreign import WrappedFunction
+from otel_recfn.support.texts import failure, python_call_name
+
+SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
+FRAME, BACKWARD = "_compile.compile_inner (dynamo_timed)", "backward._backward_impl (dynamo_timed)"
+"""The phases that cover a whole compilation."""
+POOLED = "compile_file (dynamo_timed)"
+"""The C++ compiler. Inductor's threads run it, too, where no range is around it: the thread that waits for them has a phase."""
+CACHES = {"aot_autograd": "autograd_cache", "inductor": "fxgraph_cache"}
+"""PyTorch's counters of caches, and the beginnings of their keys; ``_hit``, ``_miss`` or ``_bypass`` follows."""
+MOST_BREAKS = 16
+"""The most graph breaks that a compilation has the reasons of."""
+
+Counts = dict[str, Counter[str]]
+Enters = Callable[[str], AbstractContextManager[Any]]
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.open: list[Compilation] = []
+        """The open compilations of the thread, the innermost last."""
+
+
+class Compilations(Source):
+    """A source that opens a range for each compilation and each of its phases."""
+
+    name = "compilation"
+    announces: EventSource | None = EventSource.COMPILATION
+    needs: str | None = details.PYTHON["compile_frame"].place[0]
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._removals: list[Callable[[], object]] = []
+        self._thread = _Thread()
+
+    def enable(self, _wanted: Wanted) -> None:
+        """Put our functions in the place of PyTorch's, unless they are there."""
+        if self._removals:
+            return
+        frame, phase, reasons = (details.find(name) for name in ("compile_frame", "compile_phase", "recompile_reasons"))
+        if frame is not None:
+            self._removals.append(_replace("compile_frame", self._frames(frame)))
+        if phase is not None:
+            self._removals.append(_replace("compile_phase", self._phases(phase)))
+        if reasons is not None:
+            wrapper = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
+            wrapper.install()
+            self._removals.append(wrapper.remove)
+
+    def disable(self) -> None:
+        """Put PyTorch's back; if somebody has wrapped ours, they only pass calls on while nothing is recorded."""
+        removals, self._removals = self._removals, []
+        for remove in removals:
+            remove()
+
+    def _frames(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = getattr(getattr(theirs, "__code__", None), "co_varnames", ())
+
+        def otel_recfn_compile(code: CodeType, *arguments: Any, **options: Any) -> Any:
+            if not self._recorder.recording:
+                return theirs(code, *arguments, **options)
+            if "skip" in options:  # how many frames PyTorch leaves out of the stack that it logs
+                options["skip"] += 1
+            given = dict(zip(parameters[1:], arguments, strict=False)) | options
+            with Compilation(self._recorder, self._thread.open, code, given):
+                return theirs(code, *arguments, **options)
+
+        return otel_recfn_compile
+
+    def _phases(self, theirs: Enters) -> Enters:
+        def otel_recfn_phase(name: str) -> AbstractContextManager[Any]:
+            if not self._recorder.recording:
+                return theirs(name)
+            if name == BACKWARD:
+                return self._backward(theirs)
+            is_known = name == FRAME if self._thread.open else name == POOLED
+            return theirs(name) if is_known or details.find("profiler_runs") else _Phase(self._recorder, name)
+
+        return otel_recfn_phase
+
+    @contextmanager
+    def _backward(self, theirs: Enters) -> Iterator[None]:
+        current_id = details.find("compile_id") or bool
+        with Compilation(self._recorder, self._thread.open, None, {"compile_id": current_id()}), theirs(BACKWARD):
+            yield
+
+    def _note_reasons(self, reasons: Any, *_arguments: Any, **_options: Any) -> Any:
+        if self._thread.open:
+            self._thread.open[-1].reasons = [str(reason) for reason in reasons]
+        return reasons
+
+
+class Compilation(AbstractContextManager[None]):
+    """A compilation: a range from enter to exit, with the facts that become known meanwhile.
+
+    Args:
+        recorder: the recorder.
+        beside: the open compilations of the thread.
+        code: the function's; None for a backward graph.
+        given: the arguments of PyTorch's compiler of functions, by name.
+    """
+
+    def __init__(self, recorder: Recorder, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
+        self.reasons: list[str] = []
+        """The guards of earlier compilations that failed."""
+        self._recorder, self._beside, self._before = recorder, beside, _counted()
+        self._id = str(given.get("compile_id") or "")
+        self._is_whole = bool(given.get("one_graph"))
+        name, text = (code.co_name, _code(code, given.get("globals"))) if code is not None else ("backward", "")
+        self._event_id = recorder.begin(f"torch.compile: {name}", SCOPE, SOURCE, code=text)
+
+    def __enter__(self) -> None:
+        self._beside.append(self)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self._beside.remove(self)
+        attributes = self._attributes()
+        if error is not None and not self._is_whole and isinstance(error, details.find("graph_break") or ()):
+            attributes["recfn.compile.fallback"], error = _first_line(error), None
+        text, stacktrace = failure(error)
+        self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
+
+    def _attributes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": "; ".join(self.reasons)}
+        since = {group: counts - self._before[group] for group, counts in _counted().items()}
+        found["recfn.compile.graph_breaks"] = [_first_line(reason) for reason in since["graph_break"]][:MOST_BREAKS]
+        for group, prefix in CACHES.items():
+            outcomes = [each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]]
+            found[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
+        return {name: value for name, value in found.items() if value}
+
+
+class _Phase(AbstractContextManager[None]):
+    """A phase of a compilation: a range from enter to exit, even if PyTorch leaves it by an exception to begin again."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._event_id = recorder.begin(name, SCOPE, SOURCE)
+
+    def __exit__(self, *_error: object) -> None:
+        self._recorder.end(self._event_id)
+
+
+def _counted() -> Counts:
+    """PyTorch's current counters. One thread at a time compiles functions, but several may compile backward passes."""
+    counters, groups = details.find("compile_counters") or {}, ("graph_break", *CACHES)
+    try:
+        return {group: Counter(counters.get(group)) for group in groups}
+    except RuntimeError:  # another thread counts
+        return {group: Counter() for group in groups}
+
+
+def _first_line(reason: object) -> str:
+    return str(reason).strip().partition("\n")[0]
+
+
+def _code(code: CodeType, module: Any) -> str:
+    name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
+    return python_call_name(code.co_filename, code.co_firstlineno, f"{(module or {}).get('__name__')}.{name}")
+
+
+def _replace(detail: str, ours: Any) -> Callable[[], object]:
+    """Put ours in the place of a function of PyTorch's, and return the way to put that back."""
+    place, name = details.PYTHON[detail].place
+    module = sys.modules[place]
+    theirs = getattr(module, name)
+    setattr(module, name, ours)
+
+    def put_back() -> None:
+        if getattr(module, name, None) is ours:
+            setattr(module, name, theirs)
+
+    return put_back

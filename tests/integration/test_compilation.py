@@ -1,0 +1,337 @@
+"""What ``torch.compile`` compiles is recorded where it was waited for, with what is known of it, and goes on as without us."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from otel_recfn import profile, record_function
+from otel_recfn.model.batch import Event
+from otel_recfn.model.events import EventFlag, EventSource
+
+torch = pytest.importorskip("torch")
+from compiled_forms import VERSION, X  # noqa: E402
+
+convert_frame, dynamo_utils = torch._dynamo.convert_frame, torch._dynamo.utils
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("compiles_anew")]
+has_phases = pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
+Backend = Callable[[Any, Any], Any]
+
+
+@pytest.fixture
+def compiles_anew() -> Iterator[None]:
+    torch._dynamo.reset()
+    dynamo_utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def eager(module: Any, _examples: Any) -> Any:
+    return module.forward
+
+
+def add(x: Any) -> Any:
+    return x + 1
+
+
+def breaks(x: Any) -> Any:
+    x = x + 1
+    print("a break")
+    return x * 2
+
+
+def in_a_loop(x: Any) -> Any:
+    for _ in range(2):
+        with torch.no_grad():
+            print("a break")
+            x = x + 1
+    return x
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x).relu()
+
+
+def compilations(events: list[Event]) -> list[Event]:
+    return [event for event in events if event.name.startswith("torch.compile: ")]
+
+
+def told(event: Event) -> dict[str, Any]:
+    """What its end says, by the names of its attributes without what all have in common."""
+    said = json.loads(event.attributes or "{}")
+    return {name.removeprefix("recfn.compile."): value for name, value in said.items()}
+
+
+def path(event: Event, events: list[Event]) -> list[str]:
+    """The names of what it lies in, outermost first, and its own."""
+    by_id, names = {each.event_id: each for each in events}, [event.name]
+    while (around := by_id.get(event.parent)) is not None:
+        names.insert(0, around.name)
+        event = around
+    return names
+
+
+def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    net = torch.compile(Net(), backend=eager)
+    net(X)
+    net(X)
+    (one,) = compilations(seen.events())
+    assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: forward"]
+    assert told(one)["id"] == "0/0"
+    assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.Net.forward" or VERSION < (3, 11)
+    assert not one.error
+
+
+def test_a_second_one_says_why(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    run = torch.compile(add, backend=eager, dynamic=False)
+    run(torch.ones(4))
+    run(torch.ones(8))
+    first, second = compilations(seen.events())
+    assert "reason" not in told(first)
+    assert told(second)["id"] == "0/1"
+    assert "size mismatch at index 0. expected 4, actual 8" in told(second)["reason"]
+
+
+def test_where_the_graph_broke(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    assert torch.equal(torch.compile(breaks, backend=eager)(X), breaks(X))
+    first, rest = compilations(seen.events())
+    assert len(told(first)["graph_breaks"]) == 1
+    assert rest.name.startswith("torch.compile: torch_dynamo_resume_in_breaks")
+    assert "graph_breaks" not in told(rest)
+
+
+def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    assert torch.equal(torch.compile(in_a_loop, backend=eager)(X), in_a_loop(X))
+    (one,) = compilations(seen.events())
+    assert told(one)["fallback"]
+    assert not one.error
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_fails_is_an_error_and_raises_as_without_us(instrument: Callable[..., Any], whole: bool) -> None:
+    def broken(_module: Any, _examples: Any) -> Any:
+        raise ValueError("no backend")
+
+    def raised() -> str:
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.TorchDynamoException) as caught:
+            torch.compile(in_a_loop if whole else add, backend=broken, fullgraph=whole)(X)
+        return f"{type(caught.value).__name__}: {str(caught.value).splitlines()[0]}"
+
+    plain = raised()
+    seen = instrument()
+    assert raised() == plain
+    (one,) = compilations(seen.events())
+    assert one.flags & EventFlag.ERROR
+    assert one.error.startswith(f"torch._dynamo.exc.{plain}")
+
+
+def test_as_many_as_dynamo_counts(instrument: Callable[..., Any]) -> None:
+    def frames() -> Counter[int]:
+        return Counter(convert_frame.FRAME_COMPILE_COUNTER)
+
+    before, seen = frames(), instrument()
+    run, other = torch.compile(add, backend=eager, dynamic=False), torch.compile(breaks, backend=eager, dynamic=False)
+    for size in (2, 3, 3, 4):
+        run(torch.ones(size))
+        other(torch.ones(size))
+    torch.compile(in_a_loop, backend=eager)(X)
+    since = frames() - before
+    found = compilations(seen.events())
+    assert len(found) == since.total() == 3 * 3 + 1
+    assert sum("reason" in told(one) for one in found) == since.total() - len(since) == 3 * 2
+
+
+@has_phases
+def test_phases_lie_in_it_as_torch_profiler_names_them(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    torch.compile(add, backend="aot_eager")(X)
+    events = seen.events()
+    of = {event.name.removesuffix(" (dynamo_timed)"): path(event, events) for event in events}
+    assert of["create_aot_dispatcher_function"] == [
+        "torch.compile: add",
+        "compile_attempt_0 (dynamo_timed)",
+        "OutputGraph.call_user_compiler (dynamo_timed)",
+        "create_aot_dispatcher_function (dynamo_timed)",
+    ]
+    assert of["build_guards"][:-1] == ["torch.compile: add"]
+
+
+@pytest.mark.usefixtures("needs_observer")
+def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
+    traces.instrumentor.uninstrument()
+    traces.instrumentor.instrument(tracer_provider=traces.provider)
+    net = torch.compile(Net(), backend="aot_eager")
+    with traces.tracer.start_as_current_span("request"):
+        net(torch.ones(2, 2, requires_grad=True)).sum().backward()
+    traces.instrumentor.uninstrument()
+    spans = {span.context.span_id: span for span in traces.spans()}
+
+    def around(span: Any) -> list[Any]:
+        found = []
+        while span.parent is not None and (span := spans.get(span.parent.span_id)) is not None:
+            found.append(span)
+        return found
+
+    inside = [span for span in spans.values() if any("torch.compile" in each.name for each in around(span))]
+    assert inside
+    assert all("dynamo_timed" in span.name for span in inside)
+    counters = traces.instrumentor.counters()
+    assert sum(span.attributes.get("recfn.folded.count", 0) for span in inside) > 0
+    assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
+
+
+@pytest.mark.usefixtures("needs_observer")
+def test_operators_know_that_they_run_inside(instrument: Callable[..., Any]) -> None:
+    seen = instrument(modules=False)
+    run = torch.compile(add, backend=eager)
+    run(X)
+    run(X)
+    events = seen.events()
+    for event in [event for event in events if event.name.startswith("aten::")]:
+        inside = any("torch.compile: " in name for name in path(event, events))
+        assert bool(event.flags & EventFlag.IN_COMPILATION) == inside
+    assert {bool(event.flags & EventFlag.IN_COMPILATION) for event in events if event.name == "aten::add"} == {True, False}
+
+
+def test_a_range_of_the_backends_own_stays_one(instrument: Callable[..., Any]) -> None:
+    def backend(module: Any, _examples: Any) -> Any:
+        with record_function("own"):
+            return module.forward
+
+    seen = instrument()
+    torch.compile(add, backend=backend)(X)
+    (own,) = [event for event in seen.events() if event.name == "own"]
+    assert "torch.compile: add" in path(own, seen.events())
+    assert not own.flags & EventFlag.IN_COMPILATION
+
+
+def graphs_and_counters(function: Callable[[Any], Any], backend: str | None) -> tuple[Any, ...]:
+    """All that can be seen of a compilation: graphs, warnings, counters, results and gradients."""
+    graphs = []
+
+    def keeping(module: Any, examples: Any) -> Any:
+        graphs.append(module.print_readable(print_output=False))
+        return module.forward
+
+    torch._dynamo.reset()
+    dynamo_utils.counters.clear()
+    run = torch.compile(function, backend=backend or keeping)
+    results = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for size in (2, 3, 2):
+            x = torch.ones(size, 2, requires_grad=True)
+            result = run(x)
+            result.sum().backward()
+            results.append((result.tolist(), x.grad.tolist()))
+    counters = {group: dict(counts) for group, counts in dynamo_utils.counters.items()}
+    return graphs, sorted(str(one.message) for one in warned), counters, results
+
+
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+@pytest.mark.parametrize("function", [add, breaks], ids=lambda each: each.__name__)
+def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend: str | None) -> None:
+    plain = graphs_and_counters(function, backend)
+    seen = instrument()
+    assert graphs_and_counters(function, backend) == plain
+    assert compilations(seen.events())
+
+
+@pytest.mark.usefixtures("needs_observer")
+def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..., Any]) -> None:
+    def phases() -> Counter[str]:
+        torch._dynamo.reset()
+        with torch.profiler.profile() as prof:
+            torch.compile(add, backend="aot_eager")(X)
+        return Counter(event.name for event in prof.events() if "dynamo_timed" in event.name)
+
+    plain = phases()
+    seen = instrument()
+    assert phases() == plain
+    assert Counter(event.name for event in seen.events() if "dynamo_timed" in event.name) == plain
+    assert len(compilations(seen.events())) == 1
+
+
+def test_in_several_threads(instrument: Callable[..., Any]) -> None:
+    def work(name: str) -> None:
+        namespace: dict[str, Any] = {}
+        exec(f"def {name}(x):\n    return x + 1", namespace)
+        with record_function(f"in {name}"):
+            torch.compile(namespace[name], backend=eager)(X)
+
+    seen, names = instrument(), ["one", "two", "three"]
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = seen.events()
+    found = sorted(path(one, events) for one in compilations(events))
+    assert found == sorted([f"in {name}", f"torch.compile: {name}"] for name in names)
+
+
+def test_pytorchs_functions_stand_there_again(instrument: Callable[..., Any]) -> None:
+    def stand_there() -> list[Any]:
+        return [convert_frame._compile, getattr(dynamo_utils, "compile_time_record_function", None)]
+
+    theirs = stand_there()
+    seen = instrument()
+    assert stand_there()[0] is not theirs[0]
+    seen.finish()
+    assert stand_there() == theirs
+
+
+def test_wrapped_by_somebody_else_ours_only_passes_on(instrument: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = convert_frame._compile
+    seen = instrument()
+    ours = convert_frame._compile
+    monkeypatch.setattr(convert_frame, "_compile", lambda *arguments, **options: ours(*arguments, **options))
+    seen.finish()
+    assert convert_frame._compile is not theirs
+    assert torch.equal(torch.compile(add, backend=eager)(X), X + 1)
+    assert seen.finish() == []
+    monkeypatch.setattr(convert_frame, "_compile", theirs)
+
+
+def test_scopes_select_it() -> None:
+    from otel_recfn import RecordScope
+
+    with profile(scopes={RecordScope.FUNCTION}) as prof:
+        torch.compile(add, backend=eager)(X)
+    assert not [event for event in prof.events() if event.source == EventSource.COMPILATION]
+
+
+PROGRAM = """
+import sys, torch
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.sinks.in_memory import InMemorySink
+
+sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
+instrumentor.instrument(sinks=[sink])
+torch.ones(2) + 1
+print("torch._dynamo" in sys.modules)
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+instrumentor.uninstrument()
+print([event.name for event in sink.events() if "torch.compile" in event.name])
+"""
+
+
+def test_nothing_is_imported_for_it(run_with_torch: Callable[..., Any]) -> None:
+    assert run_with_torch(PROGRAM).stdout.splitlines()[-2:] == ["False", "['torch.compile: <lambda>']"]

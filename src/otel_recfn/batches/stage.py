@@ -211,8 +211,11 @@ class UnitToDecide(NamedTuple):
     goes_on: bool
     tells_itself: bool
     """The span above it takes what was folded directly below it."""
-    wait_ns: int = 0
-    """What is told of waiting in it by its first span."""
+    told: Mapping[str, Any] = {}
+    """Attributes of all of it, which its first span has."""
+
+
+_Told = tuple[dict[int, Mapping[str, Any]], dict[int, Mapping[str, Any]]]
 
 
 class Decided(NamedTuple):
@@ -236,8 +239,8 @@ class Decided(NamedTuple):
     """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """Those that the tables have, by number."""
-    waits: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
-    """What is told of waiting, by the places of kept ranges and of summaries."""
+    told: _Told
+    """Attributes of whole units, by the places of kept ranges and of summaries."""
 
 
 class _Names:
@@ -325,7 +328,7 @@ class Stage:
             summaries,
             np.frombuffer(raw[4], np.int64),
             names,
-            _waits(units, kept["unit"], summaries["unit"]),
+            _told(units, kept["unit"], summaries["unit"]),
         )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
@@ -367,16 +370,16 @@ def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
 
 
-def _waits(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> tuple[dict[int, int], dict[int, int]]:
+def _told(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> _Told:
     """As ``Decided`` has them. A unit's first kept range is its longest; where none is kept, its first summary tells."""
-    waits: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for number in [number for number, one in enumerate(units) if one.wait_ns]:
-        for of_unit, told in zip((kept, summaries), waits, strict=True):
+    found: _Told = ({}, {})
+    for number in [number for number, one in enumerate(units) if one.told]:
+        for of_unit, told in zip((kept, summaries), found, strict=True):
             places = np.flatnonzero(of_unit == number)
             if len(places):
-                told[int(places[0])] = units[number].wait_ns
+                told[int(places[0])] = units[number].told
                 break
-    return waits
+    return found
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:

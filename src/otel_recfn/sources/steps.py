@@ -30,6 +30,7 @@ from opentelemetry.context import Context
 
 from otel_recfn.model.errors import whole_number
 from otel_recfn.model.events import CPU_TIME, UNNAMED_STEP, WAIT_TIME, EventFlag, EventSource, RecordScope, wait_time_ns
+from otel_recfn.model.generation import Generation
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.seen_spans import remember_current
@@ -189,7 +190,7 @@ shown_steps = ShownSteps()
 class OpenStep:
     """A step that was entered in the calling task, with its span, or None where nothing takes spans."""
 
-    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
+    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "generation", "outer", "seen", "span")
 
     def __init__(self, span: trace.Span | None, around: Context) -> None:
         self.span, self.outer = span, innermost_step()
@@ -201,6 +202,8 @@ class OpenStep:
         self.event_id = self.began_ns = 0
         self.entered: Any = None
         """What ``Recorder.enter`` returned."""
+        self.generation: Generation | None = None
+        """What was generated in it."""
         if span is not None:
             self.seen, self.attached = trace.set_span_in_context(span, around), shown_steps.attached()
             recorder.span_attached(span, self)
@@ -237,6 +240,8 @@ class OpenStep:
                 self.span.set_attribute(CPU_TIME, cpu_time_ns)
             if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):
                 self.span.set_attribute(WAIT_TIME, waited_ns)
+            if self.generation is not None:
+                self.span.set_attributes(self.generation.attributes(time.time_ns() - duration_ns))
             _end_span(self.span, error, text)
 
 

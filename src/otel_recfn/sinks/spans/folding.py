@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from opentelemetry.trace import Link, SpanContext
@@ -33,8 +34,10 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind, wait_time_ns
+from otel_recfn.model.events import WAIT_TIME, EventKind, wait_time_ns
+from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
+from otel_recfn.sinks.spans.generations import decoding_in, tell_of_generations
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
@@ -82,13 +85,25 @@ class OpenUnit:
     """How the program's span ended, once it was seen to have."""
     trace: StepTrace | None = None
     """Where it is one of ours, and complete."""
+    generation: Generation | None = None
 
     def to_decide(self, budget: int, goes_on: bool) -> UnitToDecide:
         """With that budget. The root of a trace of ours tells itself of waiting."""
-        waited_ns, tells_itself = wait_time_ns(self.top_ns, self.top_cpu_ns), self.trace is not None
+        waited_ns, told = wait_time_ns(self.top_ns, self.top_cpu_ns), dict[str, Any]()
+        if waited_ns:
+            told[WAIT_TIME] = waited_ns
         if self.trace is not None:
-            self.trace.wait_ns, waited_ns = waited_ns, 0
-        return UnitToDecide(self.above, budget, *self.extent(), goes_on, tells_itself, waited_ns)
+            self.trace.told, told = told, {}
+        return UnitToDecide(self.above, budget, *self.extent(), goes_on, self.trace is not None, told)
+
+    def generated(self, goes_on: bool) -> dict[str, Any]:
+        """What one of its spans says of what it generated, once all is known; a root of ours says it itself."""
+        if self.generation is None or goes_on:
+            return {}
+        told = self.generation.attributes(self.extent()[0])
+        if self.trace is not None:
+            self.trace.told, told = {**self.trace.told, **told}, {}
+        return told
 
     def extent(self) -> tuple[int, int]:
         """From when to when it goes, in Unix nanoseconds."""
@@ -114,7 +129,11 @@ class Folding:
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         added = self._stage.add(batch, roots)
         self._batches += 1
-        touched = [self._note(told) for told in added.units]
+        touched = [self._note(each) for each in added.units]
+        for key, number, end_ns, told in decoding_in(batch, roots):
+            if (unit := self._units.get(key)) is not None:
+                unit.generation = unit.generation or Generation()
+                unit.generation.add(number, end_ns, told)
         if self._stage.has_many_names:
             decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
@@ -213,6 +232,9 @@ class Folding:
         ranges = sum(unit.rows for unit, _ in part)
         done = self._stage.decide([unit.to_decide(grant.spans, goes_on) for unit, grant in part], ranges)
         traces = [unit.trace for unit, _ in part]
+        generated = {place: unit.generation for place, (unit, _) in enumerate(part) if unit.generation is not None}
+        if generated:
+            tell_of_generations(done, generated, {place: part[place][0].generated(goes_on) for place in generated})
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
         for place in places:  # what was folded directly into traces of ours, whose roots tell it
             trace = traces[done.sums["unit"][place]]

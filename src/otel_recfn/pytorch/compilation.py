@@ -13,6 +13,7 @@ nothing is done. PyTorchs before 2.13 may announce phases to every observer them
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import threading
@@ -82,7 +83,7 @@ class Compilations(Source):
             remove()
 
     def _frames(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = getattr(getattr(theirs, "__code__", None), "co_varnames", ())
+        parameters = getattr(getattr(inspect.unwrap(theirs), "__code__", None), "co_varnames", ())
 
         def otel_recfn_compile(code: CodeType, *arguments: Any, **options: Any) -> Any:
             if not self._recorder.recording:

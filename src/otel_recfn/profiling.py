@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from otel_recfn.batches.averages import KeyAverages, key_averages, nesting, self_times
+from otel_recfn.batches.averages import KeyAverages, key_averages
 from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
 from otel_recfn.batches.merging import EventStore
-from otel_recfn.model.batch import Batch, Event
+from otel_recfn.batches.profiled_events import ProfiledEvent, profiled_events
+from otel_recfn.batches.selection import Selection
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
@@ -24,8 +24,8 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
-from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import ProfileSettings, refuse_others
+from otel_recfn.settings.selected import selected, with_frames
+from otel_recfn.settings.table import ProfileSettings, refuse_others, tell_of_other_activities
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
 
@@ -37,14 +37,6 @@ RECORDED = ("RECORD", "RECORD_AND_SAVE")
 """Actions of a schedule."""
 _FOLDED = str.maketrans(" ;\t", "___")
 """What may not stand in a frame as flame graph tools read stacks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledEvent(Event):
-    """A row of a profile: the columns as attributes, and what follows from the rows together."""
-
-    self_ns: int
-    """Nanoseconds without direct children; 0 for asynchronous ranges, marks and memory."""
 
 
 class profile:
@@ -62,7 +54,8 @@ class profile:
             alone. Default: all.
         record_shapes: shapes and dtypes of operators' inputs. Default: false.
         with_flops: floating point operations of the operators that PyTorch counts. Default: false.
-        with_stack: the Python (or TorchScript) call stack of each range but backward ones. Default: false.
+        with_stack: the Python (or TorchScript) call stack of each range but backward ones; in Chrome traces, calls of Python
+            and C functions too. Default: false.
         profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that alone. Default: false.
@@ -71,7 +64,7 @@ class profile:
             some of them. Default: false.
         max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
             MiB) before it is drained: ``lost`` tells. Default: 4000000.
-        activities: as of torch.profiler: those of the CPU alone. Default: CPU.
+        activities: as of torch.profiler; what a GPU does isn't recorded, which is logged. Default: CPU.
         schedule: which steps are recorded, as ``torch.profiler.schedule(...)`` says; then ``step()`` is to be called after
             each. Default: all.
         on_trace_ready: called with this profile whenever a recording has ended, as
@@ -109,7 +102,9 @@ class profile:
         self._action = "NONE"
         """What the schedule says of the step."""
         self._open_step: AbstractContextManager[Any] | None = None
+        tell_of_other_activities(settings.activities)
         self._selected = selected(settings)
+        self._recorded = with_frames(self._selected)
         self._max_events = max_events
         self._store = EventStore(max_events)
         self._capture: Capture | None = None
@@ -176,7 +171,7 @@ class profile:
 
     def _begin(self) -> None:
         self._store = EventStore(self._max_events)
-        self._capture = Capture(self._selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
+        self._capture = Capture(self._recorded, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self._running = True
         try:
             if EventSource.PYTHON_CALL in self._selected.sources:
@@ -221,14 +216,22 @@ class profile:
 
     def events(self) -> list[ProfiledEvent]:
         """Rows with their columns as attributes, in start order. While it runs: what has ended so far."""
-        rows = self._rows()
-        own = self_times(rows, nesting(rows)).tolist()
-        found = [ProfiledEvent(**columns, self_ns=self_ns) for columns, self_ns in zip(rows.rows(), own, strict=True)]
-        return sorted(found, key=attrgetter("start_ns", "event_id"))
+        return profiled_events(self._rows())
 
-    def key_averages(self, *, group_by_input_shape: bool = False) -> KeyAverages:
-        """Count, total and self time per name (and, if asked for, per input shapes: needs ``record_shapes``)."""
-        return key_averages(self._rows(), group_by_input_shape=group_by_input_shape).with_losses(self.lost)
+    def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> KeyAverages:
+        """Count, total and self time per name; ``print`` shows it as a table.
+
+        Args:
+            group_by_input_shape: and per input shapes: needs ``record_shapes``.
+            group_by_stack_n: and per so many innermost lines of the stack: needs ``with_stack``.
+
+        Raises:
+            SettingError: stacks were not recorded.
+        """
+        if group_by_stack_n > 0 and not self._selected.extras & Extra.STACK:
+            raise SettingError("group_by_stack_n needs stacks; record them with profile(with_stack=True)")
+        found = key_averages(self._rows(), group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
+        return found.with_losses(self.lost)
 
     def tree(self, by: By = "name") -> CallTree:
         """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
@@ -305,7 +308,8 @@ class profile:
 
     def _rows(self) -> Batch:
         self._look()
-        return self._store.rows()
+        rows = self._store.rows()
+        return rows if self._recorded == self._selected else Selection(self._selected).view(rows, last=True)
 
     def _look(self) -> None:
         """Have what was recorded up to now."""

@@ -41,6 +41,8 @@ class FinishedUnits(NamedTuple):
     path_self_ns: Times
     path_shortest_ns: Times
     path_longest_ns: Times
+    path_cpu_time_ns: Times
+    """-1 where it isn't known of each range."""
     path_first_ns: Times
     path_first_id: Ids
     path_digits: NDArray[np.uint32]

@@ -38,6 +38,11 @@ def wrapped(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def sum_of_known(one: int, other: int) -> int:
+    """Of two CPU times."""
+    return one + other if min(one, other) >= 0 and one + other < 1 << 63 else -1
+
+
 @dataclass
 class Path:
     """The sums of ranges of one path of names, and the paths in it by name. Times in nanoseconds."""
@@ -47,6 +52,8 @@ class Path:
     self_ns: int = 0
     shortest_ns: int = 0
     longest_ns: int = 0
+    cpu_time_ns: int = 0
+    """-1: not known of all of them."""
     first: tuple[int, int] = (0, 0)
     """When the first began, and its event id."""
     digits: Counter[int] = field(default_factory=Counter)
@@ -61,6 +68,7 @@ class Path:
         self.longest_ns = max(self.longest_ns, other.longest_ns)
         self.count += other.count
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
+        self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
         self.digits += other.digits
         self.in_compilation |= other.in_compilation
 
@@ -87,7 +95,7 @@ class Tree:
             above = self.root
             place = above.below.get(name)
         if place is None:
-            place = above.below[name] = Path()
+            place = above.below[name] = Path(cpu_time_ns=-1 if name == OTHER else 0)
             self.size += 1
         if not counts:
             other.total_ns = 0
@@ -112,6 +120,7 @@ class Range(NamedTuple):
     start_ns: int
     duration_ns: int
     flags: int
+    cpu_time_ns: int
     row: int
 
 
@@ -250,7 +259,7 @@ class Unit:
             above = tree.root
         it, duration = one.range, one.range.duration_ns
         digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
-        sums = Path(1, duration, one.self_ns, duration, duration, (it.start_ns, it.event_id), digits)
+        sums = Path(1, duration, one.self_ns, duration, duration, it.cpu_time_ns, (it.start_ns, it.event_id), digits)
         sums.in_compilation = bool(it.flags & EventFlag.IN_COMPILATION)
         place = tree.add(above, it.name, sums)
         one.place = tree, place
@@ -328,7 +337,8 @@ def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
     flags = batch.flags[row].copy()
     flags[np.isin(event_id, ranges.shown) | (flags & EventFlag.PARTIAL != 0)] |= np.uint32(SHOWN)
     name = ranges.name[batch.name[row]]
-    return ranges.unit, event_id, ranges.parent, name, start_ns, np.maximum(batch.end_ns[row] - start_ns, 0), flags
+    duration = np.maximum(batch.end_ns[row] - start_ns, 0)
+    return ranges.unit, event_id, ranges.parent, name, start_ns, duration, flags, batch.cpu_time_ns[row]
 
 
 def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree) -> None:
@@ -341,6 +351,7 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
             "unit": unit, "holder": holder, "above": places[names[:-1]], "name": names[-1], "count": path.count,
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
             "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1],
+            "cpu_time_ns": path.cpu_time_ns,
             "digits": least, "counts_end": len(columns["counts"]), "in_compilation": path.in_compilation,
         }  # fmt: skip
         _append(columns, {f"path_{name}": value for name, value in row.items()})

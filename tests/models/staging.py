@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from models.folding import FoldModel, PlannedRanges
+from models.folding import FoldModel, PlannedRanges, wrapped
 from models.telling import KeptExtents, Told, UnitsToTell, told_of_model
 from otel_recfn.batches.stage import OTHER_NAME, Fate, UnitInBatch, UnitToDecide, fate_of, span_context
 from otel_recfn.model.batch import Batch, Event
@@ -82,7 +82,7 @@ class Model:
             if key not in self.numbers:
                 self.given += 1
                 self.numbers[key] = self.given
-            return units.setdefault(key, [0, 0, (1 << 63) - 1, 0, 0, 0])
+            return units.setdefault(key, [0, 0, (1 << 63) - 1, 0, 0, 0, 0, 0])
 
         for one in batch.opened:
             ref = batch.contexts[one.context]
@@ -101,6 +101,8 @@ class Model:
             sums[2], sums[3] = min(sums[2], event.start_ns), max(sums[3], event.end_ns)
             sums[4] += event.parent == 0
             sums[5] += bool(event.flags & EventFlag.ERROR)
+            if event.parent == 0 and event.cpu_time_ns >= 0:
+                sums[6], sums[7] = wrapped(sums[6] + event.duration_ns), wrapped(sums[7] + event.cpu_time_ns)
         return fates, [UnitInBatch(contexts[key], *sums) for key, sums in units.items()], rows
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[list[int], list[UnitInBatch], int]:
@@ -169,6 +171,7 @@ class Model:
             summaries.append((
                 first_id[path], first_id[parent] if parent >= 0 else above, unit, self.names[int(done.path_name[path])],
                 *[int(getattr(done, f"path_{name}")[path]) for name in ("count", "total_ns", "shortest_ns", "longest_ns")],
+                int(done.path_cpu_time_ns[path]),
                 *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns", "sums")],
                 int(done.path_digits[path]), done.counts_of(path),
             ))  # fmt: skip

@@ -324,9 +324,22 @@ def test_what_torch_profiler_takes_by_default_changes_nothing() -> None:
     assert [event.name for event in prof.events()] == ["work"]
 
 
-def test_activities_of_a_gpu_are_refused() -> None:
-    with pytest.raises(SettingError, match="what a GPU does is not recorded"):
-        profile(activities=["CPU", "CUDA"])
+def test_activities_of_a_gpu_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with profile(activities=["CUDA", "XPU", "CPU"]) as prof, record_function("range"):
+        pass
+    assert [event.name for event in prof.events()] == ["range"]
+    assert caplog.messages == ["profile() records the CPU alone, not CUDA, XPU; use torch.profiler beside it"]
+
+
+def test_activities_of_the_cpu_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    profile(activities=["CPU"])
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("wrong", ["CPU", 1])
+def test_activities_are_a_list(wrong: Any) -> None:
+    with pytest.raises(SettingError, match="a list of torch"):
+        profile(activities=wrong)
 
 
 def test_stacks_for_flame_graphs(tmp_path: Path) -> None:
@@ -340,3 +353,5 @@ def test_stacks_for_flame_graphs(tmp_path: Path) -> None:
     assert int(us) > 0
     with pytest.raises(SettingError, match="with_stack=True"):
         profile().export_stacks(tmp_path / "none.txt")
+    with pytest.raises(SettingError, match="with_stack=True"):
+        profile().key_averages(group_by_stack_n=1)

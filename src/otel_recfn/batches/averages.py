@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -46,12 +47,20 @@ def self_times(rows: Batch, nested: Nesting) -> Amounts:
     threads) doesn't shorten it, nor does what ended after it. Source: ``FunctionEvent.self_cpu_time_total`` of
     torch.autograd.profiler_util.
     """
-    synchronous = (rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0)
-    spent: Amounts = np.where(synchronous, rows.end_ns - rows.start_ns, 0)
+    spent: Amounts = np.where(_synchronous(rows), rows.end_ns - rows.start_ns, 0)
+    return _without(spent, *direct_children(rows, nested))
+
+
+def _synchronous(rows: Batch) -> NDArray[np.bool_]:
+    return np.asarray((rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0))
+
+
+def direct_children(rows: Batch, nested: Nesting) -> Nesting:
+    """Those that ran on their parent's thread, one after the other, and ended before it."""
     child, parent = nested
-    thread = rows.event_id >> np.uint64(ORDINAL_BITS)
+    synchronous, thread = _synchronous(rows), rows.event_id >> np.uint64(ORDINAL_BITS)
     inside = synchronous[child] & synchronous[parent] & (thread[child] == thread[parent]) & (child < parent)
-    return _without(spent, child[inside], parent[inside])
+    return Nesting(child[inside], parent[inside])
 
 
 def _without(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
@@ -76,9 +85,16 @@ def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
     return total
 
 
+def own_bytes(rows: Batch, nested: Nesting, allocated: Amounts) -> Amounts:
+    """Bytes per row that were ``allocated`` within it, but not within the ranges in it."""
+    child, parent = nested
+    counts = (allocated[child] != 0) & (rows.kind[child] == EventKind.RANGE)
+    return _without(allocated, child[counts], parent[counts])
+
+
 @dataclass(frozen=True)
 class KeyAverage:
-    """Every range of one name (and, if asked for, of the same input shapes).
+    """Every range of one name (and, if asked for, of the same input shapes and stacks).
 
     Attributes:
         key: the name.
@@ -89,6 +105,7 @@ class KeyAverage:
         cpu_memory_usage: bytes allocated less bytes freed within the ranges.
         self_cpu_memory_usage: the same without direct children.
         flops: floating point operations.
+        stack: the innermost lines of the stack, as many as it was grouped by.
     """
 
     key: str
@@ -99,6 +116,7 @@ class KeyAverage:
     cpu_memory_usage: int
     self_cpu_memory_usage: int
     flops: int
+    stack: list[str]
 
     @property
     def cpu_time(self) -> float:
@@ -144,30 +162,37 @@ class KeyAverages(Sequence[KeyAverage]):
         Raises:
             SettingError: there is no such column.
         """
-        table = render(self._averages, _columns(self._averages, self.self_cpu_time_total), sort_by, row_limit)
+        whole = self.self_cpu_time_total
+        table = render(self._averages, _columns(self._averages, whole), sort_by, row_limit)
+        table += f"Self CPU time total: {time_text(whole)}\n"
         lost = ", ".join([f"{name}={count}" for name, count in self._lost.items()])
         return table + (f"Lost, and not in these sums: {lost}\n" if lost else "")
+
+    def __str__(self) -> str:
+        return self.table()
 
     def __repr__(self) -> str:
         return f"KeyAverages({self._averages!r})"
 
 
-def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAverages:
-    """The ranges of a batch by name, in the order in which the names first began.
+def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> KeyAverages:
+    """The ranges of a batch by name, and by their input shapes and the innermost lines of their stacks where that is asked
+    for, in the order in which they first began.
 
     Source: ``EventList.key_averages`` of torch.autograd.profiler_util.
     """
     nested = nesting(rows)
     memory = allocated_bytes(rows, nested)
-    child, parent = nested
-    counts = (memory[child] != 0) & (rows.kind[child] == EventKind.RANGE)
-    own_memory = _without(memory, child[counts], parent[counts])
+    own_memory = own_bytes(rows, nested, memory)
     measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops)
     ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
     ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
     keys = rows.name[ranges].astype(np.uint64)
     if group_by_input_shape:
         keys = keys << np.uint64(32) | rows.shapes[ranges]
+    stacks, stack = _innermost_lines(rows, ranges, group_by_stack_n)
+    if group_by_stack_n:
+        keys = np.unique(keys, return_inverse=True)[1].astype(np.uint64) << np.uint64(32) | stack
     _, first, group, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     sums = [np.zeros(len(first), np.int64) for _ in measures]
     for summed, measure in zip(sums, measures, strict=True):
@@ -183,10 +208,21 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False) -> KeyAvera
                 cpu_memory_usage=int(sums[2][at]),
                 self_cpu_memory_usage=int(sums[3][at]),
                 flops=int(sums[4][at]),
+                stack=stacks[stack[first[at]]].splitlines(),
             )
             for at in np.argsort(first).tolist()
         ]
     )
+
+
+def _innermost_lines(rows: Batch, ranges: Rows, lines: int) -> tuple[list[str], NDArray[np.uint64]]:
+    """The distinct tops of stacks, and for each range which of them it has."""
+    numbers, found = {"": 0}, np.zeros(len(ranges), np.uint64)
+    if lines:
+        distinct, member = np.unique(rows.stack[ranges], return_inverse=True)
+        tops = ["\n".join(rows.names[index].splitlines()[:lines]) for index in distinct.tolist()]
+        found = np.array([numbers.setdefault(top, len(numbers)) for top in tops], np.uint64)[member]
+    return list(numbers), found
 
 
 def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[KeyAverage]]:
@@ -194,6 +230,7 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
         TextColumn("Name", "key", lambda one: one.key),
         TextColumn("Self CPU %", "self_cpu_time_total", lambda one: share_text(one.self_cpu_time_total, whole)),
         TextColumn("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
+        TextColumn("CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)),
         TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
         TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time)),
         TextColumn("# of Calls", "count", lambda one: str(one.count)),
@@ -205,6 +242,8 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
         columns.append(TextColumn("FLOPs", "flops", lambda one: f"{one.flops:,}"))
     if any(one.input_shapes for one in averages):
         columns.append(TextColumn("Input Shapes", "input_shapes", lambda one: one.input_shapes))
+    if any(one.stack for one in averages):
+        columns.append(TextColumn("Source Location", "stack", lambda one: "\n".join(map(_ending, one.stack))))
     return columns
 
 
@@ -233,11 +272,16 @@ def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | N
     chosen = _sorted(rows, columns, sort_by)
     if row_limit >= 0:
         chosen = chosen[:row_limit]
-    cells = [[column.title for column in columns], *([_cut(column.text(row)) for column in columns] for row in chosen)]
+    cells = [[column.title for column in columns], *chain.from_iterable([_lines_of(row, columns) for row in chosen])]
     widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
     lines = ["  ".join(_aligned(texts, widths)) for texts in cells]
     rule = "  ".join("-" * width for width in widths)
     return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
+
+
+def _lines_of(row: T, columns: Sequence[TextColumn[T]]) -> list[tuple[str, ...]]:
+    """The texts of a row: in several lines where one of them has several."""
+    return list(zip_longest(*[[_cut(line) for line in column.text(row).split("\n")] for column in columns], fillvalue=""))
 
 
 def share_text(part: float, whole: float) -> str:
@@ -266,6 +310,11 @@ def _sorted(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | 
 def _aligned(texts: Sequence[str], widths: Sequence[int]) -> list[str]:
     first, *rest = zip(texts, widths, strict=True)
     return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)]
+
+
+def _ending(text: str) -> str:
+    """What names a function stands at the end of a line of a stack."""
+    return text if len(text) <= MAX_CELL_CHARS else "..." + text[3 - MAX_CELL_CHARS :]
 
 
 def _cut(text: str) -> str:

@@ -63,7 +63,9 @@ _ROOT = _rows(event_id=np.uint64, **_ABOVE)
 _IN_BATCH = _rows(
     **_ABOVE,
     root=np.uint64,
-    **dict.fromkeys(("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed"), np.int64),
+    **dict.fromkeys(
+        ("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed", "top_ns", "top_cpu_ns"), np.int64
+    ),
 )
 _TO_DECIDE = _rows(
     **_ABOVE,
@@ -77,7 +79,8 @@ _SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_e
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
-    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns", "sums", "counts_end"), np.int64),
+    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
+    **dict.fromkeys(("cpu_time_ns", "sums", "counts_end"), np.int64),
     **dict.fromkeys(("unit", "name", "digits"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
@@ -181,6 +184,9 @@ class UnitInBatch(NamedTuple):
     outermost: int
     failed: int
     """How many were left by an exception."""
+    top_ns: int
+    """How long the outermost ranges took whose CPU time is known, and that time; but not those in a step with a span."""
+    top_cpu_ns: int
 
 
 class Added(NamedTuple):
@@ -205,6 +211,8 @@ class UnitToDecide(NamedTuple):
     goes_on: bool
     tells_itself: bool
     """The span above it takes what was folded directly below it."""
+    wait_ns: int = 0
+    """What is told of waiting in it by its first span."""
 
 
 class Decided(NamedTuple):
@@ -228,6 +236,8 @@ class Decided(NamedTuple):
     """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """Those that the tables have, by number."""
+    waits: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
+    """What is told of waiting, by the places of kept ranges and of summaries."""
 
 
 class _Names:
@@ -298,7 +308,7 @@ class Stage:
             units: each once.
             rows: how many they have.
         """
-        given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
+        given = np.array([(*_above(one.above), *one[1:-1]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
         batch, parent = self._waiting.take(kept["row"]), kept["parent"]
@@ -315,6 +325,7 @@ class Stage:
             summaries,
             np.frombuffer(raw[4], np.int64),
             names,
+            _waits(units, kept["unit"], summaries["unit"]),
         )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
@@ -354,6 +365,18 @@ class Stage:
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
+
+
+def _waits(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> tuple[dict[int, int], dict[int, int]]:
+    """As ``Decided`` has them. A unit's first kept range is its longest; where none is kept, its first summary tells."""
+    waits: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for number in [number for number, one in enumerate(units) if one.wait_ns]:
+        for of_unit, told in zip((kept, summaries), waits, strict=True):
+            places = np.flatnonzero(of_unit == number)
+            if len(places):
+                told[int(places[0])] = units[number].wait_ns
+                break
+    return waits
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:

@@ -178,7 +178,7 @@ def trace_name(source: int, name: str) -> str:
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
 
 
-CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.wait_time_ns"
+CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
 """Attributes of spans: what a thread worked in it, and what it waited where that is most of it."""
 LEAST_WAIT_NS = 1_000_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra, scopes_mask
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
@@ -16,3 +18,10 @@ def selected(settings: Settings | ProfileSettings) -> Selected:
     sources = RECORD_FUNCTIONS | {source for source in wanted if isinstance(source, EventSource)}
     calls = settings.python_calls if isinstance(settings.python_calls, PythonCalls) else ALL_CALLS
     return Selected(scopes_mask(settings.scopes), extras, sources, calls=calls)
+
+
+def with_frames(wanted: Selected) -> Selected:
+    """What is recorded for it: a Chrome trace with stacks shows the calls of Python functions, as torch.profiler's does."""
+    if not wanted.extras & Extra.STACK or EventSource.PYTHON_CALL in wanted.sources:
+        return wanted
+    return replace(wanted, sources=wanted.sources | {EventSource.PYTHON_CALL})

@@ -6,6 +6,7 @@ docs/settings.md; a test says when that was forgotten.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from otel_recfn.model.python_calls import PythonCalls
     from otel_recfn.sinks.protocol import Sink
 
+log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
 ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
@@ -188,7 +190,8 @@ class ProfileSettings:
     with_stack: bool = _setting(
         False,
         values.BOOL,
-        "the Python (or TorchScript) call stack of each range but backward ones",
+        "the Python (or TorchScript) call stack of each range but backward ones; in Chrome traces, calls of Python and C "
+        "functions too",
         selects=Extra.STACK,
     )
     profile_memory: bool = _setting(
@@ -212,7 +215,9 @@ class ProfileSettings:
         "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
         f"(it grows to {PROFILE_BUFFER_BYTES >> 20} MiB) before it is drained: `lost` tells",
     )
-    activities: Any = _setting(None, values.ACTIVITIES, "as of torch.profiler: those of the CPU alone", default_in_words="CPU")
+    activities: Any = _setting(
+        None, values.ACTIVITIES, "as of torch.profiler; what a GPU does isn't recorded, which is logged", default_in_words="CPU"
+    )
     schedule: Any = _setting(
         None,
         values.SCHEDULE,
@@ -325,6 +330,12 @@ ITS_OWN = {
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, each with the values that ask for nothing."""
 NO_EFFECT = "post_processing_timeout_s"
 """How long Kineto may take at the end: there is no Kineto here."""
+
+
+def tell_of_other_activities(activities: frozenset[str] | None) -> None:
+    """Log, once a profile, that what was asked for beside the CPU's activities isn't recorded."""
+    if others := (activities or frozenset()) - {"CPU"}:
+        log.warning("profile() records the CPU alone, not %s; use torch.profiler beside it", ", ".join(sorted(others)))
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:

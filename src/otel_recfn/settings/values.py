@@ -135,10 +135,10 @@ def _numbers(says: str, least: float, most: float, *, whole: bool = False, none:
     return Kind(f"None ({none}) or {says}" if none else says, check, f"none ({none}) or {says}" if none else says, parse)
 
 
-def _activities(value: Any) -> Any:
-    if value is not None and {str(getattr(each, "name", each)).upper() for each in value} != {"CPU"}:
-        raise ValueError
-    return value
+def _activities(value: Any) -> frozenset[str] | None:
+    if isinstance(value, str):
+        raise TypeError
+    return None if value is None else frozenset([str(getattr(each, "name", each)).upper() for each in value])
 
 
 def _callable(value: Any) -> Any:
@@ -189,7 +189,7 @@ _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
 
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", partial(_object_with, "get_tracer"))
 METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", partial(_object_with, "get_meter"))
-ACTIVITIES: Kind[Any] = Kind("None or [ProfilerActivity.CPU]; what a GPU does is not recorded: use torch.profiler", _activities)
+ACTIVITIES: Kind[frozenset[str] | None] = Kind("None or a list of torch.profiler's ProfilerActivity", _activities)
 SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
 READY: Kind[Any] = Kind("None or a function of the profile", _callable)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)

@@ -25,6 +25,7 @@ class Row:
     duration_ns: int
     flags: int = 0
     unit: int = 0
+    cpu_time_ns: int = -1
 
 
 @dataclass
@@ -51,7 +52,8 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
             run(event_id, depth + 1)
         here.clock += draw(st.integers(0, 5))
         drawn = draw(st.sampled_from(flags))
-        here.rows.append(Row(event_id, parent, draw(st.integers(1, 3)), start, here.clock - start, drawn))
+        worked = draw(st.integers(-1, 5))
+        here.rows.append(Row(event_id, parent, draw(st.integers(1, 3)), start, here.clock - start, drawn, cpu_time_ns=worked))
 
     while here.begun < count:
         run(0, 0)
@@ -89,6 +91,7 @@ def batch_of(rows: Sequence[Row]) -> Batch:
             "flags": row.flags & ~LINKABLE,
             "sequence_nr": 0 if row.flags & LINKABLE else -1,
             "context": context(1, SPAN + row.unit),
+            "cpu_time_ns": row.cpu_time_ns,
         }
         for row in rows
     ]

@@ -48,6 +48,7 @@ any_row = st.builds(
         [0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION)]
     ),
     unit=st.integers(0, 2),
+    cpu_time_ns=st.sampled_from([-1, 0, 5, (1 << 63) - 1]),
 )
 """Also such as no program has: ranges that come twice, that lie in themselves or in each other."""
 
@@ -81,6 +82,7 @@ any_columns = st.fixed_dictionaries(
         "start_ns": st.integers(-5, 5),
         "end_ns": st.integers(-5, 50),
         "flags": st.sampled_from([0, int(EventFlag.ERROR), int(EventFlag.ASYNC | EventFlag.ERROR), int(EventFlag.PARTIAL)]),
+        "cpu_time_ns": st.sampled_from([-1, 0, 5, (1 << 63) - 1]),
         "sequence_nr": st.integers(-1, 2),
         "forward_thread_id": st.integers(0, 1),
     }
@@ -145,7 +147,7 @@ class Play:
 
     @staticmethod
     def told(one: Decided) -> list[tuple[Any, ...]]:
-        ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns")
+        ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns", "cpu_time_ns")
         extent = ("start_ns", "end_ns", "sums", "digits", "counts_end")
         found, first = [], 0
         for row in one.summaries[[*ids, *times, *extent]].tolist():

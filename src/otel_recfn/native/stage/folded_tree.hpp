@@ -43,9 +43,15 @@ struct Path {
   uint32_t name, below;
   Histogram histogram;
   int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
+  int64_t cpu_time_ns;  // -1: not known of all of them
   uint64_t first_id;
   bool in_compilation;  // it has no span
 };
+
+// Of two CPU times.
+inline int64_t sum_of_known(int64_t one, int64_t other) {
+  return one < 0 || other < 0 || one > INT64_MAX - other ? -1 : one + other;
+}
 
 // Belongs to what it was folded into, which gives it back to `Trees`.
 struct FoldedTree {
@@ -121,6 +127,7 @@ class Trees {
     path.shortest_ns = std::min(path.shortest_ns, one.duration_ns);
     path.longest_ns = std::max(path.longest_ns, one.duration_ns);
     ++path.count, path.total_ns = wrapped_sum(path.total_ns, total_ns), path.self_ns = wrapped_sum(path.self_ns, self_ns);
+    path.cpu_time_ns = sum_of_known(path.cpu_time_ns, one.cpu_time_ns);
   }
 
   Path* find(const Path& above, uint32_t name) {
@@ -187,6 +194,7 @@ class Trees {
     path->name = name, path->below = 0, path->in_compilation = false;
     path->count = path->total_ns = path->self_ns = path->longest_ns = 0;
     path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX;
+    path->cpu_time_ns = name == kOther ? -1 : 0;  // what is there may lie in each other
     path->histogram.clear();
     return path;
   }
@@ -200,6 +208,7 @@ class Trees {
     path.longest_ns = std::max(path.longest_ns, other->longest_ns);
     path.count += other->count;
     path.total_ns = wrapped_sum(path.total_ns, other->total_ns), path.self_ns = wrapped_sum(path.self_ns, other->self_ns);
+    path.cpu_time_ns = sum_of_known(path.cpu_time_ns, other->cpu_time_ns);
     path.histogram.add(other->histogram);
     path.in_compilation |= other->in_compilation;
     nodes_.give_back(other);

@@ -33,6 +33,7 @@ struct Range {
   int64_t start_ns, duration_ns;
   uint32_t name, flags;
   int64_t row;  // its number, as the caller counts
+  int64_t cpu_time_ns;  // -1: not known
 };
 
 using Ranges = UnfilledVector<Range>;

@@ -7,6 +7,7 @@
 
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
+#include "model/numbers.hpp"
 #include "stage/unit.hpp"
 
 namespace recfn::stage {
@@ -58,6 +59,7 @@ struct UnitInBatch {
   uint64_t root;    // an outermost range below it that has no span around it; 0: `context` has the span above
   int64_t context;  // the first of these in the batch; -1: `root` says what is above
   int64_t begun, rows, first_ns, last_ns, outermost, failed;
+  int64_t top_ns, top_cpu_ns;  // of ranges directly below it, as far as their CPU time is known: this, and how long they took
 };
 
 // All that a batch tells, and the rows that become spans: columns.
@@ -142,6 +144,10 @@ class PlannedRows {
     UnitInBatch& told = units[of];
     ++told.rows;
     told.first_ns = std::min(told.first_ns, rows_.start_ns[at]), told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);
+    if (around == 0 && rows_.cpu_time_ns[at] >= 0) {
+      told.top_ns = wrapped_sum(told.top_ns, wrapped_difference(rows_.end_ns[at], rows_.start_ns[at]));
+      told.top_cpu_ns = wrapped_sum(told.top_cpu_ns, rows_.cpu_time_ns[at]);
+    }
     told.outermost += around == 0 ? 1 : 0, told.failed += (rows_.flags[at] & kError) != 0 ? 1 : 0;
   }
 
@@ -162,7 +168,7 @@ class PlannedRows {
     OpenUnit& unit = open_units_.below(above);
     if (unit.in_batch == kNone) {
       unit.in_batch = static_cast<uint32_t>(units.size());
-      units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0});
+      units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0, 0, 0});
       open.push_back(&unit);
     }
     return unit.in_batch;

@@ -115,7 +115,8 @@ class Stage {
       const uint32_t name = batch.known.names[static_cast<Py_ssize_t>(rows.name[row])];
       planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add({event_id, planned.parent[at], start_ns,
                                                                        std::max<int64_t>(0, duration_ns), name, flags,
-                                                                       first_row + static_cast<int64_t>(at)});
+                                                                       first_row + static_cast<int64_t>(at),
+                                                                       rows.cpu_time_ns[row]});
     }
   }
 

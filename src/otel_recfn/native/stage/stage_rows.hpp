@@ -52,18 +52,19 @@ struct Surroundings {
 
 struct BatchRows {
   ColumnView<uint64_t> event_id, parent, root, forward_thread_id;
-  ColumnView<int64_t> start_ns, end_ns, sequence_nr;
+  ColumnView<int64_t> start_ns, end_ns, sequence_nr, cpu_time_ns;
   ColumnView<uint32_t> name, thread, context, flags;
   ColumnView<uint8_t> kind, scope, source;
 
   bool take(PyObject* batch) {
     return event_id.take(batch, "event_id") && parent.take(batch, "parent") && root.take(batch, "root") &&
            forward_thread_id.take(batch, "forward_thread_id") && start_ns.take(batch, "start_ns") &&
-           end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && name.take(batch, "name") &&
+           end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && cpu_time_ns.take(batch, "cpu_time_ns") &&
+           name.take(batch, "name") &&
            thread.take(batch, "thread") && context.take(batch, "context") && flags.take(batch, "flags") &&
            kind.take(batch, "kind") && scope.take(batch, "scope") && source.take(batch, "source") &&
            equally_long({event_id.size(), parent.size(), root.size(), forward_thread_id.size(), start_ns.size(), end_ns.size(),
-                         sequence_nr.size(), name.size(), thread.size(), context.size(), flags.size(), kind.size(), scope.size(),
+                         sequence_nr.size(), cpu_time_ns.size(), name.size(), thread.size(), context.size(), flags.size(), kind.size(), scope.size(),
                          source.size()});
   }
 

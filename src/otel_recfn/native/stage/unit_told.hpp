@@ -70,6 +70,7 @@ struct TopRow {
 struct SummaryRow {
   uint64_t span_id, parent_id, first_id;
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
+  int64_t cpu_time_ns;
   int64_t sums;        // which it tells; -1: none
   int64_t counts_end;  // where its histogram ends; it begins where that of the one before ends
   uint32_t unit, name, digits;
@@ -256,7 +257,8 @@ class UnitTeller {
     const Extent own{span_id_of(path.first_id, key_), start, start + duration};
     const unsigned digits = path.histogram.each([&told](uint32_t count) { told.counts.push_back(count); });
     told.rows.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns, path.longest_ns,
-                         own.start_ns, own.end_ns, sums, static_cast<int64_t>(told.counts.size()), number_, path.name, digits});
+                         own.start_ns, own.end_ns, path.cpu_time_ns, sums, static_cast<int64_t>(told.counts.size()), number_,
+                         path.name, digits});
     place.summary = static_cast<int64_t>(extents_.size());
     extents_.push_back(own);
   }

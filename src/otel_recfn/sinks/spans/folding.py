@@ -33,7 +33,7 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import EventKind, wait_time_ns
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
@@ -71,7 +71,9 @@ class OpenUnit:
     failed: bool = False
     """A range of it was left by an exception."""
     rows: int = 0
-    """That came since its last part."""
+    """That came since its last part. The next two are of these, as of ``UnitInBatch``."""
+    top_ns: int = 0
+    top_cpu_ns: int = 0
     open: int = 0
     """How many announced outermost ranges haven't ended."""
     ended_ns: int = NEVER
@@ -80,6 +82,13 @@ class OpenUnit:
     """How the program's span ended, once it was seen to have."""
     trace: StepTrace | None = None
     """Where it is one of ours, and complete."""
+
+    def to_decide(self, budget: int, goes_on: bool) -> UnitToDecide:
+        """With that budget. The root of a trace of ours tells itself of waiting."""
+        waited_ns, tells_itself = wait_time_ns(self.top_ns, self.top_cpu_ns), self.trace is not None
+        if self.trace is not None:
+            self.trace.wait_ns, waited_ns = waited_ns, 0
+        return UnitToDecide(self.above, budget, *self.extent(), goes_on, tells_itself, waited_ns)
 
     def extent(self) -> tuple[int, int]:
         """From when to when it goes, in Unix nanoseconds."""
@@ -150,6 +159,7 @@ class Folding:
             unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
             unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
             unit.failed = unit.failed or told.failed > 0
+            unit.top_ns, unit.top_cpu_ns = unit.top_ns + told.top_ns, unit.top_cpu_ns + told.top_cpu_ns
         return unit
 
     def _has_ended(self, unit: OpenUnit, roots: Set[int]) -> bool:
@@ -180,7 +190,7 @@ class Folding:
         granted = [(unit, self._budgets.grant(end)) for unit, end in ended]
         decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, lambda one: one[1].is_ordinary)]
         for unit in units:
-            unit.rows = 0
+            unit.rows = unit.top_ns = unit.top_cpu_ns = 0
             if not goes_on:
                 del self._units[unit.key]
                 self._spans.forget(*unit.key)
@@ -201,10 +211,7 @@ class Folding:
 
     def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
         ranges = sum(unit.rows for unit, _ in part)
-        done = self._stage.decide(
-            [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, grant in part],
-            ranges,
-        )
+        done = self._stage.decide([unit.to_decide(grant.spans, goes_on) for unit, grant in part], ranges)
         traces = [unit.trace for unit, _ in part]
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
         for place in places:  # what was folded directly into traces of ours, whose roots tell it

@@ -27,7 +27,7 @@ from otel_recfn.batches.number_sets import begins_of, places_in
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
-from otel_recfn.model.events import EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import CPU_TIME, WAIT_TIME, EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -52,12 +52,13 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
 
 
 def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
-    """The attributes of some kept ranges, by row, where ranges were folded into them."""
+    """Attributes of some kept ranges, by row, that no column has: of what was folded into them, and of waiting."""
     holder = decided.sums["holder"]
-    if not len(holder):
-        return {}
     places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
-    return dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True))
+    told = dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True)) if len(places) else {}
+    for row in [row for row in decided.waits[0] if kept.start <= row < kept.stop]:
+        told.setdefault(row, {})[WAIT_TIME] = decided.waits[0][row]
+    return told
 
 
 def folded_in_summaries(decided: Decided, which: slice) -> int:
@@ -75,22 +76,11 @@ _BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
 
 def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
     """What is said of the ranges of call paths."""
-    rows, found = decided.summaries[which], list[Attributes]()
-    columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns"]
-    for first_id, count, shortest_ns, longest_ns, total_ns in rows[columns].tolist():
-        if count == 1:
-            found.append({"recfn.event_id": first_id})
-            continue
-        found.append(
-            {
-                "aggregation.is_summary": True,
-                "aggregation.span_count": count,
-                "aggregation.duration_min_ns": shortest_ns,
-                "aggregation.duration_max_ns": longest_ns,
-                "aggregation.duration_avg_ns": total_ns // count,
-                "aggregation.duration_total_ns": total_ns,
-            }
-        )
+    rows = decided.summaries[which]
+    columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
+    found = [_summary_times(*values) for values in rows[columns].tolist()]
+    for place in [place for place in decided.waits[1] if which.start <= place < which.stop]:
+        found[place - which.start][WAIT_TIME] = decided.waits[1][place]
     many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
     begins = begins_of(decided.summaries["counts_end"], many + which.start)
     of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
@@ -102,6 +92,21 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
     for place, more in zip(telling.tolist(), sums_of(decided, rows["sums"][telling]), strict=True):
         found[place].update(more)
     return found
+
+
+def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int, cpu_time_ns: int) -> Attributes:
+    worked: Attributes = {CPU_TIME: cpu_time_ns} if cpu_time_ns >= 0 else {}
+    if count == 1:
+        return {"recfn.event_id": first_id, **worked}
+    return {
+        "aggregation.is_summary": True,
+        "aggregation.span_count": count,
+        "aggregation.duration_min_ns": shortest_ns,
+        "aggregation.duration_max_ns": longest_ns,
+        "aggregation.duration_avg_ns": total_ns // count,
+        "aggregation.duration_total_ns": total_ns,
+        **worked,
+    }
 
 
 MAX_KEPT_BASES = 4096
@@ -201,7 +206,8 @@ class SpanMapper:
         """The root span of a trace of our own, which is recorded."""
         assert trace.start is not None
         start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        told = {"recfn.root": True, **number, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        waited = {WAIT_TIME: trace.wait_ns} if trace.wait_ns else {}
+        told = {"recfn.root": True, **number, **waited, **_thread_attributes(trace.thread), **(trace.folded or {})}
         attributes = {**start.attributes, **told}
         name = text_of_utf8(trace.name)
         return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)

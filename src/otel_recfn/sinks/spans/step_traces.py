@@ -113,6 +113,8 @@ class StepTrace:
     """What the root span says of ranges that were folded directly into the trace."""
     folded_ranges: int = 0
     """How many these are."""
+    wait_ns: int = 0
+    """What its root span says of waiting."""
 
     @property
     def context(self) -> SpanContext | None:

@@ -68,10 +68,10 @@ def rows(units: int, ranges: int) -> list[dict[str, Any]]:
                 {
                     "event_id": make_event_id(unit, number), "parent": outer, "root": outer, "name": f"op {number % 5}",
                     "handle": number, "start_ns": begin, "end_ns": begin + number,
-                    "context": context(unit, 0xA), "sequence_nr": number, **failed,
+                    "context": context(unit, 0xA), "sequence_nr": number, "cpu_time_ns": number % 5, **failed,
                 }
             )  # fmt: skip
-        ends = {"start_ns": start, "end_ns": start + 10**8, "context": context(unit, 0xA)}
+        ends = {"start_ns": start, "end_ns": start + 10**8, "cpu_time_ns": 10**7, "context": context(unit, 0xA)}
         found.append({"event_id": outer, "root": outer, "name": "outer", **ends})
     return found
 

@@ -1,0 +1,200 @@
+"""What a profile says, under torch.profiler's names, beside what torch.profiler says of the same run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_recfn import profile
+
+torch = pytest.importorskip("torch")
+from torch.profiler import ProfilerActivity  # noqa: E402
+from torch_programs import Training  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
+
+class Run:
+    """A run, seen by both; modules are left out, which torch.profiler has no events for."""
+
+    def __init__(self, program: Any, *, theirs: Any = None, **asked: Any) -> None:
+        torchs = torch.profiler.profile(activities=[ProfilerActivity.CPU], **asked, **(theirs or {}))
+        ours = profile(modules=False, **asked)
+        with torchs, ours:
+            program()
+        self.profile, self.torchs = ours, torchs
+        own_thread = ours.events()[0].thread
+        self.ours = [event for event in ours.events() if event.thread == own_thread]  # torch.profiler looks at one alone
+        known = {event.name for event in self.ours}
+        self.theirs = sorted(
+            [event for event in torchs.events() if event.name in known], key=lambda event: event.time_range.start
+        )
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    training = Training()
+    training.step()
+    return training
+
+
+@pytest.fixture(scope="module")
+def run(training: Training) -> Run:
+    return Run(training.step, record_shapes=True, with_flops=True)
+
+
+def is_left_out(event: Any) -> bool:
+    """torch.profiler leaves out an operator that is all that another one of that name calls."""
+    return event.cpu_parent is not None and event.cpu_parent.name == event.name and len(event.cpu_parent.cpu_children) == 1
+
+
+def ranges(run: Run) -> list[tuple[Any, Any]]:
+    """Ours and theirs, pair by pair."""
+    assert len(run.theirs) > 300
+    return list(zip([event for event in run.ours if not is_left_out(event)], run.theirs, strict=True))
+
+
+def children(event: Any) -> list[Any]:
+    while len(event.cpu_children) == 1 and is_left_out(event.cpu_children[0]):
+        event = event.cpu_children[0]
+    return event.cpu_children
+
+
+def parent_of(event: Any) -> str | None:
+    return event.cpu_parent.name if event.cpu_parent else None
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ["name", "key", "count", "scope", "sequence_nr", "is_async", "is_user_annotation", "fwd_thread"],
+)
+def test_events_say_the_same(run: Run, attribute: str) -> None:
+    for ours, theirs in ranges(run):
+        assert getattr(ours, attribute) == (getattr(theirs, attribute) or 0), ours.name
+
+
+def test_events_have_the_same_shapes(run: Run) -> None:
+    for ours, theirs in ranges(run):
+        assert ours.input_shapes == theirs.input_shapes, ours.name
+
+
+def test_events_lie_in_the_same(run: Run) -> None:
+    for ours, theirs in ranges(run):
+        assert parent_of(ours) == parent_of(theirs)
+        assert [child.name for child in children(ours)] == [child.name for child in theirs.cpu_children]
+        assert all(child.cpu_parent is ours for child in ours.cpu_children)
+
+
+@pytest.mark.parametrize("attribute", ["cpu_time_total", "self_cpu_time_total", "cpu_time"])
+def test_times_are_in_the_same_unit(run: Run, attribute: str) -> None:
+    """Each looks in on the other's work, so single ones differ; all together are of one size."""
+    pairs = ranges(run)
+    ours, theirs = [sum(getattr(pair[side], attribute) for pair in pairs) for side in (0, 1)]
+    assert 0.3 < ours / theirs < 3
+
+
+def test_time_ranges_count_from_the_begin_of_the_profile(run: Run) -> None:
+    for ours, theirs in ranges(run):
+        assert ours.time_range.elapsed_us() == pytest.approx(ours.cpu_time_total)
+        assert (type(ours.time_range.start), type(ours.time_range.end)) == (type(theirs.time_range.start), float)
+    assert run.ours[0].time_range.start == 0
+    assert run.ours[-1].time_range.end < 60e6
+
+
+def test_averages_say_the_same(run: Run) -> None:
+    left_out = [event for event in run.profile.events() if is_left_out(event) or event.thread != run.ours[0].thread]
+    names = {event.name for event in run.ours} - {event.name for event in left_out}
+
+    def found(averages: Any) -> dict[str, tuple[int, int]]:
+        return {one.key: (one.count, one.flops) for one in averages if one.key in names}
+
+    assert found(run.profile.key_averages()) == found(run.torchs.key_averages())
+    assert len(names) > 50
+
+
+def test_the_printed_table_has_torchs_columns_and_total_line(run: Run) -> None:
+    ours, theirs = str(run.profile.key_averages()), str(run.torchs.key_averages())
+
+    def titles(table: str) -> list[str]:
+        return re.split(r"\s{2,}", next(line for line in table.splitlines() if "Name" in line).strip())
+
+    assert (
+        titles(ours)[:6] == titles(theirs)[:6] == ["Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg"]
+    )
+    for table in (ours, theirs):
+        assert re.search(r"^Self CPU time total: \d+\.\d{3}m?u?s$", table, re.MULTILINE)
+    total = sum(event.self_cpu_time_total for event in run.profile.events()) / 1000
+    assert f"Self CPU time total: {total:.3f}ms" in ours
+
+
+def first(x: Any) -> Any:
+    return torch.relu(x)
+
+
+def second(x: Any) -> Any:
+    return torch.relu(x)
+
+
+def program() -> None:
+    x = torch.ones(2)
+    for _ in range(3):
+        first(x)
+    second(x)
+
+
+def functions(stack: list[str]) -> tuple[str, ...]:
+    """The Python functions of a stack, whatever lines they are at."""
+    return tuple([line.rpartition(": ")[2] for line in stack if not line.startswith("<")])
+
+
+def test_averages_by_stacks_are_the_same_groups() -> None:
+    verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
+    run = Run(program, with_stack=True, theirs={"experimental_config": verbose})
+
+    def relus(averages: Any, lines: int) -> Counter[tuple[str, ...]]:
+        found: Counter[tuple[str, ...]] = Counter()
+        for one in averages.key_averages(group_by_stack_n=lines):
+            if one.key == "aten::relu":
+                found[functions(one.stack)] += one.count
+        return found
+
+    ours = relus(run.profile, 2)
+    assert ours == {("first", "program"): 3, ("second", "program"): 1}
+    theirs = relus(run.torchs, 3)  # with the built-in function
+    assert theirs in (ours, {(): 4})  # PyTorch 2.4 tells of no stack here
+    table = run.profile.key_averages(group_by_stack_n=2).table()
+    assert re.search(r"Source Location\n", table)
+    assert re.search(r"aten::relu .* 3 .*\(\d+\): first\n *\S*\(\d+\): program\n", table)
+
+
+def test_a_chrome_trace_with_stacks_has_the_same_python_frames(tmp_path: Path) -> None:
+    """Of two runs: before CPython 3.12 only one of both can trace calls."""
+    with torch.profiler.profile(with_stack=True) as theirs:
+        program()
+    with profile(with_stack=True) as ours:
+        program()
+    ours.export_chrome_trace(tmp_path / "ours.json")
+    theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
+
+    def frames(name: str) -> list[tuple[str, str]]:
+        """The calls of Python functions of this file around operators, each with what is called there."""
+        events = json.loads((tmp_path / name).read_text())["traceEvents"]
+        slices = [event for event in events if event.get("ph") == "X" and event["cat"] in ("python_function", "cpu_op")]
+        slices.sort(key=lambda event: (event["ts"], -event["dur"]))
+        found, around = [], [{"name": "", "ts": 0, "dur": 1e30}]
+        for event in slices:
+            while event["ts"] >= around[-1]["ts"] + around[-1]["dur"]:
+                around.pop()
+            if event["name"] == "aten::relu":
+                found.append(tuple([re.sub(r" at 0x\w+|\.*/", "", one["name"].rpartition("/")[2]) for one in around[-3:]]))
+            around.append(event)
+        return found
+
+    assert frames("ours.json") == frames("theirs.json")
+    assert len(frames("ours.json")) == 4
+    assert not any(event.name.startswith(("<built-in", "test_profile_against")) for event in ours.events())

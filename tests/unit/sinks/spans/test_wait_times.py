@@ -1,0 +1,74 @@
+"""What spans say of what threads worked, and of waiting: one span for a unit in which that was most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from spans_harness import REQUEST, Harness
+
+from batches import BASE_NS, MAIN_THREAD
+from otel_recfn.model.batch import NO_CONTEXT
+from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
+
+CPU, WAIT = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
+ENOUGH, FEW = Volume(100), Volume(1)
+MS = 1_000_000
+
+
+def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> dict[str, Any]:
+    """The row of an outermost call. ``worked_ms``: None where it isn't known."""
+    start, event_id = BASE_NS + number * 100 * MS, make_event_id(MAIN_THREAD.number, number)
+    times = {"start_ns": start, "end_ns": start + int(took_ms * MS)}
+    worked = {} if worked_ms is None else {"cpu_time_ns": int(worked_ms * MS)}
+    return {"event_id": event_id, "root": event_id, "name": "call", "context": REQUEST, **times, **worked, **more}
+
+
+def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, int]]:
+    return [(span.name, span.attributes[attribute]) for span in spans if attribute in span.attributes]
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "worked_ms", "waited"),
+    [(10, 2, True), (10, 6, False), (10, None, False), (0.9, 0, False), (10, 10.001, False), (10, 0, True)],
+)
+def test_where_it_is_most_of_a_unit(took_ms: float, worked_ms: float | None, waited: bool) -> None:
+    spans = Harness(volume=ENOUGH).write(call(1, took_ms, worked_ms))
+    assert told(spans, CPU) == ([("call", worked_ms * MS)] if worked_ms is not None else [])
+    assert told(spans, WAIT) == ([("call", (took_ms - (worked_ms or 0)) * MS)] if waited else [])
+
+
+def test_the_longest_range_directly_in_the_unit_tells_it() -> None:
+    top = call(2, 30, 3, name="long")
+    inner = call(
+        3, 29, 2, name="inner", parent=top["event_id"], root=top["event_id"], start_ns=top["start_ns"], end_ns=top["end_ns"]
+    )
+    unknown = call(4, 50, None, name="operator")
+    spans = Harness(volume=ENOUGH).write(call(1, 20, 1), inner, top)
+    assert told(spans, WAIT) == [("long", 46 * MS)]
+    assert told(Harness(volume=ENOUGH).write(call(1, 20, 1), unknown), WAIT) == [("operator", 19 * MS)]
+
+
+def test_sums_of_calls_say_what_they_worked_together() -> None:
+    spans = Harness(volume=FEW).write(*[call(number, 10, number) for number in range(1, 5)])
+    assert told(spans, CPU) == [("call (folded)", 10 * MS)]
+    assert told(spans, WAIT) == [("call (folded)", 30 * MS)]
+    assert told(Harness(volume=FEW).write(call(1, 10, 1), call(2, 10, None)), CPU) == []
+
+
+def test_the_root_of_a_trace_of_ours_tells_it_itself() -> None:
+    harness = Harness(volume=ENOUGH)
+    row = call(1, 10, 2, context=NO_CONTEXT, source=EventSource.MODULE, name="nn.Module: Net_0")
+    opened = {name: row[name] for name in ("event_id", "name", "source", "start_ns")}
+    harness.write(row, opened=[opened])
+    spans = [*harness.exporter.get_finished_spans(), *harness.close()]
+    assert told(spans, WAIT) == [("module call: Net_0", 8 * MS)]
+    assert [value for _, value in told(spans, CPU)] == [2 * MS]
+
+
+def test_where_units_have_no_budget_each_span_says_what_it_worked() -> None:
+    spans = Harness(volume=EVERY_RANGE).write(call(1, 10, 2), call(2, 10, 3))
+    assert [value for _, value in told(spans, CPU)] == [2 * MS, 3 * MS]
+    assert told(spans, WAIT) == []

@@ -83,7 +83,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 number. Default: 1000.0.
             span_names: what spans of module calls are called: ``short``, by the path in their model (``layers.3.attention``),
                 the outermost by its class; ``torch``, as torch.profiler, Chrome traces and profiles call them (``nn.Module:
-                Attention_3``). Default: short.
+                Attention_3``); and phases of compilations: ``AOT autograd``, or ``create_aot_dispatcher_function
+                (dynamo_timed)``. Default: short.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
                 up and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.

@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
 from otel_recfn.batches.merging import Places, WaitingRows
+from otel_recfn.batches.phase_names import with_phase_names
 from otel_recfn.batches.span_names import with_classes
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
@@ -124,7 +125,8 @@ class SpanPlan(NamedTuple):
 
     def named(self) -> SpanPlan:
         """The same, with what its spans are called, and the classes of those that are module calls."""
-        return self._replace(batch=with_classes(self.batch, self.row, torch_names=self.torch_names))
+        batch = self.batch if self.torch_names else with_phase_names(self.batch, self.row)
+        return self._replace(batch=with_classes(batch, self.row, torch_names=self.torch_names))
 
     @property
     def span_id(self) -> Ids:

@@ -31,9 +31,10 @@ from otel_recfn.support.foreign import WrappedFunction
 from otel_recfn.support.texts import failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
-FRAME, BACKWARD = "_compile.compile_inner (dynamo_timed)", "backward._backward_impl (dynamo_timed)"
+SUFFIX = " (dynamo_timed)"
+FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"
 """The phases that are all of a compilation."""
-POOLED = "compile_file (dynamo_timed)"
+POOLED = f"compile_file{SUFFIX}"
 """The C++ compiler. Threads of Inductor's run it, too: who waits for these waits in a phase, and nothing is around it there."""
 CACHES = {"aot_autograd": "autograd_cache", "inductor": "fxgraph_cache"}
 """Of PyTorch's counters those of caches, and how their keys begin; ``_hit``, ``_miss`` or ``_bypass`` follows."""
@@ -59,34 +60,38 @@ class Compilations(Source):
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._removals: list[Callable[[], object]] = []
+        self._active = False
+        self._put_back: dict[str, Callable[[], bool]] = {}
+        """By the details in whose places ours stand."""
+        self._reasons: WrappedFunction | None = None
         self._thread = _Thread()
 
     def enable(self, _wanted: Wanted) -> None:
         """Put our functions in the place of PyTorch's, where they aren't there."""
-        if self._removals:
+        if self._active:
             return
-        frame, phase, reasons = (details.find(name) for name in ("compile_frame", "compile_phase", "recompile_reasons"))
-        if frame is not None:
-            self._removals.append(_replace("compile_frame", self._frames(frame)))
-        if phase is not None:
-            self._removals.append(_replace("compile_phase", self._phases(phase)))
+        self._active = True
+        for detail, ours in (("compile_frame", self._frames), ("compile_phase", self._phases)):
+            if detail not in self._put_back and (theirs := details.find(detail)) is not None:
+                self._put_back[detail] = _replace(detail, ours(theirs))
+        reasons = details.find("recompile_reasons")
         if reasons is not None:
-            wrapper = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
-            wrapper.install()
-            self._removals.append(wrapper.remove)
+            self._reasons = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
+            self._reasons.install()
 
     def disable(self) -> None:
-        """Put PyTorch's back; where somebody has wrapped ours, these only pass calls on while nothing is recorded."""
-        removals, self._removals = self._removals, []
-        for remove in removals:
-            remove()
+        """Put PyTorch's back; where somebody has wrapped ours, these only pass calls on."""
+        self._active = False
+        self._put_back = {detail: put_back for detail, put_back in self._put_back.items() if not put_back()}
+        if self._reasons is not None:
+            self._reasons.remove()
+            self._reasons = None
 
     def _frames(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
         parameters = getattr(getattr(inspect.unwrap(theirs), "__code__", None), "co_varnames", ())
 
         def otel_recfn_compile(code: CodeType, *arguments: Any, **options: Any) -> Any:
-            if not self._recorder.recording:
+            if not (self._active and self._recorder.recording):
                 return theirs(code, *arguments, **options)
             if "skip" in options:  # how many frames PyTorch leaves out of the stack that it logs
                 options["skip"] += 1
@@ -98,7 +103,7 @@ class Compilations(Source):
 
     def _phases(self, theirs: Enters) -> Enters:
         def otel_recfn_phase(name: str) -> AbstractContextManager[Any]:
-            if not self._recorder.recording:
+            if not (self._active and self._recorder.recording):
                 return theirs(name)
             if name == BACKWARD:
                 return self._backward(theirs)
@@ -163,11 +168,11 @@ class _Phase(AbstractContextManager[None]):
     """A phase of a compilation: a range from enter to exit, also where PyTorch leaves it by an exception to begin again."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder = recorder
+        self._recorder, self._name = recorder, name
         self._event_id = recorder.begin(name, SCOPE, SOURCE)
 
     def __exit__(self, *_error: object) -> None:
-        self._recorder.end(self._event_id)
+        self._recorder.end(self._event_id, attributes=json.dumps({"recfn.compile.phase": self._name.removesuffix(SUFFIX)}))
 
 
 def _counted() -> Counts:
@@ -188,15 +193,17 @@ def _code(code: CodeType, module: Any) -> str:
     return python_call_name(code.co_filename, code.co_firstlineno, f"{(module or {}).get('__name__')}.{name}")
 
 
-def _replace(detail: str, ours: Any) -> Callable[[], object]:
-    """Put ours in the place of a function of PyTorch's. How to put that back."""
+def _replace(detail: str, ours: Any) -> Callable[[], bool]:
+    """Put ours in the place of a function of PyTorch's. What puts that back: False where something else stands there then."""
     place, name = details.PYTHON[detail].place
     module = sys.modules[place]
     theirs = getattr(module, name)
     setattr(module, name, ours)
 
-    def put_back() -> None:
-        if getattr(module, name, None) is ours:
+    def put_back() -> bool:
+        stands_there = getattr(module, name, None) is ours
+        if stands_there:
             setattr(module, name, theirs)
+        return stands_there
 
     return put_back

@@ -97,7 +97,8 @@ class Settings:
         "short",
         values.SPAN_NAMES,
         "what spans of module calls are called: `short`, by the path in their model (`layers.3.attention`), the outermost by "
-        "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`)",
+        "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`); and phases of "
+        "compilations: `AOT autograd`, or `create_aot_dispatcher_function (dynamo_timed)`",
     )
     exit_timeout_s: float = _setting(
         2.0,

@@ -38,8 +38,9 @@ POOLED = f"compile_file{SUFFIX}"
 """The C++ compiler. Threads of Inductor's run it, too: who waits for these waits in a phase, and nothing is around it there."""
 CACHES = {"aot_autograd": "autograd_cache", "inductor": "fxgraph_cache"}
 """Of PyTorch's counters those of caches, and how their keys begin; ``_hit``, ``_miss`` or ``_bypass`` follows."""
-MOST_BREAKS = 16
-"""Of which a compilation tells why."""
+MOST_BREAKS, MOST_CHARACTERS = 16, 500
+"""Of which a compilation tells why, and of a reason."""
+EXPLAINED = "Explanation: "
 
 Counts = dict[str, Counter[str]]
 Enters = Callable[[str], AbstractContextManager[Any]]
@@ -150,14 +151,17 @@ class Compilation(AbstractContextManager[None]):
         self._beside.remove(self)
         told = self._told()
         if error is not None and not self._is_whole and isinstance(error, details.find("graph_break") or ()):
-            told["recfn.compile.fallback"], error = _first_line(error), None
+            told["recfn.compile.fallback"], error = _short(error), None
         text, stacktrace = failure(error)
         self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(told))
 
     def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": "; ".join(self.reasons)}
+        told: dict[str, Any] = {
+            "recfn.compile.id": self._id,
+            "recfn.compile.reason": "; ".join(self.reasons)[: 2 * MOST_CHARACTERS],
+        }
         since = {group: counts - self._before[group] for group, counts in _counted().items()}
-        told["recfn.compile.graph_breaks"] = [_first_line(reason) for reason in since["graph_break"]][:MOST_BREAKS]
+        told["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][:MOST_BREAKS]
         for group, prefix in CACHES.items():
             outcomes = [each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]]
             told[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
@@ -184,8 +188,11 @@ def _counted() -> Counts:
         return {group: Counter() for group in groups}
 
 
-def _first_line(reason: object) -> str:
-    return str(reason).strip().partition("\n")[0]
+def _short(reason: object) -> str:
+    """What is wrong, in PyTorch's first line, and the explanation of later ones: hints and stacks follow."""
+    what, _, rest = str(reason).strip().partition("\n")
+    explanation = rest.strip().partition("\n")[0]
+    return f"{what}: {explanation.removeprefix(EXPLAINED)}"[:MOST_CHARACTERS] if explanation.startswith(EXPLAINED) else what
 
 
 def _code(code: CodeType, module: Any) -> str:

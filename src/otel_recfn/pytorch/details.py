@@ -127,7 +127,7 @@ PYTHON: Mapping[str, Detail] = {
     ),
     "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
     "compile_counters": Detail(
-        "torch._dynamo.utils:counters", "compilations don't say where they broke the graph, and what they found in caches"
+        "torch._dynamo.utils:counters", "compilations don't say why the graph broke, and what they found in caches"
     ),
     "recompile_reasons": Detail(
         "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",

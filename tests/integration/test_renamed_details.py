@@ -193,7 +193,7 @@ STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
 def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
     """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
     caplog.set_level(logging.WARNING, logger="otel_recfn")
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     lacking = []
 
     def take(name: str) -> None:
@@ -206,7 +206,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     told = [record.getMessage() for record in caplog.get_records("call")]
     assert len(told) == len(lacking)
     assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
 
 
 class Broken(torch.nn.Module):
@@ -313,14 +313,14 @@ def seen_of_compilations() -> set[str]:
 @pytest.mark.parametrize("missing", COMPILATION)
 def test_compilations(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str) -> None:
     whole = seen_of_compilations()
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     detail = details.PYTHON[missing]
     monkeypatch.setitem(details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before=""))
     caplog.clear()
     assert whole - seen_of_compilations() == COMPILATION[missing]
     told = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
     assert [detail.lost in line for line in told if "differs" in line] == [True]
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])
@@ -329,7 +329,7 @@ def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setattr(observer, "loaded_library", object)
     monkeypatch.setattr(observer, "keep_memory", kept.append)
     profilers.keep_memory("owner")
-    profilers.give_up_memory("owner")
+    profilers.release_memory("owner")
     lack(name)
     profilers.keep_memory("owner")
     assert kept == [True, False]

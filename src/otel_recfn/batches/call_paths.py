@@ -1,4 +1,4 @@
-"""Paths of calls: what ran in what, how often, and for how long; read, and printed as a tree."""
+"""The paths of calls: what ran in what, how often, and for how long; read, and printed as a tree."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import TextColumn, render, share_text, time_text
-from otel_recfn.batches.number_sets import places_in
+from otel_recfn.batches.number_sets import Places, places_in
 
-Places = NDArray[np.int64]
 Amounts = NDArray[np.int64]
 NO_TIME = np.iinfo(np.int64).max
 
 
 class Paths(NamedTuple):
-    """Parents stand before their children."""
+    """The distinct paths of a forest, parents before their children."""
 
     above: Places
-    """Of each path, the one it lies in; -1 for the outermost."""
+    """The parent of each path; -1 for the outermost."""
     label: Places
-    """Of each path, its last part."""
+    """The last part of each path, as a number."""
     of_row: Places
     """The path of each row."""
 
@@ -52,7 +51,7 @@ def call_paths(above: Places, label: Places) -> Paths:
         path_above.append(around[order][first])
         path_label.append(label[rows][first])
         count += int(first.sum())
-        begin = np.searchsorted(sorted_above, level)  # of the rows that lie directly in these
+        begin = np.searchsorted(sorted_above, level)  # of the rows directly below these
         lengths = np.searchsorted(sorted_above, level, side="right") - begin
         level = by_above[places_in(begin[lengths > 0], lengths[lengths > 0])]
     return Paths(np.concatenate(path_above), np.concatenate(path_label), of_row)
@@ -63,22 +62,22 @@ class Ranges(NamedTuple):
 
     rows: Places
     above: Places
-    """The range that it lies in, as a place in these columns; -1 at the top."""
+    """The range around each, as a place in these columns; -1 at the top."""
     durations: Amounts
     self_ns: Amounts
 
 
 @dataclass(frozen=True)
 class PathSums:
-    """Columns, an entry for each path. Times in nanoseconds.
+    """Sums by path, as columns with an entry for each path. Times are in nanoseconds.
 
     Attributes:
         count: how many ranges.
         total_ns: from begin to end, summed.
         self_ns: the same without direct children.
-        shortest_ns: NO_TIME where there is no range.
-        longest_ns: 0 where there is none.
-        backward_ns: of ``total_ns``, what backward passes took for the path's module.
+        shortest_ns: NO_TIME if there is no range.
+        longest_ns: 0 if there is none.
+        backward_ns: the part of ``total_ns`` that backward passes took for the path's module.
     """
 
     count: Amounts
@@ -114,14 +113,14 @@ def sums_of_ranges(
 
 @dataclass(frozen=True)
 class CallPath:
-    """Every range of one name at one place in the tree.
+    """The sums of all ranges of one name at one place in the tree.
 
     Attributes:
         path: names from the outermost range to these.
-        count: how many ranges; 0 where it only groups others, as a thread does.
+        count: how many ranges; 0 if it only groups others, as a thread does.
         cpu_time_total: microseconds from begin to end, summed; of a group, its members'.
         self_cpu_time_total: the same without direct children that ran on the same thread.
-        cpu_time_min: microseconds of the shortest one; 0 where there is none.
+        cpu_time_min: microseconds of the shortest one; 0 if there is none.
         cpu_time_max: of the longest one.
         backward_cpu_time_total: of a module, the part of ``cpu_time_total`` that backward passes took.
     """
@@ -141,12 +140,12 @@ class CallPath:
 
     @property
     def cpu_time(self) -> float:
-        """Microseconds of one range, on average; of a module, of one call."""
+        """The average time of a range, in microseconds; of a module, that of a call."""
         return (self.cpu_time_total - self.backward_cpu_time_total) / self.count if self.count else 0.0
 
 
 class CallTree(Sequence[CallPath]):
-    """What ``profile.tree()`` gives: a sequence of paths, each followed by what lies in it, the longest first.
+    """The result of ``profile.tree()``: a sequence of paths, each followed by the paths below it, the longest first.
 
     Args:
         above: of each path, the one that it lies in, which stands before it; -1 for the outermost.
@@ -160,7 +159,7 @@ class CallTree(Sequence[CallPath]):
 
     @cached_property
     def _order(self) -> list[int]:
-        """The paths as they are listed."""
+        """The order in which the paths are listed."""
         below: dict[int, list[int]] = {}
         for path in np.argsort(self._sums.total_ns, kind="stable").tolist():
             below.setdefault(int(self._above[path]), []).append(path)
@@ -223,7 +222,7 @@ class CallTree(Sequence[CallPath]):
         shown: set[int] = set()
         for path in by_time:
             deep = max_depth is not None and len(self._paths[path]) > max_depth
-            around = set()  # with what it lies in
+            around = set()  # the shown paths and their ancestors
             while path >= 0 and path not in shown:
                 around.add(path)
                 path = int(self._above[path])

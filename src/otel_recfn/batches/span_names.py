@@ -1,4 +1,4 @@
-"""What spans are called: a module call by its path in its model, else by its class; all else as it was recorded."""
+"""The names of spans: a module call has its path in its model, or else its class; all others have the recorded name."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _INSTANCE = re.compile(r"_\d+$")
 
 
 def class_of(name: str) -> str:
-    """``Block`` of ``nn.Module: Block_0``; empty for what is no call of a module."""
+    """``Block`` of ``nn.Module: Block_0``; empty if it is no call of a module."""
     return _INSTANCE.sub("", name.removeprefix(PREFIX)) if name.startswith(PREFIX) else ""
 
 
 def called(path: str, kind: str) -> str:
-    """What a module call of that path and class is called. Numbers alone, as those in an ``nn.Sequential``, tell nothing."""
+    """The name of a module call of that path and class. Numbers alone, as in an ``nn.Sequential``, say nothing."""
     return path if any(part and not part.isdigit() for part in path.split(".")) else kind
 
 
 def with_classes(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) -> Batch:
-    """The batch with the classes of those of these rows that are module calls, which are called as spans are.
+    """The batch with the classes of the module calls among these rows, and with their names in spans.
 
     Args:
         batch: the batch.
         rows: some of its rows.
-        torch_names: spans are called as torch.profiler calls them.
+        torch_names: whether spans have torch.profiler's names.
     """
     calls = rows[batch.source[rows] == _MODULE]
     if not len(calls):

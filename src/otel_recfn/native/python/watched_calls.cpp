@@ -32,16 +32,16 @@ void run_by(PyObject* function, vectorcallfunc run) {
 
 vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
 
-// `set_observer(None)` gives what it was.
+// Calls a function while no observer is set. `set_observer(None)` returns the observer that was set before.
 PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
   if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
-  const Made before(PyObject_CallOneArg(set_observer, Py_None));
-  if (before.object == nullptr) return nullptr;
+  const Reference before(PyObject_CallOneArg(set_observer, Py_None));
+  if (!before) return nullptr;
   PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
-  if (before.object == Py_None) return result;
+  if (before.get() == Py_None) return result;
   PyObject* raised = take_raised();
-  const Made back(PyObject_CallOneArg(set_observer, before.object));
-  if (back.object == nullptr) PyErr_Clear();
+  const Reference back(PyObject_CallOneArg(set_observer, before.get()));
+  if (!back) PyErr_Clear();
   if (raised != nullptr) raise_again(raised);
   return result;
 }
@@ -50,8 +50,8 @@ PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count
 PyObject* left(PyObject* leave, PyObject* token, PyObject* result, PyObject* set_observer) {
   PyObject* raised = result == nullptr ? take_raised() : nullptr;
   PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
-  const Made told(call_unseen_by(leave, args, 2, set_observer));
-  if (told.object != nullptr) {
+  const Reference told(call_unseen_by(leave, args, 2, set_observer));
+  if (told) {
     if (raised != nullptr) raise_again(raised);
     return result;
   }
@@ -67,12 +67,12 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   const bool is_told = !is_first && on_its_way == subject;
   on_its_way = nullptr;
   if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
-  const Made leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
-  const Made token(call_unseen_by(watch.enter, &subject, 1, set_observer.object));
-  if (token.object == nullptr) return nullptr;
+  const Reference leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
+  const Reference token(call_unseen_by(watch.enter, &subject, 1, set_observer.get()));
+  if (!token) return nullptr;
   if (is_first && watch.functions[1] != nullptr) on_its_way = subject;
   PyObject* result = run(function, args, flagged, names);
-  return token.object == Py_None ? result : left(leave.object, token.object, result, set_observer.object);
+  return token.get() == Py_None ? result : left(leave.get(), token.get(), result, set_observer.get());
 }
 
 PyObject* unwatch_calls(PyObject*, PyObject*) {
@@ -120,8 +120,8 @@ PyMethodDef watch_functions[] = {
 
 // Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
-  const Made set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
-  return call_unseen_by(function, args, count, set_observer.object);
+  const Reference set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
+  return call_unseen_by(function, args, count, set_observer.get());
 }
 
 int add_watched_calls(PyObject* module) { return PyModule_AddFunctions(module, watch_functions); }

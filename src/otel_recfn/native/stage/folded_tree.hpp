@@ -60,7 +60,7 @@ struct FoldedTree {
   Path* root = nullptr;  // null where nothing was folded
   int64_t children_ns = 0;  // of a span of a range: how long those took that lay directly in it, in its thread
 
-  // Nothing is in it; the times stay.
+  // Empties it; the times stay.
   void forget() { size = 0, root = nullptr; }
 };
 
@@ -100,7 +100,7 @@ class Trees {
     tree.forget();
   }
 
-  // None is in use.
+  // To be called when no tree is in use.
   void shrink() {
     if (nodes_.shrink()) many_.release();
   }
@@ -234,7 +234,7 @@ class Trees {
     return first;
   }
 
-  // With all that hangs below it.
+  // Gives back a path with all that hangs below it.
   void give_back_all(Path* root) {
     while (root != nullptr) {
       Path *path = root, *last = path->last_below, *below = detach_below(*path);

@@ -80,7 +80,7 @@ class PlacesOfIds {
   }
 
  private:
-  // The ids of a thread.
+  // Ids of one thread, from the smallest to the largest.
   struct Run {
     uint64_t first = 0, ids = 0;
     size_t slots = 0;  // where its own begin
@@ -196,7 +196,7 @@ class Comparison {
   bool is_kept(size_t place) const { return is_kept_[place] != 0; }
   const UnfilledVector<uint32_t>& kept() const { return kept_; }  // their places, in ascending order
   Rank rank(const Ranges& held, size_t place) const { return nests_ ? own_rank(held[place]) : ranks_[place]; }
-  // Of the same event id.
+  // Whether no other range of the same event id came before.
   bool is_first(const Ranges& held, size_t place) { return !repeats_ || ids_.find(held, held[place].event_id) == place; }
   size_t not_here() const { return not_here_; }  // how many lie in ranges that haven't come
 

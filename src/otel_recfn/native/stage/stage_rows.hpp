@@ -90,8 +90,8 @@ struct AnnouncedRows {
   ColumnView<uint32_t> context;
 
   bool take(PyObject* source_column, PyObject* event_ids, PyObject* contexts) {
-    return source.take(source_column, "source", nullptr) && event_id.take(event_ids, "event_id", nullptr) &&
-           context.take(contexts, "context", nullptr) && equally_long({source.size(), event_id.size(), context.size()});
+    return source.take_array(source_column, "source") && event_id.take_array(event_ids, "event_id") &&
+           context.take_array(contexts, "context") && equally_long({source.size(), event_id.size(), context.size()});
   }
 
   Py_ssize_t size() const { return source.size(); }

@@ -282,17 +282,17 @@ struct OpenUnit {
   OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
 };
 
-// By the span above each.
+// The open units, by the span above each.
 class OpenUnits {
  public:
   explicit OpenUnits(const Limits& limits) : limits_(limits) {}
 
-  // Begun where there is none.
+  // The unit below that span; it begins where none is open.
   OpenUnit& below(const SpanAbove& above) {
     return units_.try_emplace(above, memory_, limits_).first->second;
   }
 
-  // Null where none is open.
+  // The open unit below that span, or null.
   OpenUnit* find(const SpanAbove& above) {
     const auto found = units_.find(above);
     return found == units_.end() ? nullptr : &found->second;

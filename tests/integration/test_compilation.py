@@ -212,7 +212,7 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
 @has_phases
 def test_spans_of_phases_may_keep_torchs_names(traces: Any) -> None:
     traces.instrumentor.uninstrument()
-    traces.instrumentor.instrument(tracer_provider=traces.provider, span_names="torch")
+    traces.instrumentor.instrument(tracer_provider=traces.provider, span_names="torch", detail="all")
     with traces.tracer.start_as_current_span("request"):
         torch.compile(add, backend=eager)(X)
     traces.instrumentor.uninstrument()

@@ -57,10 +57,10 @@ def with_phase_names(batch: Batch, rows: NDArray[np.int64]) -> Batch:
     """The batch with the names that spans have of those of these rows that are phases, whoever announced them."""
     source, scope = batch.source[rows], batch.scope[rows]
     phases = rows[(source == EventSource.COMPILATION) | (source == EventSource.TORCH) & (scope == RecordScope.USER_SCOPE)]
-    used, place = np.unique(batch.name[phases], return_inverse=True)
-    shown = [phase_name(batch.names[name]) for name in used.tolist()]
-    if shown == [batch.names[name] for name in used.tolist()]:
+    shown = {name: phase_name(batch.names[name]) for name in set(batch.name[phases].tolist())}
+    if all(batch.names[name] == text for name, text in shown.items()):
         return batch
-    changed: dict[str, Any] = {"names": [*batch.names, *shown], "name": batch.name.copy()}
-    changed["name"][phases] = (len(batch.names) + place).astype(np.uint32)
+    place = {name: len(batch.names) + number for number, name in enumerate(shown)}
+    changed: dict[str, Any] = {"names": [*batch.names, *shown.values()], "name": batch.name.copy()}
+    changed["name"][phases] = np.array([place[name] for name in batch.name[phases].tolist()], np.uint32)
     return replace(batch, **changed)

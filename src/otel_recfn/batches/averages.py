@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind, wait_time_ns
 
 Amounts = NDArray[np.int64]
 Rows = NDArray[np.int64]
@@ -69,6 +69,12 @@ def _less_children(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
     return own
 
 
+def wait_times(rows: Batch) -> Amounts:
+    """The nanoseconds in each range that its thread didn't work; 0 if its CPU time isn't known."""
+    waited: Amounts = np.maximum(rows.end_ns - rows.start_ns - rows.cpu_time_ns, 0)
+    return np.where(rows.cpu_time_ns >= 0, waited, 0)
+
+
 def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
     """Bytes per row that were allocated within it and its descendants, less those that were freed; any device."""
     total: Amounts = np.where(rows.kind == EventKind.MEMORY, rows.nbytes, 0)
@@ -104,6 +110,7 @@ class KeyAverage:
         cpu_memory_usage: bytes allocated less bytes freed within the ranges.
         self_cpu_memory_usage: the same without direct children.
         flops: floating point operations.
+        wait_time_total: the microseconds of ``cpu_time_total`` that threads waited, of ranges whose CPU time is known.
         stack: the innermost lines of the stack, as many as it was grouped by.
     """
 
@@ -115,6 +122,7 @@ class KeyAverage:
     cpu_memory_usage: int
     self_cpu_memory_usage: int
     flops: int
+    wait_time_total: float
     stack: list[str]
 
     @property
@@ -183,7 +191,7 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
     nested = nesting(rows)
     memory = allocated_bytes(rows, nested)
     own_memory = own_bytes(rows, nested, memory)
-    measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops)
+    measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops, wait_times(rows))
     ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
     ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
     keys = rows.name[ranges].astype(np.uint64)
@@ -207,6 +215,7 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
                 cpu_memory_usage=int(sums[2][at]),
                 self_cpu_memory_usage=int(sums[3][at]),
                 flops=int(sums[4][at]),
+                wait_time_total=int(sums[5][at]) / 1000,
                 stack=stacks[stack[first[at]]].splitlines(),
             )
             for at in np.argsort(first).tolist()
@@ -234,6 +243,8 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
         TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time)),
         TextColumn("# of Calls", "count", lambda one: str(one.count)),
     ]
+    if any(waits_mostly(one) for one in averages):
+        columns.append(TextColumn("Waited", "wait_time_total", wait_text))
     if any(one.cpu_memory_usage for one in averages):
         columns.append(TextColumn("Memory", "cpu_memory_usage", lambda one: _memory(one.cpu_memory_usage)))
         columns.append(TextColumn("Self Memory", "self_cpu_memory_usage", lambda one: _memory(one.self_cpu_memory_usage)))
@@ -244,6 +255,16 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
     if any(one.stack for one in averages):
         columns.append(TextColumn("Source Location", "stack", lambda one: "\n".join(map(_ending, one.stack))))
     return columns
+
+
+def waits_mostly(one: Any) -> bool:
+    """Whether a column of waiting is of use because of these ranges."""
+    return wait_time_ns(int(1000 * one.cpu_time_total), int(1000 * (one.cpu_time_total - one.wait_time_total))) > 0
+
+
+def wait_text(one: Any) -> str:
+    """Nothing if it isn't known."""
+    return time_text(one.wait_time_total) if one.wait_time_total else ""
 
 
 def _memory(nbytes: int) -> str:

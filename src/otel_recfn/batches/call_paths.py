@@ -10,7 +10,7 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.averages import TextColumn, render, share_text, time_text
+from otel_recfn.batches.averages import TextColumn, render, share_text, time_text, wait_text, waits_mostly
 from otel_recfn.batches.number_sets import Places, places_in
 
 Amounts = NDArray[np.int64]
@@ -65,6 +65,7 @@ class Ranges(NamedTuple):
     """The range around each, as a place in these columns; -1 at the top."""
     durations: Amounts
     self_ns: Amounts
+    wait_ns: Amounts
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class PathSums:
         self_ns: the same without direct children.
         shortest_ns: NO_TIME if there is no range.
         longest_ns: 0 if there is none.
+        wait_ns: the part of ``total_ns`` that threads waited in the ranges, as far as it is known.
         backward_ns: the part of ``total_ns`` that backward passes took for the path's module.
     """
 
@@ -85,30 +87,33 @@ class PathSums:
     self_ns: Amounts
     shortest_ns: Amounts
     longest_ns: Amounts
+    wait_ns: Amounts
     backward_ns: Amounts
 
 
 def sums_of_ranges(
-    path: Places, paths: int, durations: Amounts, self_ns: Amounts, counted: NDArray[np.bool_] | None = None
+    path: Places, paths: int, ranges: Ranges, durations: Amounts | None = None, counted: NDArray[np.bool_] | None = None
 ) -> PathSums:
     """The sums of ranges by path.
 
     Args:
         path: of each range.
         paths: how many there are.
-        durations: of each range.
-        self_ns: of each range.
+        ranges: the ranges.
+        durations: in place of theirs.
         counted: which ranges are the path's own; of others it has the time for themselves alone. None: all.
     """
-    own = np.zeros(paths, np.int64)
-    np.add.at(own, path, self_ns)
+    own, waited = np.zeros(paths, np.int64), np.zeros(paths, np.int64)
+    durations, wait_ns = ranges.durations if durations is None else durations, ranges.wait_ns
+    np.add.at(own, path, ranges.self_ns)
     if counted is not None:
-        path, durations = path[counted], durations[counted]
+        path, durations, wait_ns = path[counted], durations[counted], wait_ns[counted]
+    np.add.at(waited, path, wait_ns)
     total, shortest, longest = np.zeros(paths, np.int64), np.full(paths, NO_TIME, np.int64), np.zeros(paths, np.int64)
     np.add.at(total, path, durations)
     np.minimum.at(shortest, path, durations)
     np.maximum.at(longest, path, durations)
-    return PathSums(np.bincount(path, minlength=paths), total, own, shortest, longest, np.zeros(paths, np.int64))
+    return PathSums(np.bincount(path, minlength=paths), total, own, shortest, longest, waited, np.zeros(paths, np.int64))
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ class CallPath:
         self_cpu_time_total: the same without direct children that ran on the same thread.
         cpu_time_min: microseconds of the shortest one; 0 if there is none.
         cpu_time_max: of the longest one.
+        wait_time_total: the microseconds of ``cpu_time_total`` that threads waited, of ranges whose CPU time is known.
         backward_cpu_time_total: of a module, the part of ``cpu_time_total`` that backward passes took.
     """
 
@@ -131,6 +137,7 @@ class CallPath:
     self_cpu_time_total: float
     cpu_time_min: float
     cpu_time_max: float
+    wait_time_total: float
     backward_cpu_time_total: float
 
     @property
@@ -181,8 +188,8 @@ class CallTree(Sequence[CallPath]):
         sums = self._sums
         count, total, own = int(sums.count[path]), int(sums.total_ns[path]), int(sums.self_ns[path])
         shortest = int(sums.shortest_ns[path]) if count else 0
-        longest, backward = int(sums.longest_ns[path]), int(sums.backward_ns[path])
-        times = (total / 1000, own / 1000, shortest / 1000, longest / 1000, backward / 1000)
+        longest, waited, backward = int(sums.longest_ns[path]), int(sums.wait_ns[path]), int(sums.backward_ns[path])
+        times = (total / 1000, own / 1000, shortest / 1000, longest / 1000, waited / 1000, backward / 1000)
         return CallPath(self._paths[path], count, *times)
 
     @overload
@@ -213,7 +220,8 @@ class CallTree(Sequence[CallPath]):
         shown = self._shown(row_limit, max_depth)
         rows = [entry for path, entry in zip(self._order, self, strict=True) if path in shown]
         whole = float(self._sums.total_ns[self._above < 0].sum()) / 1000
-        text = render(rows, _columns(whole, bool(self._sums.backward_ns.any())), None, -1)
+        columns = _columns(whole, bool(self._sums.backward_ns.any()), any(map(waits_mostly, rows)))
+        text = render(rows, columns, None, -1)
         hidden = len(self) - len(rows)
         return f"{text}{hidden} more paths are not shown\n" if hidden else text
 
@@ -234,13 +242,15 @@ class CallTree(Sequence[CallPath]):
         return f"<CallTree of {len(self)} paths, {int(self._sums.count.sum())} ranges>"
 
 
-def _columns(whole: float, with_backward: bool) -> list[TextColumn[CallPath]]:
+def _columns(whole: float, with_backward: bool, with_waiting: bool) -> list[TextColumn[CallPath]]:
+    waiting = TextColumn[CallPath]("Waited", "wait_time_total", wait_text)
     backward = TextColumn[CallPath]("Backward", "backward_cpu_time_total", lambda one: time_text(one.backward_cpu_time_total))
     return [
         TextColumn("Name", "name", lambda one: "  " * (len(one.path) - 1) + one.name),
         TextColumn("CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)),
         TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
         TextColumn("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
+        *([waiting] if with_waiting else []),
         *([backward] if with_backward else []),
         TextColumn("# of Calls", "count", lambda one: str(one.count or "")),
         TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time) if one.count else ""),

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from otel_recfn.batches.averages import nesting, self_times
+from otel_recfn.batches.averages import nesting, self_times, wait_times
 from otel_recfn.batches.call_paths import CallTree, Ranges, call_paths, sums_of_ranges
 from otel_recfn.batches.module_tree import tree_by_module
 from otel_recfn.errors import SettingError
@@ -38,7 +38,8 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
     place, above = np.full(len(batch), -1, np.int64), np.full(len(batch), -1, np.int64)
     place[rows] = np.arange(len(rows))
     above[nested.child] = place[nested.parent]
-    ranges = Ranges(rows, above[rows], np.maximum(batch.end_ns - batch.start_ns, 0)[rows], self_times(batch, nested)[rows])
+    times = (np.maximum(batch.end_ns - batch.start_ns, 0), self_times(batch, nested), wait_times(batch))
+    ranges = Ranges(rows, above[rows], *[each[rows] for each in times])
     if by == "module":
         return tree_by_module(batch, ranges)
     return _by_thread(batch, ranges) if by == "thread" else _by_name(batch, ranges)
@@ -46,7 +47,7 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
 
 def _by_name(batch: Batch, ranges: Ranges) -> CallTree:
     paths = call_paths(ranges.above, batch.name[ranges.rows].astype(np.int64))
-    sums = sums_of_ranges(paths.of_row, len(paths.above), ranges.durations, ranges.self_ns)
+    sums = sums_of_ranges(paths.of_row, len(paths.above), ranges)
     return CallTree(paths.above, paths.label, batch.names, sums)
 
 
@@ -57,7 +58,7 @@ def _by_thread(batch: Batch, ranges: Ranges) -> CallTree:
     above = np.where(in_thread, ranges.above, len(thread) + member)  # threads follow the ranges
     labels = np.append(batch.name[ranges.rows].astype(np.int64), len(batch.names) + np.arange(len(threads)))
     paths = call_paths(np.append(above, np.full(len(threads), -1)), labels)
-    sums = sums_of_ranges(paths.of_row[: len(thread)], len(paths.above), ranges.durations, ranges.self_ns)
+    sums = sums_of_ranges(paths.of_row[: len(thread)], len(paths.above), ranges)
     outermost = np.flatnonzero((paths.above >= 0) & (np.take(paths.above, paths.above) < 0))
     np.add.at(sums.total_ns, paths.above[outermost], sums.total_ns[outermost])
     tracks = [batch.tracks[index] for index in threads.tolist()]

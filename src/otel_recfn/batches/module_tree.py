@@ -49,7 +49,7 @@ def tree_by_module(batch: Batch, ranges: Ranges) -> CallTree:
     paths = call_paths(place[around[shown]], label[shown])
     path = paths.of_row[place[np.where(outside, np.arange(len(near)), taken_by)]]
     durations = np.where(outside, ranges.self_ns, ranges.durations)
-    sums = sums_of_ranges(path, len(paths.above), durations, ranges.self_ns, is_line | outside)
+    sums = sums_of_ranges(path, len(paths.above), ranges, durations, is_line | outside)
     backward = np.where(itself != taken_by, ranges.self_ns, 0)
     return CallTree(paths.above, paths.label, names, _of_whole_paths(sums, path, paths.above, backward))
 

@@ -57,37 +57,42 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
-// The last range of the program's that began in the thread with no range around it, where that is recorded.
-struct Outermost {
+// A range of the program's that began in the thread with no range around it, or directly in one of Python's, and is recorded.
+struct TellsCpuTime {
   uint64_t handle = 0;
-  int64_t cpu_began_ns = 0;  // what the thread had worked by then
+  int64_t began_ns = 0;  // what the thread had worked by then
   uint64_t context_version = 0;
 };
-thread_local Outermost outermost;
+constexpr uint32_t kMostOpen = 8;
+thread_local TellsCpuTime tells_cpu_time[kMostOpen];  // by the depth of the thread's stack: what lies deeper may take a place
 
 uint64_t context_version(const ThreadBuffer& buffer) {
   const auto version_of = shared->context_version.load(std::memory_order_relaxed);
   return version_of != nullptr ? version_of(buffer) : 0;
 }
 
-void note_outermost(const at::RecordFunction& fn, ThreadBuffer& buffer) {
+void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (buffer.depth == 0 || buffer.depth > kMaxDepth) return;
-  const OpenEntry& entry = buffer.stack[buffer.depth - 1];
-  const bool is_outermost = entry.key == fn.handle() && entry.ordinal() != 0 && entry.is_base() && buffer.context.enclosing == 0;
-  if (is_outermost) outermost = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
+  const uint32_t place = buffer.depth - 1;
+  const OpenEntry& entry = buffer.stack[place];
+  if (entry.key != fn.handle() || entry.ordinal() == 0) return;
+  const bool is_outermost = entry.is_base() && buffer.context.enclosing == 0;
+  if (!is_outermost && (place == 0 || !buffer.stack[place - 1].is_entered())) return;
+  tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }
 
 // What the thread worked in the range; -1 where it doesn't tell that, or other tasks have run in the thread meanwhile.
 int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
-  if (outermost.handle != fn.handle() || fn.isAsync() || outermost.context_version != context_version(buffer)) return -1;
-  return std::max<int64_t>(0, worked_until_now(buffer) - outermost.cpu_began_ns);
+  const TellsCpuTime& noted = tells_cpu_time[(buffer.depth - 1) % kMostOpen];
+  if (noted.handle != fn.handle() || fn.isAsync() || noted.context_version != context_version(buffer)) return -1;
+  return std::max<int64_t>(0, worked_until_now(buffer) - noted.began_ns);
 }
 
 template <Pair kPair>
 std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
   const uint32_t asked = shared->extras.load(std::memory_order_relaxed);
   begin_with_extras<kPair >= kWithInputs>(fn, buffer, selected, asked);
-  if (kPair == kOfProgram) note_outermost(fn, buffer);
+  if (kPair == kOfProgram) note_cpu_time(fn, buffer);
   return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
 }
 

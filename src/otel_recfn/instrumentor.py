@@ -220,7 +220,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.sinks.spans.sink import Process, SpansSink
 
         volume = Volume(
-            settings.span_budget, settings.ordinary_span_budget, settings.trace_span_budget, settings.spans_per_second
+            settings.span_budget,
+            settings.ordinary_span_budget,
+            settings.trace_span_budget,
+            settings.spans_per_second,
+            torch_names=settings.span_names == "torch",
         )
         process = Process(
             recorder_lost=session.recorder_lost,

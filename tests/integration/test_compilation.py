@@ -106,6 +106,14 @@ def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> No
     assert not one.error
 
 
+def test_modules_of_pytorchs_own_have_their_names(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend=eager)(X)
+    (one,) = compilations(seen.events())
+    assert one.name == "torch.compile: Sequential"
+    assert one.code.endswith(": torch.nn.modules.container.Sequential.forward")
+
+
 def test_a_second_one_says_why(instrument: Callable[..., Any]) -> None:
     seen = instrument()
     run = torch.compile(add, backend=eager, dynamic=False)

@@ -28,7 +28,7 @@ from otel_recfn.pytorch import details
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WrappedFunction
-from otel_recfn.support.texts import failure, python_call_name
+from otel_recfn.support.texts import code_text, failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
 SUFFIX = " (dynamo_timed)"
@@ -141,7 +141,7 @@ class Compilation(AbstractContextManager[None]):
         self._recorder, self._beside, self._before = recorder, beside, _counted()
         self._id = str(given.get("compile_id") or "")
         self._is_whole = bool(given.get("one_graph"))
-        name, text = (code.co_name, _code(code, given.get("globals"))) if code is not None else ("backward", "")
+        name, text = _function(code, given) if code is not None else ("backward", "")
         self._event_id = recorder.begin(f"torch.compile: {name}", SCOPE, SOURCE, code=text)
 
     def __enter__(self) -> None:
@@ -195,9 +195,21 @@ def _short(reason: object) -> str:
     return what[:MOST_CHARACTERS]
 
 
-def _code(code: CodeType, module: Any) -> str:
+def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a function that is compiled, and its code as a column has it."""
+    frame = details.find("frame_around")
+    if (
+        frame is not None
+        and code.co_filename == frame.__code__.co_filename
+        and (function := (given.get("locals") or {}).get("fn"))
+    ):
+        module = getattr(function, "__self__", function)
+        if hasattr(type(module), "forward"):
+            return type(module).__name__, code_text(type(module).forward)
+        return getattr(function, "__name__", code.co_name), code_text(function)
     name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
-    return python_call_name(code.co_filename, code.co_firstlineno, f"{(module or {}).get('__name__')}.{name}")
+    module_name = (given.get("globals") or {}).get("__name__")
+    return code.co_name, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
 
 
 def _replace(detail: str, ours: Any) -> Callable[[], bool]:

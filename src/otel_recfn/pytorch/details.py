@@ -135,6 +135,9 @@ PYTHON: Mapping[str, Detail] = {
         before="get_and_maybe_log_recompilation_reason",
     ),
     "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "frame_around": Detail(
+        "torch._dynamo.external_utils:wrap_inline", "compilations of PyTorch's own modules and functions are called `inner`"
+    ),
     "profiler_runs": Detail(
         "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
     ),

@@ -215,8 +215,11 @@ class UnitToDecide(NamedTuple):
     goes_on: bool
     tells_itself: bool
     """Whether the span above takes the sums of what was folded directly below it."""
-    wait_ns: int = 0
-    """The time of waiting in it, which its first span has; 0 for none."""
+    further: Mapping[str, Any] = {}
+    """Attributes of the whole unit, which its first span has."""
+
+
+_Further = tuple[dict[int, Mapping[str, Any]], dict[int, Mapping[str, Any]]]
 
 
 class Decided(NamedTuple):
@@ -240,8 +243,8 @@ class Decided(NamedTuple):
     """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """The names in the tables, by number."""
-    waits: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
-    """The times of waiting, by the places of kept ranges and of summaries."""
+    further: _Further
+    """Attributes of whole units, by the places of kept ranges and of summaries."""
 
 
 class _Names:
@@ -329,7 +332,7 @@ class Stage:
             summaries,
             np.frombuffer(raw[4], np.int64),
             names,
-            _waits(units, kept["unit"], summaries["unit"]),
+            _further(units, kept["unit"], summaries["unit"]),
         )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
@@ -371,16 +374,16 @@ def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
 
 
-def _waits(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> tuple[dict[int, int], dict[int, int]]:
-    """The waits of ``Decided``: on a unit's first kept range, which is its longest, or on its first summary if none is kept."""
-    waits: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for number in [number for number, one in enumerate(units) if one.wait_ns]:
-        for of_unit, of_places in zip((kept, summaries), waits, strict=True):
+def _further(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> _Further:
+    """``Decided.further``: on a unit's first kept range, which is its longest, or on its first summary if none is kept."""
+    found: _Further = ({}, {})
+    for number in [number for number, one in enumerate(units) if one.further]:
+        for of_unit, of_places in zip((kept, summaries), found, strict=True):
             places = np.flatnonzero(of_unit == number)
             if len(places):
-                of_places[int(places[0])] = units[number].wait_ns
+                of_places[int(places[0])] = units[number].further
                 break
-    return waits
+    return found
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:

@@ -89,6 +89,9 @@ PYTHON: Mapping[str, Detail] = {
         "optimizer steps are recorded only where PyTorch's operators are",
     ),
     "is_compiling": Detail("torch.compiler:is_compiling", "module calls and optimizer steps are not recorded"),
+    "has_function_modes": Detail(
+        "torch._C:_is_torch_function_mode_enabled", "shapes of what models are called with are not told, and generation isn't"
+    ),
     "is_tracing": Detail("torch.jit:is_tracing", "module calls that torch.jit.trace makes are recorded"),
     "stopped_recomputation": Detail(
         "torch.utils.checkpoint:_StopRecomputationError", "ranges that a checkpoint stops early are recorded as errors"

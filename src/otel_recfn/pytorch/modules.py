@@ -28,6 +28,7 @@ from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
+from otel_recfn.pytorch.generation import DECODE, NO_INPUTS, Chain, Chains, Inputs, attributes_of, reader_of_inputs
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WeakIdentityMap
@@ -53,15 +54,22 @@ class _Call(NamedTuple):
 
     event_id: int
     outermost: object
-    """The outermost module that is being called in the thread; None if it is this one."""
+    """The outermost module that is being called in the thread; None if it is this one. The fields below are of that alone."""
+    chain: Chain | None = None
+    """The calls that it may continue."""
+    decode_id: int = 0
+    """The event id of the range around it, if it decodes."""
+    attributes: str = ""
+    """The attributes of its end."""
 
 
 class _Thread:
     """The open steps and calls of a thread."""
 
-    __slots__ = ("outermost", "step_began_cpu_ns", "steps", "training")
+    __slots__ = ("chains", "outermost", "step_began_cpu_ns", "steps", "training")
 
     def __init__(self) -> None:
+        self.chains = Chains()
         self.outermost: object = None
         """The outermost module that is being called."""
         self.steps: list[_Step] = []
@@ -120,6 +128,7 @@ class ModuleRanges(Source):
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._forward, self._step = MethodCode("forward"), MethodCode("step")
+        self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
         self._failed = False
         self._threads = _Threads()
@@ -129,6 +138,7 @@ class ModuleRanges(Source):
         """Set the hooks, unless they are set or one has failed."""
         with self._lock:
             if not self._removals and not self._failed:
+                self._inputs_of_call = reader_of_inputs()
                 self._removals = _set_hooks(self, self._recorder)
 
     def disable(self) -> None:
@@ -148,16 +158,23 @@ class ModuleRanges(Source):
         if thread.steps:
             self._end_left_steps(thread.steps, sys._getframe())
         before, training, name = thread.outermost, thread.training, self._names.name(module)
-        path = ""
-        if before is not None:
-            path = self._paths.path(before, module)
-        elif not training.trains:
-            training.begin_call(module, name)
-        flags = EVALUATION if training.evaluates else 0
-        event_id = self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module))
         if before is None:
-            thread.outermost = module
-        return _Call(event_id, before)
+            return self._enter_outermost(thread, module, name)
+        path, flags = self._paths.path(before, module), EVALUATION if training.evaluates else 0
+        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module)), before)
+
+    def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
+        if not thread.training.trains:
+            thread.training.begin_call(module, name)
+        flags, inputs, decode_id = EVALUATION if thread.training.evaluates else 0, self._inputs_of_call(), 0
+        chain = thread.chains.begin(module, name, inputs, trains_now)
+        if chain is not None and chain.decodes:
+            decode_id = self._recorder.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
+        event_id = self._recorder.begin(name, SCOPE, SOURCE, "", flags, code=self._forward.of(module))
+        if chain is not None and chain.tokens == 1:
+            chain.first_event_id = event_id
+        thread.outermost = module
+        return _Call(event_id, None, chain, decode_id, attributes_of(inputs.shapes))
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""
@@ -166,7 +183,10 @@ class ModuleRanges(Source):
             self._end_left_steps(thread.steps, sys._getframe())
         thread.outermost = call.outermost
         text, stacktrace = failure(error)
-        self._recorder.end(call.event_id, text, stacktrace=stacktrace)
+        self._recorder.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
+        told = call.chain.end_call() if call.chain is not None else ""
+        if call.decode_id:
+            self._recorder.end(call.decode_id, text, attributes=told)
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """Begin the range of an optimizer's step."""
@@ -324,6 +344,11 @@ class ThreadTraining:
         if self.evaluates:  # nothing was called in training mode: this program trains in eval mode
             self._trained = WeakIdentityMap()
         self.trains, self.evaluates, self._first = False, False, ""
+
+
+def trains_now(module: Any) -> bool:
+    """Whether a call of it takes gradients, and is no evaluation."""
+    return bool(sys.modules["torch"].is_grad_enabled()) and bool(getattr(module, "training", True))
 
 
 def _has_parameters(module: Any) -> bool:

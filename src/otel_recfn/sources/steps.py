@@ -38,6 +38,7 @@ from otel_recfn.model.events import (
     wait_time_ns,
     whole_number,
 )
+from otel_recfn.model.generation import Generation
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.seen_spans import remember_current
@@ -197,7 +198,7 @@ shown_steps = ShownSteps()
 class OpenStep:
     """A step that was entered in the calling task, with its span, or None if nothing takes spans."""
 
-    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
+    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "generation", "outer", "seen", "span")
 
     def __init__(self, span: trace.Span | None, around: Context) -> None:
         self.span, self.outer = span, innermost_step()
@@ -209,6 +210,8 @@ class OpenStep:
         self.event_id = self.began_ns = 0
         self.entered: Any = None
         """The result of ``Recorder.enter``."""
+        self.generation: Generation | None = None
+        """The generation in the step, if there is one."""
         if span is not None:
             self.seen, self.attached = trace.set_span_in_context(span, around), shown_steps.attached()
             recorder.span_attached(span, self)
@@ -245,6 +248,8 @@ class OpenStep:
                 self.span.set_attribute(CPU_TIME, cpu_time_ns)
             if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):
                 self.span.set_attribute(WAIT_TIME, waited_ns)
+            if self.generation is not None:
+                self.span.set_attributes(self.generation.attributes(time.time_ns() - duration_ns))
             _end_span(self.span, error, text)
 
 

@@ -22,6 +22,36 @@ Watch watch{};
 // The first argument of the call of the first function that was told just now, until the second is called with it, too.
 thread_local PyObject* on_its_way = nullptr;
 
+// The arguments of the call whose `enter` runs.
+struct CalledWith {
+  PyObject* const* args = nullptr;
+  Py_ssize_t count = 0;
+  PyObject* names = nullptr;  // those of the last arguments; may be null
+};
+thread_local CalledWith called_with;
+
+// Sets them while an `enter` runs, which may be within that of another call.
+class Entering {
+ public:
+  Entering(PyObject* const* args, size_t flagged, PyObject* names) : before_(called_with) {
+    called_with = {args, PyVectorcall_NARGS(flagged), names};
+  }
+  ~Entering() { called_with = before_; }
+  Entering(const Entering&) = delete;
+  Entering& operator=(const Entering&) = delete;
+
+ private:
+  const CalledWith before_;
+};
+
+PyObject* call_arguments(PyObject*, PyObject*) {
+  const Py_ssize_t named = called_with.names != nullptr ? PyTuple_GET_SIZE(called_with.names) : 0;
+  PyObject* arguments = PyTuple_New(called_with.count + named);
+  if (arguments == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; i < called_with.count + named; ++i) PyTuple_SET_ITEM(arguments, i, Py_NewRef(called_with.args[i]));
+  return arguments;
+}
+
 void run_by(PyObject* function, vectorcallfunc run) {
 #if PY_VERSION_HEX >= 0x030C0000
   PyFunction_SetVectorcall(reinterpret_cast<PyFunctionObject*>(function), run);
@@ -68,7 +98,10 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   on_its_way = nullptr;
   if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
   const Reference leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
-  const Reference token(call_unseen_by(watch.enter, &subject, 1, set_observer.get()));
+  const Reference token([&] {
+    const Entering entering(args, flagged, names);
+    return call_unseen_by(watch.enter, &subject, 1, set_observer.get());
+  }());
   if (!token) return nullptr;
   if (is_first && watch.functions[1] != nullptr) on_its_way = subject;
   PyObject* result = run(function, args, flagged, names);
@@ -113,6 +146,8 @@ PyMethodDef watch_functions[] = {
      "watch_calls(functions, enter, leave, set_observer): enter(first argument) before each call; unless it gives None,\n"
      "leave(what it gave, exception or None) after it. A call that the first of two functions hands on to the second is one.\n"
      "Around both set_observer(None), unless it is None, and then what it gave."},
+    {"call_arguments", call_arguments, METH_NOARGS,
+     "call_arguments(): within enter(), the arguments of the call, the named ones last."},
     {"unwatch_calls", unwatch_calls, METH_NOARGS, "unwatch_calls(): end that. Calls that run are still left."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from opentelemetry.trace import Link, SpanContext
@@ -33,8 +34,10 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind, wait_time_ns
+from otel_recfn.model.events import WAIT_TIME, EventKind, wait_time_ns
+from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
+from otel_recfn.sinks.spans.generations import add_generations, decoding_in
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
@@ -82,13 +85,25 @@ class OpenUnit:
     """The end of the program's span, once it was seen."""
     trace: StepTrace | None = None
     """The complete trace, if it is one of ours."""
+    generation: Generation | None = None
 
     def to_decide(self, budget: int, goes_on: bool) -> UnitToDecide:
         """The unit with a budget. If it is a trace of ours, its root has the time of waiting."""
-        waited_ns, tells_itself = wait_time_ns(self.top_ns, self.top_cpu_ns), self.trace is not None
+        waited_ns, further = wait_time_ns(self.top_ns, self.top_cpu_ns), dict[str, Any]()
+        if waited_ns:
+            further[WAIT_TIME] = waited_ns
         if self.trace is not None:
-            self.trace.wait_ns, waited_ns = waited_ns, 0
-        return UnitToDecide(self.above, budget, *self.extent(), goes_on, tells_itself, waited_ns)
+            self.trace.further, further = further, {}
+        return UnitToDecide(self.above, budget, *self.extent(), goes_on, self.trace is not None, further)
+
+    def generated(self, goes_on: bool) -> dict[str, Any]:
+        """The attributes of its generation, once all is known, for one of its spans; the root of a trace of ours takes them."""
+        if self.generation is None or goes_on:
+            return {}
+        found = self.generation.attributes(self.extent()[0])
+        if self.trace is not None:
+            self.trace.further, found = {**self.trace.further, **found}, {}
+        return found
 
     def extent(self) -> tuple[int, int]:
         """The begin and the end of the unit, in Unix nanoseconds."""
@@ -115,6 +130,10 @@ class Folding:
         added = self._stage.add(batch, roots)
         self._batches += 1
         touched = [self._note(share) for share in added.units]
+        for key, number, end_ns, attributes in decoding_in(batch, roots):
+            if (unit := self._units.get(key)) is not None:
+                unit.generation = unit.generation or Generation()
+                unit.generation.add(number, end_ns, attributes)
         if self._stage.has_many_names:
             decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
@@ -213,6 +232,9 @@ class Folding:
         ranges = sum(unit.rows for unit, _ in part)
         done = self._stage.decide([unit.to_decide(grant.spans, goes_on) for unit, grant in part], ranges)
         traces = [unit.trace for unit, _ in part]
+        generated = {place: unit.generation for place, (unit, _) in enumerate(part) if unit.generation is not None}
+        if generated:
+            add_generations(done, generated, {place: part[place][0].generated(goes_on) for place in generated})
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
         for place in places:  # sums of what was folded directly into traces of ours are for their roots
             trace = traces[done.sums["unit"][place]]

@@ -26,7 +26,7 @@ from otel_recfn.batches.number_sets import Places, begins_of, places_in
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
-from otel_recfn.model.events import CPU_TIME, WAIT_TIME, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -51,12 +51,12 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
 
 
 def further_by_row(decided: Decided, kept: slice) -> dict[int, Attributes]:
-    """The attributes of some kept ranges, by row, that no column has: for ranges folded into them, and for waiting."""
+    """The attributes of some kept ranges, by row, that no column has: for ranges folded into them, and for their unit."""
     holder = decided.sums["holder"]
     places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
     further = dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True)) if len(places) else {}
-    for row in [row for row in decided.waits[0] if kept.start <= row < kept.stop]:
-        further.setdefault(row, {})[WAIT_TIME] = decided.waits[0][row]
+    for row in [row for row in decided.further[0] if kept.start <= row < kept.stop]:
+        further.setdefault(row, {}).update(decided.further[0][row])
     return further
 
 
@@ -78,8 +78,8 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
     rows = decided.summaries[which]
     columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
     found = [_summary_times(*values) for values in rows[columns].tolist()]
-    for place in [place for place in decided.waits[1] if which.start <= place < which.stop]:
-        found[place - which.start][WAIT_TIME] = decided.waits[1][place]
+    for place in [place for place in decided.further[1] if which.start <= place < which.stop]:
+        found[place - which.start].update(decided.further[1][place])
     many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
     begins = begins_of(decided.summaries["counts_end"], many + which.start)
     of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
@@ -204,8 +204,7 @@ class SpanMapper:
         """The root span of a trace that we started, which is recorded."""
         assert trace.start is not None
         start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        waited = {WAIT_TIME: trace.wait_ns} if trace.wait_ns else {}
-        further = {"recfn.root": True, **number, **waited, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        further = {"recfn.root": True, **number, **trace.further, **_thread_attributes(trace.thread), **(trace.folded or {})}
         attributes = {**start.attributes, **further}
         name = text_of_utf8(trace.name)
         return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,8 +113,8 @@ class StepTrace:
     """The root span's attributes about ranges that were folded directly into the trace."""
     folded_ranges: int = 0
     """The number of these ranges."""
-    wait_ns: int = 0
-    """The time of waiting that the root span has; 0 for none."""
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """Further attributes of the root span, of the whole trace."""
 
     @property
     def context(self) -> SpanContext | None:

@@ -84,7 +84,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 Default: 1000.0.
             span_names: names of spans of module calls: ``short`` is the path in their model (``layers.3.attention``), or the
                 class of the outermost; ``torch`` is the name in torch.profiler, Chrome traces and profiles (``nn.Module:
-                Attention_3``), also of the ranges around backward nodes. Default: short.
+                Attention_3``), also of the ranges around backward nodes. And names of phases of compilations: ``AOT autograd``,
+                or ``create_aot_dispatcher_function (dynamo_timed)``. Default: short.
             exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is
                 dropped and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.

@@ -75,6 +75,8 @@ def parent_of(event: Any) -> str | None:
     ["name", "key", "count", "scope", "sequence_nr", "is_async", "is_user_annotation", "fwd_thread"],
 )
 def test_events_say_the_same(run: Run, attribute: str) -> None:
+    if not hasattr(run.theirs[0], attribute):
+        pytest.skip("events of this PyTorch don't have it")
     for ours, theirs in ranges(run):
         assert getattr(ours, attribute) == (getattr(theirs, attribute) or 0), ours.name
 

@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch")
 from compiled_forms import VERSION  # noqa: E402
 
 checkpoint = pytest.importorskip("torch.utils.checkpoint")
+pytest.importorskip("torch._dynamo.convert_frame")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -252,12 +253,13 @@ def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str,
 
 
 COMPILATION = {
-    "compile_frame": {"frames", "reasons", "breaks", "fallbacks"},
+    "compile_frame": {"frames", "modules of PyTorch's", "reasons", "breaks", "fallbacks"},
     "compile_phase": {"phases", "backward", "its id"},
     "compile_id": {"its id"},
     "compile_counters": {"breaks"},
     "recompile_reasons": {"reasons"},
     "graph_break": {"fallbacks"},
+    "frame_around": {"modules of PyTorch's"},
     "profiler_runs": {"phases once"},
 }
 """What is not seen without each."""
@@ -286,6 +288,7 @@ def seen_of_compilations() -> set[str]:
         run(torch.ones(2, requires_grad=True)).sum().backward()
         run(torch.ones(3))
         torch.compile(breaks_in_a_loop, backend="eager")(torch.ones(2))
+        torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")(torch.ones(2))
         first = list(recorder.drain().events())
         with torch.profiler.profile():
             torch.compile(lambda x: x, backend="eager")(torch.ones(4))
@@ -298,6 +301,7 @@ def seen_of_compilations() -> set[str]:
     seen = {
         "frames": any(event.name.endswith("breaks") for event in compilations),
         "backward": any(event.name.endswith("backward") for event in compilations),
+        "modules of PyTorch's": any(event.name.endswith("Sequential") for event in compilations),
         "phases": any("compile_attempt" in event.name for event in first),
         "phases once": not phases,  # torch.profiler's own are announced by the observer, which isn't there
         "its id": any(event.name.endswith("backward") and "recfn.compile.id" in event.attributes for event in compilations),

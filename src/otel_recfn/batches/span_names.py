@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.phase_names import phase_name
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventSource
 
@@ -86,7 +87,7 @@ class NumberedNames:
     def text(self, number: int) -> str:
         """What is shown of that number, but for module calls' paths."""
         name = self.values[number]
-        return name if self._torch_names else name.removeprefix(PREFIX)
+        return name if self._torch_names else phase_name(name.removeprefix(PREFIX))
 
 
 def with_classes(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) -> Batch:

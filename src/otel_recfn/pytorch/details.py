@@ -130,7 +130,7 @@ PYTHON: Mapping[str, Detail] = {
     ),
     "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
     "compile_counters": Detail(
-        "torch._dynamo.utils:counters", "compilations don't say where they broke the graph, and what they found in caches"
+        "torch._dynamo.utils:counters", "compilations don't say why the graph broke, and what they found in caches"
     ),
     "recompile_reasons": Detail(
         "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
@@ -138,6 +138,9 @@ PYTHON: Mapping[str, Detail] = {
         before="get_and_maybe_log_recompilation_reason",
     ),
     "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "frame_around": Detail(
+        "torch._dynamo.external_utils:wrap_inline", "compilations of PyTorch's own modules and functions are called `inner`"
+    ),
     "profiler_runs": Detail(
         "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
     ),

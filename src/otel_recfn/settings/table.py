@@ -97,7 +97,8 @@ class Settings:
         values.SPAN_NAMES,
         "names of spans of module calls: `short` is the path in their model (`layers.3.attention`), or the class of the "
         "outermost; `torch` is the name in torch.profiler, Chrome traces and profiles (`nn.Module: Attention_3`), also of the "
-        "ranges around backward nodes",
+        "ranges around backward nodes. And names of phases of compilations: `AOT autograd`, or "
+        "`create_aot_dispatcher_function (dynamo_timed)`",
     )
     exit_timeout_s: float = _setting(
         2.0,

@@ -125,6 +125,7 @@ class Drain {
   bool is_of_earlier(Thread& thread, uint64_t ticks);
   Coming coming(Thread& thread, uint64_t head, uint64_t ticks);
   void fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const;
+  bool is_phase(const Row& row) const;
   static void begun(Thread& thread);
 
   // open_ranges.cpp

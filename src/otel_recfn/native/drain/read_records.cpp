@@ -229,6 +229,14 @@ void Drain::begun(Thread& thread) {
   thread.forget_pending();
 }
 
+// Of a compilation, as PyTorch announces it itself.
+bool Drain::is_phase(const Row& row) const {
+  constexpr std::string_view suffix = " (dynamo_timed)";
+  if (row.scope != kUserScope || row.source != kTorchSource) return false;
+  const std::string_view name = names_.text(row.name);
+  return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+}
+
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   if (is_of_earlier(thread, thread.word(at + 1))) return;
   const Coming one = coming(thread, head, thread.word(at + 1));
@@ -241,7 +249,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);
-  range.compiles = one.in_compilation || row.source == kCompilationSource;
+  range.compiles = one.in_compilation || row.source == kCompilationSource || is_phase(row);
   // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
   if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) row.flags |= kInCompilation;
   row.forward_thread_id = payload_of(head);

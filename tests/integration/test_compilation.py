@@ -212,6 +212,7 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
     inside = [span for span in spans.values() if any("torch.compile" in each.name for each in around(span))]
     assert {"Dynamo", "backend", "AOT autograd", "Dynamo: guards"} <= {span.name for span in inside} or VERSION < (2, 13)
     assert all(span.attributes["recfn.scope"] == "USER_SCOPE" for span in inside)
+    assert not [span for span in inside if "dynamo_timed" in str((span.name, span.attributes.get("recfn.folded.top")))]
     counters = traces.instrumentor.counters()
     assert sum(span.attributes.get("recfn.folded.count", 0) for span in inside) > 0
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]

@@ -8,7 +8,7 @@ kept before. So a unit that ends soon, as most do, is decided once, when it is k
 
 A range comes when it has ended, after its children. It ranks by its duration, and of equal ones the one that began first ranks
 higher, but always above its descendants, so that a kept range has all its ancestors. The others are folded into their nearest
-kept ancestor.
+kept ancestor. What is kept in the end shows the unit's tree of calls, if there are more long ranges than spans.
 
 A range that comes after its parent, as asynchronous ones may, belongs directly to the unit; so do, if a unit is finished in
 parts, the descendants of a range that comes with a later part.

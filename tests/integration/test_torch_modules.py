@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import sys
 import traceback
@@ -287,6 +288,24 @@ def test_called_while_an_exception_is_handled(recording: Recording) -> None:
     except KeyError:
         nn.ReLU()(X)
     assert [event.error for event in recording.events()] == [""]
+
+
+def test_calls_of_greenlets_that_switch_in_them(recording: Recording) -> None:
+    greenlet = pytest.importorskip("greenlet")
+    program = greenlet.getcurrent()
+
+    class Switches(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return program.switch() or x
+
+    calling = [greenlet.greenlet(Switches()) for _ in range(2)]
+    for switch in [lambda each: each.switch(X), lambda each: each.switch()]:
+        for each in calling:
+            switch(each)
+    recording.events()
+    Net()(X)  # no other module makes this call
+    (net, *_) = recording.events()
+    assert json.loads(net.attributes) == {"recfn.input_shapes": ["[2, 3]"]}
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])

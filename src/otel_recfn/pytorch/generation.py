@@ -64,7 +64,11 @@ def reader_of_inputs() -> Callable[[], Inputs]:
         tensors = [each for each in _native.call_arguments()[1:] if type(each) in plain]
         if not tensors:
             return NO_INPUTS
-        shapes = tuple([each.shape for each in tensors[:MOST_SHAPES]])
+        try:
+            shapes = tuple([each.shape for each in tensors[:MOST_SHAPES]])
+            hash(shapes)
+        except (RuntimeError, TypeError):  # nested tensors have none; comparing symbolic sizes would make guards
+            return NO_INPUTS
         return Inputs(shapes, len(shapes[0]) == (3 if tensors[0].dtype.is_floating_point else 2))
 
     return inputs_of_call

@@ -181,7 +181,8 @@ class ModuleRanges(Source):
         thread = self._threads.own
         if thread.steps:
             self._end_left_steps(thread.steps, sys._getframe())
-        thread.outermost = call.outermost
+        if call.outermost is None:  # calls of other greenlets may have begun in between
+            thread.outermost = None
         text, stacktrace = failure(error)
         self._recorder.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
         told = call.chain.end_call() if call.chain is not None else ""

@@ -183,6 +183,22 @@ def test_requests_may_generate_in_turns_in_one_thread(requests: Requests) -> Non
     assert sorted(sizes) == [(4, 3), (5, 4)]
 
 
+def test_a_hundred_requests_may_generate_in_turns_in_one_thread(requests: Requests) -> None:
+    model = Model()
+
+    async def request() -> None:
+        with requests.tracer.start_as_current_span("request"):
+            for length in CACHED:
+                calls(model, [length])
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*[request() for _ in range(100)])
+
+    asyncio.run(main())
+    assert len(told(requests.spans())) == 100
+
+
 def test_requests_may_generate_in_threads(requests: Requests) -> None:
     models = Model(), Model()
     run_together(*[lambda model=model: requests.serve(lambda: calls(model, CACHED)) for model in models])  # type: ignore[misc]

@@ -29,7 +29,7 @@ DECODE = "decode"
 """The name of the range around a call that decodes."""
 MOST_SHAPES = 16
 MOST_KNOWN = 256
-MOST_CHAINS = 32
+MOST_CHAINS = 256
 """The most requests of a thread that generate in turns."""
 
 

@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PYTEST ?= -q
 
-SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp')
+SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp' -o -path '*/report/page.*')
 RUN := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE # what is imported in a thousand programs is compiled once
 

@@ -20,5 +20,6 @@ from otel_recfn.model.errors import (
     SchemaError as SchemaError,
     SettingError as SettingError,
     TraceError as TraceError,
+    TraceFileError as TraceFileError,
     UnknownHandleError as UnknownHandleError,
 )

@@ -22,6 +22,8 @@ from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
+from otel_recfn.report import Process, Report, report
+from otel_recfn.report.page import show_page, write_page
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.settings.selected import selected, with_frames
@@ -262,6 +264,24 @@ class profile:
         """
         self._look()
         export(self._store.batches(), path)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page with a flame graph, a time line and a table, which a browser opens from disk.
+
+        Raises:
+            TraceFileError: there are no ranges.
+            OSError: the file can't be written.
+        """
+        write_page(self._report().html(), path)
+
+    def show(self) -> str:
+        """Write the report to a temporary file, open it in a browser where there is a screen, and return its path."""
+        return show_page(self._report().html())
+
+    def _report(self) -> Report:
+        lost = ", ".join([f"{name}={count}" for name, count in self.lost.items()])
+        notes = [f"Lost, and not in these pictures: {lost}."] if lost else []
+        return report([Process("this process", self._rows())], "Profile", notes)
 
     def modules(self) -> list[CalledObject]:
         """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.

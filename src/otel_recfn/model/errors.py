@@ -74,6 +74,10 @@ class TraceError(RecfnError, TypeError):
     """A function can't be traced."""
 
 
+class TraceFileError(RecfnError, ValueError):
+    """A trace file can't be read, or has nothing to show."""
+
+
 class UnknownHandleError(RecfnError, ValueError):
     """A number that no ``record_function_enter`` has returned."""
 

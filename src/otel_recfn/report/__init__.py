@@ -1,0 +1,93 @@
+"""A picture of a profile in one file: findings, a flame graph, a time line and a table. It needs neither torch nor the SDK.
+
+processes, each with a Batch ──► rows ──► tree of calls, time line, table ──► JSON ──► one HTML file
+
+All is summed up before it is written, so that a page of a million ranges is as small, and opens as fast, as one of thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from otel_recfn.model.errors import TraceFileError
+from otel_recfn.report.flame import flame, table
+from otel_recfn.report.page import page
+from otel_recfn.report.process import Finding, Process
+from otel_recfn.report.rows import KINDS, Rows, rows_of
+from otel_recfn.report.timeline import timeline
+
+__all__ = ["Finding", "Process", "Report", "report"]
+
+MOST_BYTES = 2_000_000
+FRAMES, BOXES, NAMES = 6000, 9000, 1500
+"""How much a page shows where it fits."""
+
+
+class Report:
+    """What was recorded, as a page.
+
+    Args:
+        processes: what each recorded.
+        title: what the page is called.
+        found: the findings that stand above the picture.
+        notes: what else is to be known, such as what was lost.
+    """
+
+    def __init__(
+        self, processes: Sequence[Process], title: str, found: Sequence[Finding] = (), notes: Sequence[str] = ()
+    ) -> None:
+        self._processes, self._title, self.findings, self._notes = list(processes), title, list(found), list(notes)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return rows_of(self._processes)
+
+    def html(self, most_bytes: int = MOST_BYTES) -> str:
+        """The page; frames, boxes and names are left out, the shortest first, until it is so small."""
+        for halved in range(12):
+            text = page(self._title, self._shown(halved))
+            if len(text) <= most_bytes:
+                break
+        return text
+
+    def _shown(self, halved: int) -> dict[str, Any]:
+        labels = [process.label for process in self._processes]
+        return {
+            "title": self._title,
+            "facts": self._facts(),
+            "notes": self._notes,
+            "kinds": KINDS,
+            "findings": [finding._asdict() for finding in self.findings],
+            "flame": flame(self._rows, labels, max(8, FRAMES >> halved)),
+            "timeline": timeline(self._rows, labels, max(8, BOXES >> halved)),
+            "table": table(self._rows, max(8, NAMES >> halved)),
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        rows = self._rows
+        first_ns = int(rows.start_ns.min())
+        return {
+            "ranges": len(rows.label),
+            "threads": len(np.unique(rows.lane)),
+            "processes": len(self._processes),
+            "length": int((rows.start_ns + rows.total_ns).max()) - first_ns,
+            "began": datetime.fromtimestamp(first_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "memory": bool(rows.allocated.any()),
+        }
+
+
+def report(processes: Sequence[Process], title: str = "otel-recfn", notes: Sequence[str] = ()) -> Report:
+    """The report of these processes.
+
+    Raises:
+        TraceFileError: nothing was recorded.
+    """
+    recorded = [process for process in processes if bool((process.batch.kind == 0).any())]
+    if not recorded:
+        raise TraceFileError("there are no ranges to show; run something while the profile records")
+    return Report(recorded, title, notes=notes)

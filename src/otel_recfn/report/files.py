@@ -1,0 +1,114 @@
+"""Chrome traces as batches: ours and torch.profiler's, compressed or not, and ours also where a kill has cut them.
+
+bytes ──► text ──► each event, as soon as it is parsed, into columns ──► ranges nested by time, a thread at a time ──► Batch
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from otel_recfn.model.errors import TraceFileError
+from otel_recfn.report.process import Process
+from otel_recfn.report.trace_events import TraceEvents
+
+MOST_APART_NS = 60_000_000_000
+"""Ranks and children of one run record at the same time, or nearly."""
+WAY_OUT = "give files that chrome_trace=, profile().export_chrome_trace() or torch.profiler wrote"
+_RANK = re.compile(r"\.(rank\d+|pid\d+)\b")
+
+
+def read_processes(paths: Sequence[Path]) -> list[Process]:
+    """A process for each file, in their order.
+
+    Raises:
+        TraceFileError: a file that can't be read, is no trace or has no ranges; or files that are not of one run.
+    """
+    twice = {path for path in paths if paths.count(path) > 1}
+    if twice:
+        raise TraceFileError(f"{twice.pop()} is given twice; give each file once")
+    processes = [_process(path) for path in paths]
+    by_begin = sorted(zip(paths, processes, strict=True), key=lambda each: int(each[1].batch.start_ns.min()))
+    for (before, earlier), (after, later) in pairwise(by_begin):
+        apart_ns = int(later.batch.start_ns.min() - earlier.batch.end_ns.max())
+        if apart_ns > MOST_APART_NS:
+            apart = f"{after} begins {apart_ns / 1e9:.0f} s after {before} ends"
+            raise TraceFileError(f"{apart}, so they are not of one run; make a report of each")
+    return processes
+
+
+def _process(path: Path) -> Process:
+    text, complete = _text(path)
+    events, fields = _parsed(path, text, complete)
+    batch = events.batch(int(fields.get("baseTimeNanoseconds") or 0))
+    if not len(batch):
+        raise TraceFileError(f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}")
+    return Process(_label(path, fields), batch)
+
+
+def _label(path: Path, fields: dict[str, Any]) -> str:
+    """Its rank, where there are several, else what its name has beside others, else its name."""
+    distributed = fields.get("distributedInfo")
+    if isinstance(distributed, dict) and distributed.get("world_size", 1) not in (0, 1):
+        return f"rank {distributed.get('rank', '?')}"
+    found = _RANK.search(path.name)
+    return found[1] if found else path.name
+
+
+def _text(path: Path) -> tuple[bytes, bool]:
+    """What stands in it, decompressed, and whether that is all."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceFileError(f"{path} can't be read: {error.strerror or error}; look at its name and rights") from None
+    if not data.startswith(b"\x1f\x8b"):
+        return data, True
+    parts = []
+    try:
+        while data.startswith(b"\x1f\x8b"):  # ours has many members
+            member = zlib.decompressobj(31)
+            parts.append(member.decompress(data))
+            if not member.eof:
+                return b"".join(parts), False
+            data = member.unused_data
+    except zlib.error as error:
+        raise TraceFileError(f"{path} is damaged: {error}; copy or record it again") from None
+    return b"".join(parts), True
+
+
+def _parsed(path: Path, text: bytes, complete: bool) -> tuple[TraceEvents, dict[str, Any]]:
+    """The events, and the fields beside them."""
+    if not text.strip():
+        raise TraceFileError(f"{path} is empty; {WAY_OUT}")
+    loaded = _loaded(text) or _loaded_up_to_the_cut(text)
+    if loaded is None and (text.lstrip().startswith((b"{", b"[")) or not complete):
+        fact = "ends or breaks off in the middle of an event"
+        raise TraceFileError(f"{path} {fact}: it was not written to its end; copy or record it again")
+    if loaded is None:
+        raise TraceFileError(f"{path} is no Chrome trace, as it isn't JSON; {WAY_OUT}")
+    events, content = loaded
+    if isinstance(content, list):
+        return events, {}
+    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
+        raise TraceFileError(f"{path} is JSON, but no Chrome trace, as it has no traceEvents; {WAY_OUT}")
+    return events, content
+
+
+def _loaded(text: bytes) -> tuple[TraceEvents, Any] | None:
+    """The events, and what is left of the JSON without them; None where it is none."""
+    events = TraceEvents()
+    try:
+        return events, json.loads(text.decode("utf-8", "replace"), object_hook=events.take)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _loaded_up_to_the_cut(text: bytes) -> tuple[TraceEvents, Any] | None:
+    """The same of a trace of ours that was not ended: an array with an event a line."""
+    last = text.rfind(b",\n")
+    return _loaded(text[:last] + b"]") if text.startswith(b"[") and last > 0 else None

@@ -22,6 +22,8 @@ from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
+from otel_recfn.report.findings import findings
+from otel_recfn.report.process import Finding, Process
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.settings.selected import selected, with_frames
@@ -247,6 +249,10 @@ class profile:
         if by == "module" and EventSource.MODULE not in self._selected.sources:
             raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
+
+    def findings(self) -> list[Finding]:
+        """What to look at first: at most five things that take the time, the most serious first."""
+        return findings([Process("", self._rows())])
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
         """Write a trace for Perfetto or chrome://tracing.

@@ -22,7 +22,8 @@ from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.report import Process, Report, report
+from otel_recfn.report import Finding, Process, Report, report
+from otel_recfn.report.findings import findings
 from otel_recfn.report.page import show_page, write_page
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
@@ -250,6 +251,10 @@ class profile:
             raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
 
+    def findings(self) -> list[Finding]:
+        """What to look at first: at most five things that take the time, the most serious first."""
+        return findings([Process("", self._rows())])
+
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
         """Write a trace for Perfetto or chrome://tracing.
 
@@ -281,7 +286,7 @@ class profile:
     def _report(self) -> Report:
         lost = ", ".join([f"{name}={count}" for name, count in self.lost.items()])
         notes = [f"Lost, and not in these pictures: {lost}."] if lost else []
-        return report([Process("this process", self._rows())], "Profile", notes)
+        return report([Process("", self._rows())], "Profile", notes)
 
     def modules(self) -> list[CalledObject]:
         """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.

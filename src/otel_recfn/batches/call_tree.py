@@ -40,7 +40,7 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
 
 
 def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
-    """The ranges of a batch, what each lies in, and their times."""
+    """The ranges of a batch: what each lies in, and its times."""
     rows = np.flatnonzero(batch.kind == EventKind.RANGE)
     place, above = np.full(len(batch), -1, np.int64), np.full(len(batch), -1, np.int64)
     place[rows] = np.arange(len(rows))

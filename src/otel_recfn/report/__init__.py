@@ -1,4 +1,4 @@
-"""A picture of a profile in one file: findings, a flame graph, a time line and a table. It needs neither torch nor the SDK.
+"""A recording as people look at it: what to look at first, in words, and a picture in one file. Needs neither torch nor the SDK.
 
 processes, each with a Batch ──► rows ──► tree of calls, time line, table ──► JSON ──► one HTML file
 
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.model.errors import TraceFileError
+from otel_recfn.report.findings import findings
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.page import page
 from otel_recfn.report.process import Finding, Process
-from otel_recfn.report.rows import KINDS, Rows, rows_of
+from otel_recfn.report.rows import KINDS, Rows, label_of, rows_of
 from otel_recfn.report.timeline import timeline
 
 __all__ = ["Finding", "Process", "Report", "report"]
@@ -62,11 +63,16 @@ class Report:
             "facts": self._facts(),
             "notes": self._notes,
             "kinds": KINDS,
-            "findings": [finding._asdict() for finding in self.findings],
+            "findings": [self._shown_finding(finding) for finding in self.findings],
             "flame": flame(self._rows, labels, max(8, FRAMES >> halved)),
             "timeline": timeline(self._rows, labels, max(8, BOXES >> halved)),
             "table": table(self._rows, max(8, NAMES >> halved)),
         }
+
+    def _shown_finding(self, finding: Finding) -> dict[str, Any]:
+        """With the names that frames have."""
+        process = [finding.process] if finding.process and len(self._processes) > 1 else []
+        return {**finding._asdict(), "anchor": [*process, *[label_of(name) for name in finding.anchor]]}
 
     def _facts(self) -> dict[str, Any]:
         rows = self._rows
@@ -90,4 +96,4 @@ def report(processes: Sequence[Process], title: str = "otel-recfn", notes: Seque
     recorded = [process for process in processes if bool((process.batch.kind == 0).any())]
     if not recorded:
         raise TraceFileError("there are no ranges to show; run something while the profile records")
-    return Report(recorded, title, notes=notes)
+    return Report(recorded, title, findings(recorded), notes)

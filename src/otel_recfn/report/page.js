@@ -624,18 +624,22 @@
 
   /* The widest frame whose path ends with these names. */
   const showPath = (names) => {
+    const found = widest(names);
+    if (found < 0) return names.length > 1 ? showPath(names.slice(1)) : false;
+    show("flame");
+    flamePicture.zoomTo(found);
+    $("flame").scrollIntoView({block: "nearest"});
+    flamePicture.host.focus({preventScroll: true});
+    return true;
+  };
+  const widest = (names) => {
     let found = -1;
     for (let frame = 0; frame < frames; frame++) {
       let at = frame, place = names.length - 1;
       while (place >= 0 && at >= 0 && frameName(at) === names[place]) [at, place] = [flame.above[at], place - 1];
       if (place < 0 && (found < 0 || flame.total[frame] > flame.total[found])) found = frame;
     }
-    if (found < 0) return false;
-    show("flame");
-    flamePicture.zoomTo(found);
-    $("flame").scrollIntoView({block: "nearest"});
-    flamePicture.host.focus({preventScroll: true});
-    return true;
+    return found;
   };
 
   // --- findings, facts and what stands around the pictures

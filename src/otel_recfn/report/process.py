@@ -16,7 +16,7 @@ class Process(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One sentence above the picture, with what it rests on."""
+    """Something to look at first."""
 
     title: str
     text: str
@@ -27,3 +27,10 @@ class Finding(NamedTuple):
     anchor: tuple[str, ...] = ()
     """The names, outermost first, with which the path ends that it is about: the page shows the widest such frame."""
     serious: bool = False
+    """Whether mending it is worth the work."""
+    code: str = ""
+    """The line of Python that it comes from, ``file(line): function``; empty where none is on record."""
+    process: str = ""
+    """The label of the process that has most of it."""
+    rule: str = ""
+    """What kind of finding it is, in a word."""

@@ -109,7 +109,11 @@ def _columns(batch: Batch, nested: Nesting, ranges: Ranges, label: Numbers) -> d
 def _labels(batch: Batch, rows: Numbers, labels: dict[str, int]) -> Numbers:
     found = np.zeros(len(batch.names), np.int64)
     for index in distinct(batch.name[rows]).tolist():
-        name = batch.names[index] or "(no name)"
-        numbered = _NUMBERED.fullmatch(name)
-        found[index] = labels.setdefault(numbered[1] if numbered else name, len(labels))
+        found[index] = labels.setdefault(label_of(batch.names[index]), len(labels))
     return found[batch.name[rows]]
+
+
+def label_of(name: str) -> str:
+    """What ranges of that name are called: numbered ones, as steps are, have one label."""
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered[1] if numbered else name or "(no name)"

@@ -1,0 +1,48 @@
+"""What a report says first of twelve programs with a fault each, and that it leaves twelve healthy ones alone.
+
+Whether threads wait for a core is asked of two programs alone: of others the machine decides it, which does other things too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from otel_recfn import profile
+from otel_recfn.report.process import Finding
+
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
+pytest.importorskip("torch")
+
+from healthy_programs import HEALTHY  # noqa: E402
+from planted_faults import PLANTED  # noqa: E402
+
+Program = Callable[[], object]
+
+
+def found_in(program: Program, *, machine: bool, **keywords: bool) -> list[Finding]:
+    with profile(**keywords) as prof:
+        program()
+    return [finding for finding in prof.findings() if machine or finding.rule != "cpu"]
+
+
+@pytest.mark.parametrize(("rule", "name", "program"), PLANTED, ids=[program.__name__ for *_, program in PLANTED])
+def test_a_planted_fault_is_what_is_found_first(rule: str, name: str, program: Program) -> None:
+    first, *_ = found_in(program, machine=rule == "cpu", profile_memory=rule == "memory")
+    assert first.rule == rule
+    assert name in first.anchor[-1]
+    assert 0 < first.share <= 1
+    assert f"{first.share:.0%}" in first.text
+
+
+def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
+    program = next(program for rule, _, program in PLANTED if rule == "sync")
+    first, *_ = found_in(program, machine=False, with_stack=True)
+    assert "planted_faults.py(" in first.code
+
+
+@pytest.mark.parametrize("program", HEALTHY, ids=[program.__name__ for program in HEALTHY])
+def test_a_healthy_program_has_nothing_serious(program: Program) -> None:
+    program()  # first calls import, compile and make threads
+    assert [finding for finding in found_in(program, machine=False, profile_memory=True) if finding.serious] == []

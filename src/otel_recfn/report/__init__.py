@@ -1,4 +1,4 @@
-"""A recording as people look at it: what to look at first, in words, and a picture in one file. Needs neither torch nor the SDK.
+"""A recording as people look at it: what to look at first, in words, and a picture in one file. It needs no torch and no SDK.
 
 processes, each with a Batch ──► rows ──► tree of calls, time line, table ──► JSON ──► one HTML file
 

@@ -25,6 +25,7 @@ from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.report import Finding, Process, Report, report
 from otel_recfn.report.findings import findings
 from otel_recfn.report.page import show_page, write_page
+from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
 from otel_recfn.settings.selected import selected, with_frames
@@ -250,6 +251,18 @@ class profile:
         if by == "module" and EventSource.MODULE not in self._selected.sources:
             raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
+
+    def __str__(self) -> str:
+        """What to look at first, and the tree of calls with bars."""
+        if self._capture is None:
+            return repr(self)
+        rows = self._rows()
+        return tree_with_bars(tree_of_rows(rows), findings([Process("", rows)]), self.lost)
+
+    def __repr__(self) -> str:
+        if self._capture is None:
+            return "<profile that has not begun>"
+        return f"<profile of {sum(map(len, self._store.batches())):,} events; print() shows them>"
 
     def findings(self) -> list[Finding]:
         """What to look at first: at most five things that take the time, the most serious first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 
@@ -16,6 +17,8 @@ from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.report.process import Process
 
 Mask = NDArray[np.bool_]
+MOST_LOOKED_AT = 1000
+"""Ranges whose lines of Python are looked up."""
 LONGEST_PAUSE_NS = 10_000_000
 """Of the time between two outermost ranges this much counts as the program's own work; the rest of it may be idleness, as a
 server's between two requests is."""
@@ -88,17 +91,20 @@ class Recording:
     def code(self, ranges: Places, amounts: Amounts) -> str:
         """The line of Python, ``file(line): function``, for which the amounts of these ranges add up to most; empty where none
         is on record. It is the innermost one outside of PyTorch, or else what a range around it is a call of."""
-        sums: dict[str, int] = {}
-        texts = {name: self.column(name).tolist() for name in ("call_site", "stack", "code")}
-        for place, amount in zip(ranges.tolist(), amounts.tolist(), strict=True):
+        longest = np.argsort(-amounts, kind="stable")[:MOST_LOOKED_AT]
+        sums: Counter[str] = Counter()
+        for place, amount in zip(ranges[longest].tolist(), amounts[longest].tolist(), strict=True):
             line = ""
             while place >= 0 and not line:
-                found = [self.batch.names[column[place]] for column in texts.values()]
-                line = found[0] or _own_line(found[1]) or found[2]
-                place = int(self.ranges.above[place])
-            sums[line] = sums.get(line, 0) + amount
+                line, place = self._own_line(place), int(self.ranges.above[place])
+            sums[line] += amount
         sums.pop("", None)
         return max(sums, key=lambda line: sums[line], default="")
+
+    def _own_line(self, place: int) -> str:
+        row = self.ranges.rows[place]
+        texts = [self.batch.names[getattr(self.batch, name)[row]] for name in ("call_site", "stack", "code")]
+        return next((line for text in texts for line in text.splitlines() if "/torch/" not in line), "")
 
     def path(self, path: int) -> tuple[str, ...]:
         """Its names, the outermost first."""
@@ -129,8 +135,3 @@ class Recording:
         counted = (self.ranges.above < 0) & (self.column("flags") & OVERLAPPING == 0)
         pauses = np.minimum(self.pauses[counted], LONGEST_PAUSE_NS)
         return max(int(self.ranges.durations[counted].sum() + pauses.sum()), 1)
-
-
-def _own_line(stack: str) -> str:
-    lines = stack.splitlines()
-    return next((line for line in lines if "/torch/" not in line), lines[0] if lines else "")

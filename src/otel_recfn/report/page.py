@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import tempfile
-import webbrowser
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -49,6 +48,8 @@ def show_page(text: str) -> str:
     with open(file, "w", encoding="ascii") as opened:
         opened.write(text)
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        import webbrowser
+
         webbrowser.open(Path(path).as_uri())
     return path
 

@@ -1,8 +1,13 @@
-/* What there is to draw: the boxes of the flame graph and of the time line, their colours, and numbers as texts. report/page.py puts the parts of the script together, in one function. ASCII alone: the page has no other bytes. */
+/* What there is to draw: the boxes of the flame graph and of the time line, their colours, and numbers as texts. report/page.py
+   puts the parts of the script together, in one function. ASCII alone: the page has no other bytes. */
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
-const still = matchMedia("(prefers-reduced-motion: reduce)"), touch = matchMedia("(hover: none)"), narrow = matchMedia("(max-width: 640px)");
-const ROW = 20, AXIS = 24, SMALLEST = 0.6;
+const still = matchMedia("(prefers-reduced-motion: reduce)"),
+  touch = matchMedia("(hover: none)"),
+  narrow = matchMedia("(max-width: 640px)");
+const ROW = 20,
+  AXIS = 24,
+  SMALLEST = 0.6;
 
 const make = (tag, told, ...children) => {
   const element = document.createElement(tag);
@@ -23,8 +28,21 @@ const scaled = (value, units, unit) => {
   const digits = Math.abs(amount) >= 100 ? 0 : Math.abs(amount) >= 10 ? 1 : 2;
   return (units[at][0] === 1 ? String(Math.round(value)) : amount.toFixed(digits)) + "\u00a0" + units[at][1];
 };
-const time = (ns) => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"], [1, "ns"]]);
-const bytes = (count) => count && scaled(count, [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]);
+const time = (ns) =>
+  scaled(ns, [
+    [1e9, "s"],
+    [1e6, "ms"],
+    [1e3, "\u00b5s"],
+    [1, "ns"],
+  ]);
+const bytes = (count) =>
+  count &&
+  scaled(count, [
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+    [1, "B"],
+  ]);
 const number = (value) => value.toLocaleString("en-US");
 const plural = (value, word) => `${number(value)} ${word}${value === 1 ? "" : /(s|ch)$/.test(word) ? "es" : "s"}`;
 const percent = (part, whole) => {
@@ -34,11 +52,15 @@ const percent = (part, whole) => {
 const nameOf = (index) => (index < 0 ? "" : data.names[index]);
 
 // --- boxes of the flame graph: parents stand before their children
-const flame = data.flame, timeline = data.timeline, frames = flame.name.length;
+const flame = data.flame,
+  timeline = data.timeline,
+  frames = flame.name.length;
 const below = Array.from({length: frames + 1}, () => []);
 flame.above.forEach((above, frame) => below[above < 0 ? frames : above].push(frame));
 const depthOf = new Int32Array(frames);
-flame.above.forEach((above, frame) => { depthOf[frame] = above < 0 ? 0 : depthOf[above] + 1; });
+flame.above.forEach((above, frame) => {
+  depthOf[frame] = above < 0 ? 0 : depthOf[above] + 1;
+});
 const summedUp = (own) => {
   const sums = Float64Array.from(own);
   for (let frame = frames - 1; frame >= 0; frame--) if (flame.above[frame] >= 0) sums[flame.above[frame]] += sums[frame];
@@ -54,7 +76,8 @@ let width = WIDTHS.time;
 /* Where each frame begins and ends. Frames in one frame may have taken longer than it, side by side on several threads: then
    they share its width. */
 const laidOut = (weights) => {
-  const start = new Float64Array(frames), end = new Float64Array(frames);
+  const start = new Float64Array(frames),
+    end = new Float64Array(frames);
   const put = (children, from, room) => {
     const sum = children.reduce((total, frame) => total + weights[frame], 0);
     const scale = sum > room ? room / sum : 1;
@@ -78,14 +101,17 @@ const pathOf = (frame) => {
 };
 
 // --- boxes of the time line
-const boxes = timeline.name.length, boxStart = new Float64Array(boxes), boxEnd = new Float64Array(boxes);
+const boxes = timeline.name.length,
+  boxStart = new Float64Array(boxes),
+  boxEnd = new Float64Array(boxes);
 let sum = 0;
 for (let box = 0; box < boxes; box++) {
   boxStart[box] = sum += timeline.start[box];
   boxEnd[box] = sum + timeline.length[box];
 }
 const deepest = timeline.lanes.map(() => 0);
-for (let box = 0; box < boxes; box++) deepest[timeline.lane[box]] = Math.max(deepest[timeline.lane[box]], timeline.depth[box] + 1);
+for (let box = 0; box < boxes; box++)
+  deepest[timeline.lane[box]] = Math.max(deepest[timeline.lane[box]], timeline.depth[box] + 1);
 const laneRow = [];
 let laneRows = 0;
 for (const depth of deepest) {
@@ -102,7 +128,8 @@ const readColours = () => {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
   colours = {kinds: data.kinds.map((_, kind) => of(`--k${kind}`))};
-  for (const name of ["paper", "raised", "line", "ink", "quiet", "mark", "on-kind", "packed", "on-packed", "link"]) colours[name] = of(`--${name}`);
+  for (const name of ["paper", "raised", "line", "ink", "quiet", "mark", "on-kind", "packed", "on-packed", "link"])
+    colours[name] = of(`--${name}`);
 };
 const shade = data.names.map((name) => {
   let hash = 7;

@@ -1,167 +1,69 @@
-/* The page: the two pictures, finding names, the table, and what stands around them. What comes from a trace is only ever drawn on a
-   canvas or set as the text of a node. */
-// --- the two pictures
-const flameSource = {
-  count: frames, top: 4, margin: 0, clickZooms: true, within: true,
-  rows: () => depthOf.reduce((most, depth) => Math.max(most, depth + 1), 1),
-  row: (frame) => depthOf[frame],
-  kind: (frame) => (flame.name[frame] < 0 ? -1 : flame.kind[frame]),
-  shade: (frame) => shade[flame.name[frame]],
-  name: frameName,
-  matches: (frame) => search.has(flame.name[frame]),
-  path: pathOf,
-  numbers: (frame) => {
-    const above = flame.above[frame], whole = flamePicture.source.whole, told = [];
-    const weights = width.of;
-    const calls = flame.count[frame];
-    if (width !== WIDTHS.time) told.push([width.title, `${width.text(weights[frame])}, ${percent(weights[frame], whole)}`]);
-    told.push(["Total", `${time(flame.total[frame])}, ${percent(flame.total[frame], wholeTime)}`]);
-    if (above >= 0) told.push(["of the frame above", percent(flame.total[frame], flame.total[above])]);
-    told.push(["Self", time(flame.self[frame])]);
-    if (calls) told.push(["Calls", number(calls)]);
-    if (calls > 1 && flame.name[frame] >= 0) told.push(["Mean", time(flame.total[frame] / calls)], ["Longest", time(flame.longest[frame])]);
-    if (flame.cpu[frame] >= 0) told.push(["Worked", `${time(flame.cpu[frame])}, ${percent(flame.cpu[frame], flame.total[frame])}`]);
-    if (WIDTHS.memory.of[frame]) told.push(["Allocated", bytes(WIDTHS.memory.of[frame])]);
-    if (flame.name[frame] >= 0 && calls) told.push(["Kind", data.kinds[flame.kind[frame]]]);
-    return told;
-  },
-};
-const wholeTime = below[frames].reduce((total, frame) => total + flame.total[frame], 0);
-const flamePicture = picture($("flame").querySelector(".picture"), flameSource);
-
-const boxAround = (box) => {
-  let found = -1;
-  for (let other = box - 1; other >= 0 && timeline.lane[other] === timeline.lane[box]; other--) {
-    if (timeline.depth[other] === timeline.depth[box] - 1 && boxStart[other] <= boxStart[box] && boxEnd[other] >= boxEnd[box]) {
-      found = other;
-      break;
-    }
-  }
-  return found;
-};
-const timelineSource = {
-  count: boxes, top: AXIS, margin: 0.02, keepEmpty: true, start: boxStart, end: boxEnd, whole: timeline.whole || 1,
-  rows: () => laneRows,
-  row: (box) => laneRow[timeline.lane[box]] + 1 + timeline.depth[box],
-  kind: (box) => timeline.kind[box],
-  shade: (box) => shade[timeline.name[box]],
-  name: (box) => (timeline.step[box] >= 0 ? `${boxName(box)} #${timeline.step[box]}` : boxName(box)),
-  matches: (box) => timeline.name[box] >= 0 && search.has(timeline.name[box]),
-  path: (box) => {
-    const path = [];
-    for (; box >= 0; box = boxAround(box)) path.unshift(box);
-    return path;
-  },
-  numbers: (box) => {
-    const long = boxEnd[box] - boxStart[box], told = [];
-    if (timeline.name[box] < 0) told.push(["Packed", `${plural(timeline.count[box], "range")}, too short to draw one by one`], ["Busy", `${time(timeline.busy[box])} of ${time(long)}`]);
-    else {
-      told.push(["Length", time(long)], ["Self", time(timeline.busy[box])]);
-      if (timeline.cpu[box] >= 0) told.push(["Worked", `${time(timeline.cpu[box])}, ${percent(timeline.cpu[box], long)}`], ["Waited", time(Math.max(0, long - timeline.cpu[box]))]);
-      told.push(["Kind", data.kinds[timeline.kind[box]]]);
-    }
-    told.push(["Begins at", time(boxStart[box])], ["Thread", laneName(timeline.lane[box])]);
-    return told;
-  },
-  under: (context, self, x, pixels, scrolled, height) => {
-    context.strokeStyle = colours.line;
-    context.lineWidth = 1;
-    for (const at of ticks(self, pixels)) {
-      context.globalAlpha = 0.55;
-      context.beginPath();
-      context.moveTo(Math.round(x(at)) + 0.5, 0);
-      context.lineTo(Math.round(x(at)) + 0.5, height);
-      context.stroke();
-    }
-    context.globalAlpha = 1;
-    context.font = "600 12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
-    laneRow.forEach((row, lane) => {
-      const y = AXIS + row * ROW - scrolled;
-      if (y < -ROW || y > height) return;
-      context.fillStyle = colours.raised;
-      context.fillRect(0, y, pixels, ROW);
-      context.fillStyle = colours.ink;
-      context.fillText(laneName(lane), 6, y + ROW / 2);
-    });
-    context.font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
-  },
-  over: (context, self, x, pixels) => {
-    context.fillStyle = colours.paper;
-    context.fillRect(0, 0, pixels, AXIS - 1);
-    context.fillStyle = colours.line;
-    context.fillRect(0, AXIS - 1, pixels, 1);
-    context.fillStyle = colours.quiet;
-    const marks = ticks(self, pixels);
-    for (const at of marks) {
-      const text = tickText(at, marks.length > 1 ? marks[1] - marks[0] : at);
-      const wide = context.measureText(text).width;
-      const left = Math.max(4, x(at) - wide / 2);
-      if (left + wide < pixels - 2) context.fillText(text, left, AXIS / 2);
-    }
-  },
-};
-const ticks = (self, pixels) => {
-  const rough = ((self.to - self.from) / Math.max(1, pixels)) * 110, power = 10 ** Math.floor(Math.log10(rough || 1));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough) || power, found = [];
-  for (let at = Math.ceil(self.from / step) * step; at <= self.to && found.length < 60; at += step) found.push(at);
-  return found;
-};
-const tickText = (ns, step) => {
-  const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"], [1, "ns"]].find(([size]) => Math.max(step, 1) >= size / 10) || [1, "ns"];
-  return `${(ns / size).toFixed(Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9)))} ${unit}`;
-};
-const timelinePicture = picture($("timeline").querySelector(".picture"), timelineSource);
-const pictures = {flame: flamePicture, timeline: timelinePicture};
-let current = "flame";
-
-// --- steps, or where there are none, what is outermost and the program's own
-const byStart = (one, other) => boxStart[one] - boxStart[other];
-const all = Array.from({length: boxes}, (_, box) => box);
-let steps = all.filter((box) => timeline.step[box] >= 0).sort(byStart);
-for (let depth = 0; depth < 3 && steps.length < 2; depth++) {
-  steps = all.filter((box) => timeline.depth[box] === depth && (timeline.kind[box] === 2 || timeline.kind[box] === 3)).sort(byStart);
-}
-const inLane = new Map();
-for (const box of steps) inLane.set(timeline.lane[box], (inLane.get(timeline.lane[box]) || 0) + 1);
-const [busiest] = [...inLane].sort((one, other) => other[1] - one[1])[0] || [];
-if (steps.length && timeline.step[steps[0]] >= 0) steps = steps.filter((box) => timeline.lane[box] === busiest);  // ranks make the same ones
-let step = -1;
-const goToStep = (by) => {
-  if (!steps.length) return;
-  step = Math.max(0, Math.min(steps.length - 1, step + by));
-  timelinePicture.zoomTo(steps[step]);
-  $("step").textContent = `${timelineSource.name(steps[step])} (${step + 1} of ${steps.length})`;
-};
-
+/* The page: what is chosen, finding names, the table, and what stands around the pictures. What comes from a trace is only ever
+   drawn on a canvas or set as the text of a node. */
 // --- what is under the pointer, or chosen
 const showDetail = (self, box) => {
   const panel = $("detail");
   panel.className = box < 0 ? "empty" : "";
   if (box < 0) {
-    const what = self.source === flameSource ? "frame" : "box", clicks = self.source.clickZooms && !touch.matches ? "A click zooms" : touch.matches ? "A second tap zooms" : "A second click zooms";
-    panel.replaceChildren(make("p", {className: "quiet", textContent: `${touch.matches ? "Tap" : "Point at"} a ${what} for its numbers. ${clicks}, Back leads back.`}));
+    const what = self.source === flameSource ? "frame" : "box",
+      clicks =
+        self.source.clickZooms && !touch.matches
+          ? "A click zooms"
+          : touch.matches
+            ? "A second tap zooms"
+            : "A second click zooms";
+    panel.replaceChildren(
+      make("p", {
+        className: "quiet",
+        textContent: `${touch.matches ? "Tap" : "Point at"} a ${what} for its numbers. ${clicks}, Back leads back.`,
+      }),
+    );
     return;
   }
-  const path = self.source.path(box), last = path.pop(), way = make("div", {className: "path"});
-  for (const above of path) way.append(make("button", {className: "as-link", type: "button", textContent: self.source.name(above), click: () => self.zoomTo(above)}), "\u203a");
+  const path = self.source.path(box),
+    last = path.pop(),
+    way = make("div", {className: "path"});
+  for (const above of path)
+    way.append(
+      make("button", {
+        className: "as-link",
+        type: "button",
+        textContent: self.source.name(above),
+        click: () => self.zoomTo(above),
+      }),
+      "\u203a",
+    );
   way.append(make("b", {textContent: self.source.name(last)}));
-  const numbers = self.source.numbers(box).map(([title, value]) => make("div", null, make("dt", {textContent: title}), make("dd", {textContent: value})));
-  panel.replaceChildren(make("button", {className: "show", type: "button", textContent: "Zoom to it", click: () => self.zoomTo(box)}), way, make("dl", null, ...numbers));
+  const numbers = self.source
+    .numbers(box)
+    .map(([title, value]) => make("div", null, make("dt", {textContent: title}), make("dd", {textContent: value})));
+  panel.replaceChildren(
+    make("button", {className: "show", type: "button", textContent: "Zoom to it", click: () => self.zoomTo(box)}),
+    way,
+    make("dl", null, ...numbers),
+  );
 };
 
 // --- finding names
 const search = {
-  text: "", matching: new Set(), at: -1, found: [],
+  text: "",
+  matching: new Set(),
+  at: -1,
+  found: [],
   has: (name) => search.matching.has(name),
   set: (text) => {
     search.text = text.trim().toLowerCase();
     search.matching = new Set();
-    if (search.text) data.names.forEach((name, index) => { if (name.toLowerCase().includes(search.text)) search.matching.add(index); });
+    if (search.text)
+      data.names.forEach((name, index) => {
+        if (name.toLowerCase().includes(search.text)) search.matching.add(index);
+      });
     search.at = -1;
     search.refresh();
   },
   refresh: () => {
-    const self = pictures[current], source = self && self.source;
+    const self = pictures[current],
+      source = self && self.source;
     search.found = !search.text || !self ? [] : Array.from({length: source.count}, (_, box) => box).filter(source.matches);
     if (source === flameSource) search.found.sort((one, other) => width.of[other] - width.of[one]);
     $("matches").textContent = search.text ? search.told() : "";
@@ -176,7 +78,8 @@ const search = {
     const inMatch = new Uint8Array(frames);
     let share = 0;
     for (let frame = 0; frame < frames; frame++) {
-      const above = flame.above[frame], inside = above >= 0 && inMatch[above];
+      const above = flame.above[frame],
+        inside = above >= 0 && inMatch[above];
       const matches = flame.name[frame] >= 0 && search.has(flame.name[frame]);
       if (matches && !inside) share += flamePicture.source.end[frame] - flamePicture.source.start[frame];
       inMatch[frame] = inside || matches ? 1 : 0;
@@ -193,28 +96,69 @@ const search = {
 
 // --- the table
 const COLUMNS = [
-  ["Name", "name", null], ["Self", "self", time], ["Self\u00a0%", "share", (own) => percent(own, wholeSelf)], ["Total", "total", time], ["Calls", "count", number],
-  ["Mean", "mean", time], ["Longest", "longest", time], ["Allocated", "allocated", bytes],
+  ["Name", "name", null],
+  ["Self", "self", time],
+  ["Self\u00a0%", "share", (own) => percent(own, wholeSelf)],
+  ["Total", "total", time],
+  ["Calls", "count", number],
+  ["Mean", "mean", time],
+  ["Longest", "longest", time],
+  ["Allocated", "allocated", bytes],
 ].filter(([, key]) => key !== "allocated" || data.facts.memory);
 const wholeSelf = flame.self.reduce((total, own) => total + Math.max(0, own), 0);
 data.table.share = data.table.self;
 const mostSelf = Math.max(1, ...data.table.self);
 data.table.mean = data.table.total.map((total, row) => total / Math.max(1, data.table.count[row]));
-let sorted = {by: "self", down: true}, most = 150;
+let sorted = {by: "self", down: true},
+  most = 150;
 const fillTable = () => {
-  const table = data.table, way = sorted.down ? -1 : 1;
+  const table = data.table,
+    way = sorted.down ? -1 : 1;
   const rows = table.name.map((_, row) => row).filter((row) => !search.text || search.has(table.name[row]));
-  const compare = sorted.by === "name" ? (one, other) => nameOf(table.name[one]).localeCompare(nameOf(table.name[other])) : (one, other) => table[sorted.by][one] - table[sorted.by][other];
+  const compare =
+    sorted.by === "name"
+      ? (one, other) => nameOf(table.name[one]).localeCompare(nameOf(table.name[other]))
+      : (one, other) => table[sorted.by][one] - table[sorted.by][other];
   rows.sort((one, other) => way * compare(one, other));
-  const head = make("tr", null, ...COLUMNS.map(([title, key]) => make("th", {scope: "col", "aria-sort": sorted.by === key ? (sorted.down ? "descending" : "ascending") : "none"},
-    make("button", {type: "button", textContent: title + (sorted.by === key ? (sorted.down ? " \u25be" : " \u25b4") : ""), click: () => {
-      sorted = {by: key, down: sorted.by === key ? !sorted.down : key !== "name"};
-      fillTable();
-    }}))));
+  const head = make(
+    "tr",
+    null,
+    ...COLUMNS.map(([title, key]) =>
+      make(
+        "th",
+        {scope: "col", "aria-sort": sorted.by === key ? (sorted.down ? "descending" : "ascending") : "none"},
+        make("button", {
+          type: "button",
+          textContent: title + (sorted.by === key ? (sorted.down ? " \u25be" : " \u25b4") : ""),
+          click: () => {
+            sorted = {by: key, down: sorted.by === key ? !sorted.down : key !== "name"};
+            fillTable();
+          },
+        }),
+      ),
+    ),
+  );
   const body = rows.slice(0, most).map((row) => make("tr", null, ...COLUMNS.map(([, key, text]) => cell(row, key, text))));
   const parts = [make("table", null, make("thead", null, head), make("tbody", null, ...body))];
-  if (rows.length > most) parts.push(make("p", null, make("button", {type: "button", textContent: `Show all ${number(rows.length)}`, click: () => { most = Infinity; fillTable(); }})));
-  if (table.left_out) parts.push(make("p", {className: "quiet", textContent: `${plural(table.left_out, "name")} with less time for themselves left out.`}));
+  if (rows.length > most)
+    parts.push(
+      make(
+        "p",
+        null,
+        make("button", {
+          type: "button",
+          textContent: `Show all ${number(rows.length)}`,
+          click: () => {
+            most = Infinity;
+            fillTable();
+          },
+        }),
+      ),
+    );
+  if (table.left_out)
+    parts.push(
+      make("p", {className: "quiet", textContent: `${plural(table.left_out, "name")} with less time for themselves left out.`}),
+    );
   if (!rows.length) parts.push(make("p", {className: "quiet", textContent: "No name has that in it."}));
   $("table").replaceChildren(...parts);
 };
@@ -223,7 +167,22 @@ const cell = (row, key, text) => {
   if (key === "name") {
     const swatch = make("i");
     swatch.style.background = `var(--k${table.kind[row]})`;
-    return make("td", null, make("div", {className: "name"}, swatch, make("button", {className: "as-link", type: "button", title: "Show it in the flame graph", textContent: nameOf(table.name[row]), click: () => showPath([nameOf(table.name[row])])})));
+    return make(
+      "td",
+      null,
+      make(
+        "div",
+        {className: "name"},
+        swatch,
+        make("button", {
+          className: "as-link",
+          type: "button",
+          title: "Show it in the flame graph",
+          textContent: nameOf(table.name[row]),
+          click: () => showPath([nameOf(table.name[row])]),
+        }),
+      ),
+    );
   }
   if (key !== "self") return make("td", {textContent: text(table[key][row]) || ""});
   const bar = make("i");
@@ -244,7 +203,8 @@ const showPath = (names) => {
 const widest = (names) => {
   let found = -1;
   for (let frame = 0; frame < frames; frame++) {
-    let at = frame, place = names.length - 1;
+    let at = frame,
+      place = names.length - 1;
     while (place >= 0 && at >= 0 && frameName(at) === names[place]) [at, place] = [flame.above[at], place - 1];
     if (place < 0 && (found < 0 || flame.total[frame] > flame.total[found])) found = frame;
   }
@@ -254,32 +214,81 @@ const widest = (names) => {
 // --- findings, facts and what stands around the pictures
 const showFindings = () => {
   $("findings").hidden = !data.findings.length;
-  $("findings").querySelector("ol").replaceChildren(...data.findings.map((finding) => {
-    const title = make("p", null, make("strong", {textContent: finding.title}));
-    if (finding.serious) title.prepend(make("span", {className: "sign", textContent: "\u25b2 Serious"}));
-    const item = make("li", {className: finding.serious ? "serious" : ""}, make("span", {className: "share", textContent: percent(finding.share, 1)}), title,
-      make("details", {className: "evidence", open: !narrow.matches}, make("summary", {className: "quiet", textContent: "Why, and what to do"}),
-        make("p", {textContent: finding.text}), make("p", {className: "quiet", textContent: finding.next_step}), ...(finding.code ? [make("code", {textContent: finding.code})] : [])));
-    if (finding.anchor.length) item.append(make("button", {className: "show", type: "button", textContent: "Show it", click: () => showPath(finding.anchor)}));
-    return item;
-  }));
+  $("findings")
+    .querySelector("ol")
+    .replaceChildren(
+      ...data.findings.map((finding) => {
+        const title = make("p", null, make("strong", {textContent: finding.title}));
+        if (finding.serious) title.prepend(make("span", {className: "sign", textContent: "\u25b2 Serious"}));
+        const item = make(
+          "li",
+          {className: finding.serious ? "serious" : ""},
+          make("span", {className: "share", textContent: percent(finding.share, 1)}),
+          title,
+          make(
+            "details",
+            {className: "evidence", open: !narrow.matches},
+            make("summary", {className: "quiet", textContent: "Why, and what to do"}),
+            make("p", {textContent: finding.text}),
+            make("p", {className: "quiet", textContent: finding.next_step}),
+            ...(finding.code ? [make("code", {textContent: finding.code})] : []),
+          ),
+        );
+        if (finding.anchor.length)
+          item.append(
+            make("button", {className: "show", type: "button", textContent: "Show it", click: () => showPath(finding.anchor)}),
+          );
+        return item;
+      }),
+    );
 };
 
 const MEANING = {
-  flame: [["Frame", "All calls of one name at one place: what it lies in stands above it, what ran in it below. Time of all threads is added up."],
-    ["Total", "From begin to end, of all calls together."], ["Self", "Total without the frames below."],
-    ["Worked", "For how long the thread had the processor: the rest it waited. Known of module calls, steps and outermost blocks."]],
-  timeline: [["Lane", "A thread. Below each other: what ran in what. Empty: the thread waited, or ran what is not recorded."],
+  flame: [
+    [
+      "Frame",
+      "All calls of one name at one place: what it lies in stands above it, what ran in it below. Time of all threads is added up.",
+    ],
+    ["Total", "From begin to end, of all calls together."],
+    ["Self", "Total without the frames below."],
+    [
+      "Worked",
+      "For how long the thread had the processor: the rest it waited. Known of module calls, steps and outermost blocks.",
+    ],
+  ],
+  timeline: [
+    ["Lane", "A thread. Below each other: what ran in what. Empty: the thread waited, or ran what is not recorded."],
     ["Grey", "Ranges too short to draw one by one, and how many they are."],
-    ["Worked", "For how long the thread had the processor; else it waited."]],
-  table: [["Self", "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share."],
+    ["Worked", "For how long the thread had the processor; else it waited."],
+  ],
+  table: [
+    [
+      "Self",
+      "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share.",
+    ],
     ["Total", "From begin to end, of all calls together. Where one of that name runs in another, both count."],
-    ["Mean, longest", "Of one call, from begin to end."]],
+    ["Mean, longest", "Of one call, from begin to end."],
+  ],
 };
-if (data.facts.memory) for (const name of ["flame", "table"]) MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
+if (data.facts.memory)
+  for (const name of ["flame", "table"])
+    MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
 const KEYS = {
-  flame: [["Enter", "zoom"], ["Esc", "back"], ["Arrows", "move"], ["n", "next match"], ["/", "find"]],
-  timeline: [["W S", "zoom"], ["A D", "pan"], ["Arrows", "move"], ["[ ]", "steps"], ["Esc", "back"], ["/", "find"]],
+  flame: [
+    ["Enter", "zoom"],
+    ["Esc", "back"],
+    ["Arrows", "move"],
+    ["n", "next match"],
+    ["/", "find"],
+  ],
+  timeline: [
+    ["W S", "zoom"],
+    ["A D", "pan"],
+    ["Arrows", "move"],
+    ["[ ]", "steps"],
+    ["Esc", "back"],
+    ["/", "find"],
+  ],
   table: [["/", "find"]],
 };
 
@@ -302,7 +311,11 @@ const show = (name) => {
     $(`tab-${other}`).tabIndex = other === name ? 0 : -1;
   }
   const keys = KEYS[name].flatMap(([key, does]) => [make("kbd", {textContent: key}), ` ${does}   `]);
-  $("meaning").replaceChildren(...MEANING[name].flatMap(([title, text]) => [make("dt", {textContent: title}), make("dd", {textContent: text})]), make("dt", {textContent: "Keys"}), make("dd", null, ...keys));
+  $("meaning").replaceChildren(
+    ...MEANING[name].flatMap(([title, text]) => [make("dt", {textContent: title}), make("dd", {textContent: text})]),
+    make("dt", {textContent: "Keys"}),
+    make("dd", null, ...keys),
+  );
   if (pictures[name]) {
     pictures[name].resize();
     showDetail(pictures[name], pictures[name].chosen);
@@ -336,13 +349,16 @@ const begin = () => {
   $("notes").hidden = !data.notes.length;
   $("notes").textContent = data.notes.join(" ");
   const present = new Set(flame.kind.filter((_, frame) => flame.count[frame] && flame.name[frame] >= 0));
-  $("kinds").replaceChildren(...data.kinds.flatMap((name, kind) => {
-    if (!present.has(kind)) return [];
-    const swatch = make("i");
-    swatch.style.background = `var(--k${kind})`;
-    return [make("li", null, swatch, name)];
-  }));
-  for (const [name, one] of Object.entries(WIDTHS)) if (name !== "memory" || facts.memory) $("width").append(make("option", {value: name, textContent: one.title}));
+  $("kinds").replaceChildren(
+    ...data.kinds.flatMap((name, kind) => {
+      if (!present.has(kind)) return [];
+      const swatch = make("i");
+      swatch.style.background = `var(--k${kind})`;
+      return [make("li", null, swatch, name)];
+    }),
+  );
+  for (const [name, one] of Object.entries(WIDTHS))
+    if (name !== "memory" || facts.memory) $("width").append(make("option", {value: name, textContent: one.title}));
   showFindings();
 
   const themes = ["system", "light", "dark"];
@@ -351,7 +367,8 @@ const begin = () => {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(themes[theme]));
   $("width").addEventListener("change", (event) => setWidth(event.target.value));
   const onTool = {back: "back", whole: "whole", in: "zoom", out: "zoom"};
-  for (const id of Object.keys(onTool)) $(id).addEventListener("click", () => pictures[current][onTool[id]](id === "in" ? 0.6 : 1.67));
+  for (const id of Object.keys(onTool))
+    $(id).addEventListener("click", () => pictures[current][onTool[id]](id === "in" ? 0.6 : 1.67));
   $("previous").addEventListener("click", () => goToStep(-1));
   $("next").addEventListener("click", () => goToStep(1));
   const tabs = ["flame", "timeline", "table"];

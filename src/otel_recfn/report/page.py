@@ -19,7 +19,7 @@ from otel_recfn.batches.averages import time_text
 
 LONGEST_NAME = 240
 ROWS_WITHOUT_SCRIPTS = 40
-SCRIPTS = ("page.boxes.js", "page.picture.js", "page.js")
+SCRIPTS = ("page.boxes.js", "page.picture.js", "page.views.js", "page.js")
 _PART = re.compile(r"@@(\w+)@@")
 
 

@@ -15,7 +15,7 @@ import train
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.report import report
 from otel_recfn.report.files import read_processes
-from otel_recfn.report.page import open_page, write_page
+from otel_recfn.report.page import open_page
 from otel_recfn.report.words import what_took_the_time
 from telemetry import Telemetry, describe
 
@@ -63,7 +63,7 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
 def print_report(chrome_trace: Path, page: Path) -> None:
     """Writes the report of the trace, opens it where there is a screen, and says what took the time."""
     processes = read_processes([chrome_trace])
-    write_page(report(processes, "otel-recfn demo").html(), page)
+    report(processes, "otel-recfn demo").write(page)
     open_page(page)
     print(f"\nA picture of it, in any browser: {describe(page)}")
     for sentence in what_took_the_time(processes):

@@ -44,7 +44,7 @@ class Page:
         """What the console was told of errors, and requests to a network."""
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log", "Network", "Performance"):
             self._ask(f"{domain}.enable")
 
     def _ask(self, method: str, **params: Any) -> Any:
@@ -103,6 +103,11 @@ class Page:
         """Wait until it is true: looked at whenever the page draws."""
         looks = f"new Promise((done) => {{ const look = () => (({expression}) ? done(1) : setTimeout(look, 10)); look(); }})"
         self.ask(looks)
+
+    def seconds_of_work(self) -> float:
+        """What scripts, styles and layout of the page took since it was opened."""
+        metrics = {each["name"]: each["value"] for each in self._ask("Performance.getMetrics")["metrics"]}
+        return float(metrics["TaskDuration"])
 
     def type(self, text: str) -> None:
         """Into what has the focus."""

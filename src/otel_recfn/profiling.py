@@ -25,7 +25,7 @@ from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.report import Finding, Process, Report, report
 from otel_recfn.report.findings import findings
 from otel_recfn.report.notebook import in_notebook
-from otel_recfn.report.page import show_page, write_page
+from otel_recfn.report.page import show_page
 from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
@@ -292,11 +292,15 @@ class profile:
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write a page with a flame graph, a time line and a table, which a browser opens from disk.
 
+        Args:
+            path: ends in ``.html``; or ``.md`` or ``.json``: what took the time in words, and the table.
+
         Raises:
+            SettingError: it ends in something else.
             TraceFileError: there are no ranges.
             OSError: the file can't be written.
         """
-        write_page(self._report(self._rows()).html(), path)
+        self._report(self._rows()).write(path)
 
     def show(self) -> str:
         """Write the report to a temporary file, open it in a browser where there is a screen, and return its path."""

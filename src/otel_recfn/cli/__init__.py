@@ -94,7 +94,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a Chrome trace")
-    command.add_argument("-o", "--out", type=Path, metavar="FILE", help="what to write (default: beside the first trace)")
+    command.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="what to write (default: a page beside the first trace)"
+    )
+    command.add_argument(
+        "--format", choices=("html", "md", "json"), help="default: as FILE ends; without one, md and json are printed"
+    )
 
 
 def _add_codegen(command: argparse.ArgumentParser) -> None:

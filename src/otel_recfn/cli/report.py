@@ -1,4 +1,4 @@
-"""``otel-recfn report``: Chrome traces to a page."""
+"""``otel-recfn report``: Chrome traces to a page, or to words."""
 
 from __future__ import annotations
 
@@ -6,23 +6,37 @@ import argparse
 import sys
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.model.errors import RecfnError, TraceFileError
+from otel_recfn.report import FORMS, Report
 from otel_recfn.report import report as make_report
 from otel_recfn.report.files import read_processes
-from otel_recfn.report.page import write_page
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the page, and print where it is; returns the exit code."""
-    files: list[Path] = options.files
-    out: Path = options.out or files[0].with_name(files[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
+    """Write the report, or print it; returns the exit code."""
     try:
-        if out in files:
-            raise RecfnError(f"{out} is one of the traces; name another file to write with -o")
-        title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-        write_page(make_report(read_processes(files), title).html(), out)
+        return _report(options.files, options.out, options.format)
     except (RecfnError, OSError) as error:
         print(f"otel-recfn report: {error}", file=sys.stderr)
         return 2
-    print(out)
+
+
+def _report(files: list[Path], out: Path | None, form: str | None) -> int:
+    if form is None:
+        form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"
+    if out is None and form == "html":
+        out = files[0].with_name(files[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
+    if out in files:
+        raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
+    text = _of_files(files).text(form)
+    if out is None:
+        sys.stdout.write(text.encode(errors="backslashreplace").decode())
+    else:
+        out.write_text(text, encoding="utf-8", errors="backslashreplace")
+        print(out)
     return 0
+
+
+def _of_files(files: list[Path]) -> Report:
+    title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
+    return make_report(read_processes(files), title)

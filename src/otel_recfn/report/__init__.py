@@ -7,23 +7,28 @@ All is summed up before it is written, so that a page of a million ranges is as 
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.errors import TraceFileError
+from otel_recfn.model.errors import SettingError, TraceFileError
 from otel_recfn.report.findings import findings
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.page import page
 from otel_recfn.report.process import Finding, Process
 from otel_recfn.report.rows import KINDS, Rows, label_of, rows_of
+from otel_recfn.report.texts import as_json, markdown
 from otel_recfn.report.timeline import timeline
 
 __all__ = ["Finding", "Process", "Report", "report"]
 
+FORMS = ("html", "md", "json")
 MOST_BYTES = 2_000_000
 FRAMES, BOXES, NAMES = 6000, 9000, 1500
 """How much a page shows where it fits."""
@@ -55,6 +60,34 @@ class Report:
             if len(text) <= most_bytes:
                 break
         return text
+
+    def markdown(self) -> str:
+        """The same in words, for people and coding agents."""
+        return markdown(self._title, self._processes, self.findings)
+
+    def json(self) -> str:
+        """The same for programs; times in microseconds."""
+        return json.dumps(as_json(self._title, self._processes, self.findings), indent=1) + "\n"
+
+    def text(self, form: str) -> str:
+        """The page, or the words, by the ending that such a file has: one of FORMS.
+
+        Raises:
+            SettingError: another one.
+        """
+        if form not in FORMS:
+            raise SettingError(f"a report is no {form or 'file without an ending'}; allowed: {', '.join(FORMS)}")
+        return {"html": self.html, "md": self.markdown, "json": self.json}[form]()
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the page, or the words, to a file, whatever stood there: its ending says which.
+
+        Raises:
+            SettingError: it ends in none of FORMS.
+            OSError: it can't be written.
+        """
+        text = self.text(Path(path).suffix[1:].lower())
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def _shown(self, halved: int) -> dict[str, Any]:
         labels = [process.label for process in self._processes]

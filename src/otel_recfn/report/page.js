@@ -191,8 +191,16 @@
     const drawBox = (box, left, wide, y) => {
       const kind = source.kind(box), packed = kind < 0, found = search.text !== "" && source.matches(box);
       context.globalAlpha = search.text === "" ? (packed ? 1 : source.shade(box)) : found ? 1 : 0.22;
+      const painted = wide > 3 ? wide - 1 : wide;
+      if (context.globalAlpha < 1) {  // nothing shines through
+        const alpha = context.globalAlpha;
+        context.globalAlpha = 1;
+        context.fillStyle = colours.paper;
+        context.fillRect(left, y + 1, painted, ROW - 2);
+        context.globalAlpha = alpha;
+      }
       context.fillStyle = packed ? colours.packed : colours.kinds[kind];
-      context.fillRect(left, y + 1, wide > 3 ? wide - 1 : wide, ROW - 2);
+      context.fillRect(left, y + 1, painted, ROW - 2);
       context.globalAlpha = search.text === "" || found ? 1 : 0.5;
       if (wide > 24) drawText(source.name(box), Math.max(left, 0) + 5, wide + Math.min(left, 0) - 9, y, packed ? colours["on-packed"] : colours["on-kind"]);
       context.globalAlpha = 1;
@@ -528,6 +536,7 @@
   // --- what is under the pointer, or chosen
   const showDetail = (self, box) => {
     const panel = $("detail");
+    panel.className = box < 0 ? "empty" : "";
     if (box < 0) {
       const what = self.source === flameSource ? "frame" : "box", clicks = self.source.clickZooms && !touch.matches ? "A click zooms" : touch.matches ? "A second tap zooms" : "A second click zooms";
       panel.replaceChildren(make("p", {className: "quiet", textContent: `${touch.matches ? "Tap" : "Point at"} a ${what} for its numbers. ${clicks}, Back leads back.`}));
@@ -649,7 +658,8 @@
       const title = make("p", null, make("strong", {textContent: finding.title}));
       if (finding.serious) title.prepend(make("span", {className: "sign", textContent: "\u25b2 Serious"}));
       const item = make("li", {className: finding.serious ? "serious" : ""}, make("span", {className: "share", textContent: percent(finding.share, 1)}), title,
-        make("p", {className: "evidence", textContent: `${finding.text} ${finding.next_step}`}));
+        make("p", {className: "evidence", textContent: finding.text}), make("p", {className: "evidence quiet", textContent: finding.next_step}));
+      if (finding.code) item.append(make("code", {className: "evidence", textContent: finding.code}));
       if (finding.anchor.length) item.append(make("button", {className: "show", type: "button", textContent: "Show it", click: () => showPath(finding.anchor)}));
       return item;
     }));

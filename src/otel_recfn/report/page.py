@@ -43,11 +43,6 @@ def page(title: str, shown: dict[str, Any]) -> str:
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def write_page(text: str, path: str | os.PathLike[str]) -> None:
-    """Write it to a file, whatever stood there."""
-    Path(path).write_text(text, encoding="ascii")
-
-
 def show_page(text: str) -> str:
     """Write it to a new temporary file, open it in a browser where there is a screen, and return the file's path."""
     file, path = tempfile.mkstemp(".html", "otel-recfn-")

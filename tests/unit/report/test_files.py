@@ -180,6 +180,16 @@ def test_the_command_writes_beside_the_trace(tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "t.rank0.html").read_text().startswith("<!doctype html>")
 
 
+def test_the_command_prints_words_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "t.json", slice_of("aten::mm", 0, 10))
+    assert main(["report", str(path), "--format", "md"]) == 0
+    assert "aten::mm" in capsys.readouterr().out
+    assert main(["report", str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["by_name"][0]["name"] == "aten::mm"
+    assert main(["report", str(path), "-o", str(tmp_path / "words.md")]) == 0
+    assert (tmp_path / "words.md").read_text().startswith("# t.json")
+
+
 def test_an_object_that_is_no_event_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('{"traceEvents": {"a": 1}}')

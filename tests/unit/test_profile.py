@@ -364,8 +364,7 @@ def test_a_notebook_and_a_terminal_show_it() -> None:
         assert shown is not None
         assert "<iframe sandbox='allow-scripts'" in shown
         assert "<td>outer</td>" in shown
-    assert [line.split()[-1] for line in str(prof).splitlines() if "%" in line and "outer" in line] == ["outer"]
-    assert str(prof).splitlines()[-1].endswith("  inner <b>")
+    assert [line.partition(" 1  ")[2] for line in str(prof).splitlines()[-2:]] == ["outer", "  inner <b>"]
     assert repr(prof) == "<profile of 2 events; print() shows them>"
 
 

@@ -17,6 +17,7 @@ from otel_recfn.model.errors import TraceFileError
 from otel_recfn.report.process import Process
 from otel_recfn.report.trace_events import TraceEvents
 
+MOST_BASE_NS = 4_000_000_000_000_000_000
 MOST_APART_NS = 60_000_000_000
 """Ranks and children of one run record at the same time, or nearly."""
 WAY_OUT = "give files that chrome_trace=, profile().export_chrome_trace() or torch.profiler wrote"
@@ -45,7 +46,8 @@ def read_processes(paths: Sequence[Path]) -> list[Process]:
 def _process(path: Path) -> Process:
     text, complete = _text(path)
     events, fields = _parsed(path, text, complete)
-    batch = events.batch(int(fields.get("baseTimeNanoseconds") or 0))
+    base_ns = fields.get("baseTimeNanoseconds")
+    batch = events.batch(base_ns if isinstance(base_ns, int) and 0 <= base_ns < MOST_BASE_NS else 0)
     if not len(batch):
         raise TraceFileError(f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}")
     return Process(_label(path, fields), batch)

@@ -4,7 +4,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
-  const still = matchMedia("(prefers-reduced-motion: reduce)"), touch = matchMedia("(hover: none)");
+  const still = matchMedia("(prefers-reduced-motion: reduce)"), touch = matchMedia("(hover: none)"), narrow = matchMedia("(max-width: 640px)");
   const ROW = 20, AXIS = 24, SMALLEST = 0.6;
 
   const make = (tag, told, ...children) => {
@@ -70,7 +70,7 @@
     const whole = below[frames].reduce((total, frame) => total + weights[frame], 0);
     put(below[frames], 0, whole);
     for (let frame = 0; frame < frames; frame++) put(below[frame], start[frame], end[frame] - start[frame]);
-    return {start, end, whole};
+    return {start, end, whole: whole || 1};
   };
 
   const frameName = (frame) => (flame.name[frame] < 0 ? "others, each too small to show" : nameOf(flame.name[frame]));
@@ -525,6 +525,10 @@
   for (let depth = 0; depth < 3 && steps.length < 2; depth++) {
     steps = all.filter((box) => timeline.depth[box] === depth && (timeline.kind[box] === 2 || timeline.kind[box] === 3)).sort(byStart);
   }
+  const inLane = new Map();
+  for (const box of steps) inLane.set(timeline.lane[box], (inLane.get(timeline.lane[box]) || 0) + 1);
+  const [busiest] = [...inLane].sort((one, other) => other[1] - one[1])[0] || [];
+  if (steps.length && timeline.step[steps[0]] >= 0) steps = steps.filter((box) => timeline.lane[box] === busiest);  // ranks make the same ones
   let step = -1;
   const goToStep = (by) => {
     if (!steps.length) return;
@@ -658,8 +662,8 @@
       const title = make("p", null, make("strong", {textContent: finding.title}));
       if (finding.serious) title.prepend(make("span", {className: "sign", textContent: "\u25b2 Serious"}));
       const item = make("li", {className: finding.serious ? "serious" : ""}, make("span", {className: "share", textContent: percent(finding.share, 1)}), title,
-        make("p", {className: "evidence", textContent: finding.text}), make("p", {className: "evidence quiet", textContent: finding.next_step}));
-      if (finding.code) item.append(make("code", {className: "evidence", textContent: finding.code}));
+        make("details", {className: "evidence", open: !narrow.matches}, make("summary", {className: "quiet", textContent: "Why, and what to do"}),
+          make("p", {textContent: finding.text}), make("p", {className: "quiet", textContent: finding.next_step}), ...(finding.code ? [make("code", {textContent: finding.code})] : [])));
       if (finding.anchor.length) item.append(make("button", {className: "show", type: "button", textContent: "Show it", click: () => showPath(finding.anchor)}));
       return item;
     }));

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import tempfile
-import webbrowser
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -55,6 +54,8 @@ def show_page(text: str) -> str:
 def open_page(path: str | os.PathLike[str]) -> None:
     """Open it in a browser where there is a screen."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        import webbrowser
+
         webbrowser.open(Path(path).resolve().as_uri())
 
 

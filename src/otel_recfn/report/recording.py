@@ -56,8 +56,8 @@ class Recording:
         return np.array([is_wanted(name) for name in self.names], np.bool_)
 
     def ranges_of(self, paths: Mask) -> Places:
-        """The ranges of these paths."""
-        return np.flatnonzero(paths[self.paths.of_row])
+        """The ranges of these paths that took the time of a thread: others overlap what is beside them."""
+        return np.flatnonzero(paths[self.paths.of_row] & self.synchronous)
 
     def main_path(self, ranges: Places, amounts: Amounts) -> tuple[str, ...]:
         """The path for which the amounts of these ranges add up to most."""
@@ -90,7 +90,7 @@ class Recording:
 
     def share(self, times: Amounts) -> float:
         """Of the whole time."""
-        return float(times.sum()) / self.whole_ns
+        return min(float(times.sum()) / self.whole_ns, 1.0)
 
     def code(self, ranges: Places, amounts: Amounts) -> str:
         """The line of Python, ``file(line): function``, for which the amounts of these ranges add up to most; empty where none
@@ -123,6 +123,11 @@ class Recording:
         return np.asarray(getattr(self.batch, name)[self.ranges.rows]).astype(np.int64)
 
     @cached_property
+    def synchronous(self) -> Mask:
+        """Which ranges ran one after the other in their thread."""
+        return np.asarray(self.column("flags") & OVERLAPPING == 0)
+
+    @cached_property
     def pauses(self) -> Amounts:
         """Of each range, the nanoseconds until the next one begins beside it in its thread; 0 for the last."""
         thread, start, end = self.column("thread"), self.column("start_ns"), self.column("end_ns")
@@ -136,7 +141,7 @@ class Recording:
     @cached_property
     def whole_ns(self) -> int:
         """The time that shares are of: that of the outermost ranges of all threads, with short pauses between them."""
-        counted = (self.ranges.above < 0) & (self.column("flags") & OVERLAPPING == 0)
+        counted = (self.ranges.above < 0) & self.synchronous
         pauses = np.minimum(self.pauses[counted], LONGEST_PAUSE_NS)
         return max(int(self.ranges.durations[counted].sum() + pauses.sum()), 1)
 

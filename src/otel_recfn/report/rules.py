@@ -100,7 +100,8 @@ def waits_for_cpu(seen: Recording) -> Finding | None:
 def _waiting(seen: Recording) -> tuple[Places, Amounts]:
     """The ranges whose CPU time is known, and what each waited itself."""
     cpu, durations = seen.column("cpu_time_ns"), seen.ranges.durations
-    timed, known = np.flatnonzero(cpu >= 0), cpu >= 0
+    known = (cpu >= 0) & seen.synchronous
+    timed = np.flatnonzero(known)
     waited = np.where(known, np.maximum(durations - cpu, 0), 0)
     own = waited.copy()
     elsewhere = seen.ranges_of(seen.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS))))

@@ -35,13 +35,10 @@ def timeline(rows: Rows, processes: list[str], most: int) -> dict[str, Any]:
     np.add.at(busy, rows.lane, np.maximum(rows.self_ns, 0))
     used = distinct(rows.lane)
     shown = np.sort(used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
-    levels, depth = _depths(rows)
+    levels, depth, step = _nested(rows)
     top = int(rows.start_ns.min()) if len(rows.label) else 0
     fits = is_in(rows.lane, shown)
-    kept = np.zeros(len(rows.label), np.bool_)
-    important = np.where(rows.step >= 0, np.iinfo(np.int64).max, rows.total_ns)
-    candidates = np.flatnonzero(fits & (depth < MOST_DEPTH))
-    kept[candidates[np.argsort(-important[candidates], kind="stable")][:most]] = True
+    kept = _longest(rows, np.flatnonzero(fits & (depth < MOST_DEPTH)), depth, step, most)
     packed = _packed(rows, kept, fits, levels, depth)
     depth = _beside(rows, kept, depth)
     boxes = _boxes(rows, kept, depth, packed, top)
@@ -56,10 +53,10 @@ def timeline(rows: Rows, processes: list[str], most: int) -> dict[str, Any]:
     return {"lanes": lanes, "processes": processes, "whole": length, "left_out": len(used) - len(shown), **told}
 
 
-def _depths(rows: Rows) -> tuple[Numbers, Numbers]:
-    """The ranges in an order in which each stands behind the one that it lies in; and in how many ranges of its own lane each
-    lies that don't overlap others."""
-    depth, levels = np.zeros(len(rows.label), np.int64), [np.zeros(0, np.int64)]
+def _nested(rows: Rows) -> tuple[Numbers, Numbers, Numbers]:
+    """The ranges in an order in which each stands behind the one that it lies in; in how many ranges of its own lane each lies
+    that don't overlap others; and the step around each, or else the outermost range."""
+    depth, levels, step = np.zeros(len(rows.label), np.int64), [np.zeros(0, np.int64)], np.arange(len(rows.label))
     by_above = np.argsort(rows.above, kind="stable")
     ordered = rows.above[by_above]
     level = by_above[: np.searchsorted(ordered, 0)]
@@ -70,7 +67,23 @@ def _depths(rows: Rows) -> tuple[Numbers, Numbers]:
         around, level = np.repeat(level, lengths), by_above[places_in(begins, lengths)]
         in_lane = rows.lane[level] == rows.lane[around]
         depth[level] = np.where(in_lane, depth[around] + ~rows.overlaps[around], 0)
-    return np.concatenate(levels), depth
+        step[level] = np.where(rows.step[level] >= 0, level, step[around])
+    return np.concatenate(levels), depth, step
+
+
+def _longest(rows: Rows, candidates: Numbers, depth: Numbers, step: Numbers, most: int) -> NDArray[np.bool_]:
+    """Which ranges are shown one by one: steps, half of the others by their length, and half so that each step has as many: one
+    that took long would leave nothing to the others."""
+    kept = np.zeros(len(rows.label), np.bool_)
+    length = np.where(rows.step >= 0, np.iinfo(np.int64).max, rows.total_ns)
+    candidates = candidates[np.lexsort((depth[candidates], -length[candidates]))]
+    kept[candidates[: (most + 1) // 2]] = True
+    by_step = candidates[np.argsort(step[candidates], kind="stable")]
+    begins = np.flatnonzero(np.diff(step[by_step], prepend=-1))
+    rank = np.arange(len(by_step)) - np.repeat(begins, np.diff(np.append(begins, len(by_step))))
+    turns = by_step[np.argsort(rank, kind="stable")]  # the longest of each step, then the second of each, ...
+    kept[turns[~kept[turns]][: most // 2]] = True
+    return kept
 
 
 def _packed(

@@ -15,8 +15,8 @@ from otel_recfn.model.columns import COLUMNS, Track
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
 
 Numbers = NDArray[np.int64]
-MOST_US = 9e15
-"""Later times don't fit 64 bits of nanoseconds."""
+MOST_US = 4e15
+"""Times later than in 126 years are none, and would not fit 64 bits of nanoseconds with what they count from."""
 ROUNDING_NS = 2
 """By so much a range may end after the one that it lies in, where a trace has times as decimals."""
 ON_DEVICE = frozenset(["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
@@ -61,9 +61,10 @@ class TraceEvents:
 
     def _name_track(self, event: dict[str, Any]) -> None:
         args = event.get("args")
-        if event["name"] in ("thread_name", "process_name") and isinstance(args, dict):
-            of_process = event["name"] == "process_name"
-            self._labels[str(event.get("pid")), None if of_process else str(event.get("tid"))] = str(args.get("name", ""))
+        told = {"thread_name": "name", "process_name": "name", "process_labels": "labels"}.get(str(event["name"]))
+        if told is not None and isinstance(args, dict):
+            of = str(event.get("tid")) if event["name"] == "thread_name" else event["name"]
+            self._labels[str(event.get("pid")), of] = str(args.get(told, ""))
 
     def _add(self, event: dict[str, Any], phase: str) -> None:
         start_ns = _nanoseconds(event.get("ts"))
@@ -148,9 +149,10 @@ class TraceEvents:
         tracks = []
         for number, (pid, tid) in enumerate(self._threads, 1):
             name = self._labels.get((pid, tid)) or f"thread {tid}"
-            process = self._labels.get((pid, None)) or pid
+            name_of_pid = f"{self._labels.get((pid, 'process_name'), 'process')} {pid}"
+            process = self._labels.get((pid, "process_labels")) or name_of_pid
             native_id = int(tid) if tid.isdecimal() and len(tid) < 19 else number
-            tracks.append(Track(number, native_id, native_id, 0, f"{process} {pid}: {name}" if several else name))
+            tracks.append(Track(number, native_id, native_id, 0, f"{process}: {name}" if several else name))
         return tracks
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.cli import main
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.report import report
 from otel_recfn.report.files import read_processes
 from otel_recfn.sinks.chrome.writer import export
 from trace_files import base_ns
@@ -157,6 +160,38 @@ def test_what_is_wrong_with_a_file_is_one_line(
     assert said.count("\n") == 1
     assert "; " in said
     assert not path.with_suffix(".html").exists()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+keys = st.sampled_from(["ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "id2", "args"])
+arguments = st.sampled_from(
+    ["Bytes", "Input Dims", "Event id", "CPU time (ns)", "Call stack", "Scope", "Partial", "device", "name"]
+)
+events = st.builds(
+    lambda phase, times, odd, args: {"ph": phase, "name": "a", **times, **odd, **args},
+    st.sampled_from(["X", "b", "e", "i", "M", "C"]),
+    st.fixed_dictionaries({"ts": st.integers(0, 9), "dur": st.integers(0, 9)}),
+    st.dictionaries(keys, json_values, max_size=2),
+    st.fixed_dictionaries({}, optional={"args": st.dictionaries(arguments, json_values, max_size=3)}),
+)
+
+
+@given(st.lists(events, max_size=6), st.dictionaries(st.sampled_from(["baseTimeNanoseconds", "distributedInfo"]), json_values))
+def test_whatever_stands_in_events_is_shown_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[Any], fields: dict[str, Any]
+) -> None:
+    path = written(tmp_path_factory.getbasetemp() / "odd.json", *drawn, **fields)
+    try:
+        processes = read_processes([path])
+    except TraceFileError:
+        return
+    assert all(len(each.batch) for each in processes)
+    if any(event.kind == EventKind.RANGE for event in processes[0].batch.events()):
+        assert report(processes).html()
 
 
 def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ help: ## this list
 	    awk -F ' \\| ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: .venv/.for-demo ## train a small transformer with every operator observed; says what to open
+demo: .venv/.for-demo ## train a small transformer with every operator observed; ends with a report
 	$(RUN) examples/demo.py
 
 .PHONY: test

@@ -24,6 +24,7 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.report import Finding, Process, Report, report
 from otel_recfn.report.findings import findings
+from otel_recfn.report.notebook import in_notebook
 from otel_recfn.report.page import show_page
 from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session import process_session
@@ -234,8 +235,9 @@ class profile:
         """
         if group_by_stack_n > 0 and not self._selected.extras & Extra.STACK:
             raise SettingError("group_by_stack_n needs stacks; record them with profile(with_stack=True)")
-        found = key_averages(self._rows(), group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
-        return found.with_losses(self.lost)
+        rows = self._rows()
+        found = key_averages(rows, group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
+        return KeyAverages(found, self.lost, lambda shown: in_notebook(self._report(rows), shown))
 
     def tree(self, by: By = "name") -> CallTree:
         """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
@@ -258,6 +260,10 @@ class profile:
             return repr(self)
         rows = self._rows()
         return tree_with_bars(tree_of_rows(rows), findings([Process("", rows)]), self.lost)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the report, where there is anything in it."""
+        return None if self._capture is None else self.key_averages()._repr_html_()
 
     def __repr__(self) -> str:
         if self._capture is None:
@@ -294,16 +300,16 @@ class profile:
             TraceFileError: there are no ranges.
             OSError: the file can't be written.
         """
-        self._report().write(path)
+        self._report(self._rows()).write(path)
 
     def show(self) -> str:
         """Write the report to a temporary file, open it in a browser where there is a screen, and return its path."""
-        return show_page(self._report().html())
+        return show_page(self._report(self._rows()).html())
 
-    def _report(self) -> Report:
+    def _report(self, rows: Batch) -> Report:
         lost = ", ".join([f"{name}={count}" for name, count in self.lost.items()])
         notes = [f"Lost, and not in these pictures: {lost}."] if lost else []
-        return report([Process("", self._rows())], "Profile", notes)
+        return report([Process("", rows)], "Profile", notes)
 
     def modules(self) -> list[CalledObject]:
         """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.

@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 
 from otel_recfn.batches.averages import KeyAverage, share_text, time_text
+from otel_recfn.report import Report
 
 MOST_BYTES = 250_000
 """Of the page: it is kept in the notebook's file."""
@@ -13,16 +14,16 @@ MOST_ROWS = 20
 HEIGHT = 720
 
 
-def in_notebook(page: str, averages: Sequence[KeyAverage]) -> str:
+def in_notebook(report: Report, averages: Sequence[KeyAverage]) -> str:
     """The page in a frame that can reach nothing of the notebook's, and a table.
 
     A notebook that isn't trusted takes out frames and styles alike, so that what the style hides is seen there.
 
     Args:
-        page: of the report.
+        report: whose page it is.
         averages: what the table shows.
     """
-    source = page.replace("&", "&amp;").replace("'", "&#39;")
+    source = report.html(MOST_BYTES).replace("&", "&amp;").replace("'", "&#39;")
     look = f"width:100%;height:{HEIGHT}px;border:1px solid #8884;border-radius:6px"
     return (
         f"<style>.otel-recfn-table{{display:none}}</style><div class='otel-recfn-table'>{table(averages)}</div>"

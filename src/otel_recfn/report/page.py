@@ -48,11 +48,16 @@ def show_page(text: str) -> str:
     file, path = tempfile.mkstemp(".html", "otel-recfn-")
     with open(file, "w", encoding="ascii") as opened:
         opened.write(text)
+    open_page(path)
+    return path
+
+
+def open_page(path: str | os.PathLike[str]) -> None:
+    """Open it in a browser where there is a screen."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         import webbrowser
 
-        webbrowser.open(Path(path).as_uri())
-    return path
+        webbrowser.open(Path(path).resolve().as_uri())
 
 
 def in_script(value: Any) -> str:

@@ -13,8 +13,10 @@ from otel_recfn.batches.averages import nesting
 from otel_recfn.batches.call_paths import Amounts, Places, call_paths, sums_of_ranges
 from otel_recfn.batches.call_tree import ranges_of
 from otel_recfn.batches.number_sets import distinct, is_in
-from otel_recfn.model.events import OVERLAPPING
+from otel_recfn.model.batch import Batch
+from otel_recfn.model.events import OVERLAPPING, EventKind
 from otel_recfn.report.process import Process
+from otel_recfn.report.rows import labels_of
 
 Mask = NDArray[np.bool_]
 MOST_LOOKED_AT = 1000
@@ -32,11 +34,13 @@ class Recording:
     """
 
     def __init__(self, process: Process) -> None:
-        self.label, self.batch = process
+        self.label, self.batch = process.label, _of_the_cpu(process.batch)
         self.ranges = ranges_of(self.batch, nesting(self.batch))
-        self.paths = call_paths(self.ranges.above, self.batch.name[self.ranges.rows].astype(np.int64))
-        self.names = [self.batch.names[label] for label in self.paths.label.tolist()]
-        """The last name of each path."""
+        labels: dict[str, int] = {}
+        label = labels_of(self.batch, self.ranges.rows, labels)
+        self.paths, texts = call_paths(self.ranges.above, label), list(labels)
+        self.names = [texts[index] for index in self.paths.label.tolist()]
+        """The last name of each path; numbered steps have one."""
         self.sums = sums_of_ranges(self.paths.of_row, len(self.names), self.ranges.durations, self.ranges.self_ns)
 
     def outermost(self, is_wanted: Callable[[str], bool]) -> Mask:
@@ -52,8 +56,8 @@ class Recording:
         return np.array([is_wanted(name) for name in self.names], np.bool_)
 
     def ranges_of(self, paths: Mask) -> Places:
-        """The ranges of these paths."""
-        return np.flatnonzero(paths[self.paths.of_row])
+        """The ranges of these paths that took the time of a thread: others overlap what is beside them."""
+        return np.flatnonzero(paths[self.paths.of_row] & self.synchronous)
 
     def main_path(self, ranges: Places, amounts: Amounts) -> tuple[str, ...]:
         """The path for which the amounts of these ranges add up to most."""
@@ -86,7 +90,7 @@ class Recording:
 
     def share(self, times: Amounts) -> float:
         """Of the whole time."""
-        return float(times.sum()) / self.whole_ns
+        return min(float(times.sum()) / self.whole_ns, 1.0)
 
     def code(self, ranges: Places, amounts: Amounts) -> str:
         """The line of Python, ``file(line): function``, for which the amounts of these ranges add up to most; empty where none
@@ -119,6 +123,11 @@ class Recording:
         return np.asarray(getattr(self.batch, name)[self.ranges.rows]).astype(np.int64)
 
     @cached_property
+    def synchronous(self) -> Mask:
+        """Which ranges ran one after the other in their thread."""
+        return np.asarray(self.column("flags") & OVERLAPPING == 0)
+
+    @cached_property
     def pauses(self) -> Amounts:
         """Of each range, the nanoseconds until the next one begins beside it in its thread; 0 for the last."""
         thread, start, end = self.column("thread"), self.column("start_ns"), self.column("end_ns")
@@ -132,6 +141,12 @@ class Recording:
     @cached_property
     def whole_ns(self) -> int:
         """The time that shares are of: that of the outermost ranges of all threads, with short pauses between them."""
-        counted = (self.ranges.above < 0) & (self.column("flags") & OVERLAPPING == 0)
+        counted = (self.ranges.above < 0) & self.synchronous
         pauses = np.minimum(self.pauses[counted], LONGEST_PAUSE_NS)
         return max(int(self.ranges.durations[counted].sum() + pauses.sum()), 1)
+
+
+def _of_the_cpu(batch: Batch) -> Batch:
+    """What a GPU does, it does beside the program, whose time this isn't."""
+    on_gpu = (batch.kind == EventKind.RANGE) & (batch.device != 0)
+    return batch.take(~on_gpu) if on_gpu.any() else batch

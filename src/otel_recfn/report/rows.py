@@ -69,7 +69,7 @@ def rows_of(processes: Sequence[Process]) -> Rows:
         batch = process.batch
         nested = nesting(batch)
         ranges = ranges_of(batch, nested)
-        part = _columns(batch, nested, ranges, _labels(batch, ranges.rows, labels))
+        part = _columns(batch, nested, ranges, labels_of(batch, ranges.rows, labels))
         part |= {"process": np.full(len(ranges.rows), number), "lane": batch.thread[ranges.rows].astype(np.int64) + len(lanes)}
         part["above"] = np.where(ranges.above >= 0, ranges.above + count, -1)
         parts.append(part)
@@ -106,7 +106,8 @@ def _columns(batch: Batch, nested: Nesting, ranges: Ranges, label: Numbers) -> d
     }
 
 
-def _labels(batch: Batch, rows: Numbers, labels: dict[str, int]) -> Numbers:
+def labels_of(batch: Batch, rows: Numbers, labels: dict[str, int]) -> Numbers:
+    """The labels of these rows, as numbers that ``labels`` gives and is given."""
     found = np.zeros(len(batch.names), np.int64)
     for index in distinct(batch.name[rows]).tolist():
         found[index] = labels.setdefault(label_of(batch.names[index]), len(labels))

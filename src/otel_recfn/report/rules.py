@@ -14,7 +14,7 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts, Places
 from otel_recfn.batches.forward_links import NODES_PREFIX
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import LEAST_WAIT_NS, EventKind
 from otel_recfn.report.process import Finding
 from otel_recfn.report.recording import Recording
 
@@ -80,7 +80,7 @@ def waits_for_cpu(seen: Recording) -> Finding | None:
     """
     ranges, waited = _waiting(seen)
     share = seen.share(waited)
-    if share < SERIOUS:
+    if share < SERIOUS or waited.sum() < LEAST_WAIT_NS:
         return None
     path = seen.main_path(ranges, waited)
     return Finding(
@@ -100,7 +100,8 @@ def waits_for_cpu(seen: Recording) -> Finding | None:
 def _waiting(seen: Recording) -> tuple[Places, Amounts]:
     """The ranges whose CPU time is known, and what each waited itself."""
     cpu, durations = seen.column("cpu_time_ns"), seen.ranges.durations
-    timed, known = np.flatnonzero(cpu >= 0), cpu >= 0
+    known = (cpu >= 0) & seen.synchronous
+    timed = np.flatnonzero(known)
     waited = np.where(known, np.maximum(durations - cpu, 0), 0)
     own = waited.copy()
     elsewhere = seen.ranges_of(seen.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS))))

@@ -55,8 +55,8 @@ def _add(recording: Recording, times: Counter[str], inside: dict[str, Counter[st
 
 
 def _most(parts: Counter[str] | None, whole_ns: int) -> str:
-    """Which operation had most of it."""
+    """Which operation had most of it, unless it had all."""
     if not parts:
         return ""
     name, ns = parts.most_common(1)[0]
-    return f": {name} itself {duration(ns)} of it" if ns >= LEAST * whole_ns else ""
+    return f": {name} itself {duration(ns)} of it" if LEAST <= ns / whole_ns <= 1 - LEAST else ""

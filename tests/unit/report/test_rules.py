@@ -113,6 +113,23 @@ def test_what_ran_beside_others_doesnt_count_to_the_whole() -> None:
     assert found(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"].share == pytest.approx(0.5)
 
 
+def test_ranges_that_overlap_others_dont_wait() -> None:
+    """Ten tasks that sleep at once are one thread."""
+    sleeping = Ran("sleeps", 90_000, (), {"flags": EventFlag.ASYNC, "cpu_time_ns": 0})
+    assert found(*[sleeping] * 10, Ran("work", 1000, (), {"cpu_time_ns": 1_000_000})) == {}
+
+
+def test_what_a_gpu_does_is_not_the_programs_time() -> None:
+    kernel = Ran("void at::native::kernel<1>", 90_000, (), {"device": "cuda:0"})
+    assert found(kernel, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"].share == pytest.approx(0.5)
+
+
+def test_numbered_steps_have_one_path() -> None:
+    steps = [Ran(f"ProfilerStep#{number}", 100_000, (Ran("aten::to", 60_000),)) for number in range(3)]
+    one = Ran("other", 100_000, (Ran("aten::to", 90_000),))
+    assert found(*steps, one)["copy"].anchor == ("ProfilerStep", "aten::to")
+
+
 def test_of_several_processes_the_worst_is_told_once() -> None:
     slow = process(Ran("aten::to", 3000), Ran("aten::mm", 1000), label="rank 1")
     ranks = [process(Ran("aten::to", 2000), Ran("aten::mm", 2000), label="rank 0"), slow, process(Ran("w", 1), label="rank 2")]

@@ -19,6 +19,7 @@ from otel_recfn.batches.averages import time_text
 
 LONGEST_NAME = 240
 ROWS_WITHOUT_SCRIPTS = 40
+SCRIPTS = ("page.boxes.js", "page.picture.js", "page.views.js", "page.js")
 _PART = re.compile(r"@@(\w+)@@")
 
 
@@ -29,7 +30,7 @@ def page(title: str, shown: dict[str, Any]) -> str:
         title: of the page.
         shown: what ``page.js`` draws, as JSON can say it; with ``flame``, ``timeline`` and ``table``.
     """
-    script = _file("page.js")  # the only one that a browser runs here
+    script = '"use strict"; (() => {\n' + "\n".join(map(_file, SCRIPTS)) + "})();\n"  # the only one that a browser runs here
     parts = {
         "title": html.escape(title),
         "style": _file("page.css"),

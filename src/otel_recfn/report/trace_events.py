@@ -145,7 +145,8 @@ class TraceEvents:
 
     def _tracks(self) -> list[Track]:
         """The threads, in the order in which they first said something."""
-        several = len({pid for pid, _ in self._threads}) > 1
+        of_ranges = {thread for thread, kind in zip(self._rows["thread"], self._rows["kind"], strict=True) if not kind}
+        several = len({pid for (pid, _), thread in self._threads.items() if thread in of_ranges}) > 1
         tracks = []
         for number, (pid, tid) in enumerate(self._threads, 1):
             name = self._labels.get((pid, tid)) or f"thread {tid}"

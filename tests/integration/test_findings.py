@@ -5,15 +5,19 @@ Whether threads wait for a core is asked of two programs alone: of others the ma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otel_recfn import profile
+from otel_recfn.cli import main
 from otel_recfn.report.process import Finding
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from healthy_programs import HEALTHY  # noqa: E402
 from planted_faults import PLANTED  # noqa: E402
@@ -40,6 +44,18 @@ def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
     program = next(program for rule, _, program in PLANTED if rule == "sync")
     first, *_ = found_in(program, machine=False, with_stack=True)
     assert "planted_faults.py(" in first.code
+
+
+@pytest.mark.parametrize("record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"])
+@pytest.mark.parametrize("rule", ["data", "sync", "copy", "tiny"])
+def test_the_same_is_found_in_traces(rule: str, record: Callable[[], Any], tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.json", tmp_path / "report.json"
+    with record() as recorded:
+        next(program for each, _, program in PLANTED if each == rule)()
+    recorded.export_chrome_trace(str(trace))
+    assert main(["report", str(trace), "-o", str(out)]) == 0
+    found = json.loads(out.read_text(encoding="utf-8"))["findings"]
+    assert next(finding["rule"] for finding in found if finding["rule"] != "cpu") == rule
 
 
 @pytest.mark.parametrize("program", HEALTHY, ids=[program.__name__ for program in HEALTHY])

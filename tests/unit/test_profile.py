@@ -363,7 +363,7 @@ def test_a_notebook_and_a_terminal_show_it() -> None:
     for shown in (prof._repr_html_(), prof.key_averages()._repr_html_(), prof.key_averages()[:1]._repr_html_()):
         assert shown is not None
         assert "<iframe sandbox='allow-scripts'" in shown
-        assert "<td>outer</td>" in shown
+        assert ">outer</td>" in shown
     assert [line.partition(" 1  ")[2] for line in str(prof).splitlines()[-2:]] == ["outer", "  inner <b>"]
     assert repr(prof) == "<profile of 2 events; print() shows them>"
 

@@ -36,9 +36,14 @@ def table(averages: Sequence[KeyAverage]) -> str:
     whole = sum(one.self_cpu_time_total for one in averages)
     rows = sorted(averages, key=lambda one: -one.self_cpu_time_total)[:MOST_ROWS]
     head = "".join([f"<th>{title}</th>" for title in ("Name", "Self %", "Self", "Total", "Count")])
-    body = "".join([f"<tr>{''.join([f'<td>{html.escape(cell)}</td>' for cell in _cells(one, whole)])}</tr>" for one in rows])
+    body = "".join([_row(*_cells(one, whole)) for one in rows])
     rest = f"<p>{len(averages) - len(rows):,} more names are not shown.</p>" if len(rows) < len(averages) else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _row(name: str, *numbers: str) -> str:
+    cells = "".join([f"<td style='text-align:right'>{number}</td>" for number in numbers])
+    return f"<tr><td style='text-align:left'>{html.escape(name)}</td>{cells}</tr>"
 
 
 def _cells(one: KeyAverage, whole: float) -> list[str]:

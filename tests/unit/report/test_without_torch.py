@@ -18,7 +18,7 @@ import sys
 REFUSED = sys.argv.pop(1)
 class Refused:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "opentelemetry", "wrapt", "grpc") or name in REFUSED:
+        if name.partition(".")[0] in ("torch", "opentelemetry", "wrapt", "grpc") or name == REFUSED:
             raise ImportError(name)
 sys.meta_path.insert(0, Refused())
 from otel_recfn.cli import main

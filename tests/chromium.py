@@ -126,6 +126,16 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self._ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def turn(self, x: float, y: float, pixels: int, *, control: bool = False) -> None:
+        """The wheel: up where the pixels are negative."""
+        held = {"modifiers": 2} if control else {}
+        self._ask("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=pixels, **held)
+
+    def drag(self, x: float, y: float, by: float) -> None:
+        """With the mouse, to the right."""
+        for kind, at in (("mousePressed", x), ("mouseMoved", x + by / 2), ("mouseMoved", x + by), ("mouseReleased", x + by)):
+            self._ask("Input.dispatchMouseEvent", type=kind, x=at, y=y, button="left", buttons=1, clickCount=1)
+
     def tap(self, x: float, y: float) -> None:
         """With a finger."""
         self._ask("Emulation.setTouchEmulationEnabled", enabled=True)

@@ -108,6 +108,24 @@ def test_the_flame_graph_by_mouse(page: Page, tmp_path: Path) -> None:
     assert is_whole(page)
 
 
+def test_wheel_and_drag(page: Page, tmp_path: Path) -> None:
+    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    page.ask("document.getElementById('tab-timeline').click()")
+    place = page.ask("(({left, top}) => [left, top])(document.querySelector('#timeline canvas').getBoundingClientRect())")
+    x, y = place[0] + 2, place[1] + 24 + 20 + 10  # the first step, which a look from afar shows at the left
+    page.click(x, y)
+    assert "train #0" in detail(page)
+    page.turn(x, y, -400)  # scrolls
+    assert is_whole(page)
+    page.turn(x, y, -400, control=True)
+    page.until("!document.getElementById('whole').disabled")
+    page.drag(x + 900, y, -890)
+    page.click(x + 600, y)
+    assert "train #0" not in detail(page)
+    page.ask("document.getElementById('whole').click()")
+    assert is_whole(page)
+
+
 def test_a_name_is_found_and_left_again(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
     page.press("/")

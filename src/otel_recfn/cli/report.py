@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 from otel_recfn.model.errors import RecfnError, TraceFileError
-from otel_recfn.report import FORMS, Report
-from otel_recfn.report import report as make_report
-from otel_recfn.report.files import read_processes
 
 
 def report(options: argparse.Namespace) -> int:
@@ -22,21 +19,20 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _report(files: list[Path], out: Path | None, form: str | None) -> int:
+    from otel_recfn.report import FORMS, report  # without the native part it can't be imported, and says so
+    from otel_recfn.report.files import read_processes
+
     if form is None:
         form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"
     if out is None and form == "html":
         out = files[0].with_name(files[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
     if out in files:
         raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
-    text = _of_files(files).text(form)
+    title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
+    text = report(read_processes(files), title).text(form)
     if out is None:
         sys.stdout.write(text.encode(errors="backslashreplace").decode())
     else:
         out.write_text(text, encoding="utf-8", errors="backslashreplace")
         print(out)
     return 0
-
-
-def _of_files(files: list[Path]) -> Report:
-    title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    return make_report(read_processes(files), title)

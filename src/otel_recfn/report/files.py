@@ -21,7 +21,7 @@ MOST_BASE_NS = 4_000_000_000_000_000_000
 MOST_APART_NS = 60_000_000_000
 """Ranks and children of one run record at the same time, or nearly."""
 WAY_OUT = "give files that chrome_trace=, profile().export_chrome_trace() or torch.profiler wrote"
-_RANK = re.compile(r"\.(rank\d+|pid\d+)\b")
+_PARTS = re.compile(r"(?<=\.)(?:rank|restart|pid)\d+(?=\.)")
 
 
 def read_processes(paths: Sequence[Path]) -> list[Process]:
@@ -33,33 +33,39 @@ def read_processes(paths: Sequence[Path]) -> list[Process]:
     twice = {path for path in paths if paths.count(path) > 1}
     if twice:
         raise TraceFileError(f"{twice.pop()} is given twice; give each file once")
-    processes = [_process(path) for path in paths]
+    programs, processes = zip(*[_process(path) for path in paths], strict=True)
+    different = sorted({*filter(None, programs)})
+    if len(different) > 1:
+        raise TraceFileError(f"the traces are of different programs: {', '.join(different)}; make a report of each")
     by_begin = sorted(zip(paths, processes, strict=True), key=lambda each: int(each[1].batch.start_ns.min()))
     for (before, earlier), (after, later) in pairwise(by_begin):
         apart_ns = int(later.batch.start_ns.min() - earlier.batch.end_ns.max())
         if apart_ns > MOST_APART_NS:
             apart = f"{after} begins {apart_ns / 1e9:.0f} s after {before} ends"
             raise TraceFileError(f"{apart}, so they are not of one run; make a report of each")
-    return processes
+    labels = [process.label for process in processes]
+    names = [label if labels.count(label) == 1 else str(path) for label, path in zip(labels, paths, strict=True)]
+    return [process._replace(label=name) for process, name in zip(processes, names, strict=True)]
 
 
-def _process(path: Path) -> Process:
+def _process(path: Path) -> tuple[str, Process]:
+    """The script that ran, where a trace says that, and what was recorded."""
     text, complete = _text(path)
     events, fields = _parsed(path, text, complete)
     base_ns = fields.get("baseTimeNanoseconds")
     batch = events.batch(base_ns if isinstance(base_ns, int) and 0 <= base_ns < MOST_BASE_NS else 0)
     if not len(batch):
         raise TraceFileError(f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}")
-    return Process(_label(path, fields), batch)
+    return events.script, Process(_label(path, fields), batch)
 
 
 def _label(path: Path, fields: dict[str, Any]) -> str:
-    """Its rank, where there are several, else what its name has beside others, else its name."""
+    """What its name has beside others, as ours have; its rank, where there are several; else its name."""
+    parts = _PARTS.findall(path.name)
     distributed = fields.get("distributedInfo")
-    if isinstance(distributed, dict) and distributed.get("world_size", 1) not in (0, 1):
+    if not parts and isinstance(distributed, dict) and distributed.get("world_size", 1) not in (0, 1):
         return f"rank {distributed.get('rank', '?')}"
-    found = _RANK.search(path.name)
-    return found[1] if found else path.name
+    return " ".join(parts) or path.name
 
 
 def _text(path: Path) -> tuple[bytes, bool]:

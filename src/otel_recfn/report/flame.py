@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.call_paths import Paths, PathSums, call_paths, sums_of_ranges
-from otel_recfn.report.rows import KINDS, Rows
+from otel_recfn.report.rows import GPU, Rows
 
 Numbers = NDArray[np.int64]
 ON_GPU = "on the GPU"
@@ -30,7 +30,8 @@ def flame(rows: Rows, processes: Sequence[str], most: int) -> dict[str, Any]:
     of_row, frames = paths.of_row[:count], len(paths.above)
     sums = sums_of_ranges(of_row, frames, rows.total_ns, rows.self_ns)
     _add_up_groups(paths, sums)
-    kind = np.full(frames, 3, np.int64)
+    kind = np.full(frames, -1, np.int64)
+    kind[paths.of_row[count:]] = [GPU if names[each] == ON_GPU else -1 for each in label[count:].tolist()]
     kind[of_row] = rows.kind
     allocated, cpu_ns, unknown = np.zeros(frames, np.int64), np.zeros(frames, np.int64), np.zeros(frames, np.bool_)
     np.add.at(allocated, of_row, rows.allocated)
@@ -54,7 +55,7 @@ def flame(rows: Rows, processes: Sequence[str], most: int) -> dict[str, Any]:
 def _with_groups(rows: Rows, processes: Sequence[str]) -> tuple[Numbers, Numbers, list[str]]:
     """Frames behind the ranges: of each process, where there are several, and of its GPU, whose time isn't the program's."""
     names, above, label = [*rows.labels], rows.above.copy(), rows.label
-    top, on_gpu = above < 0, rows.kind == len(KINDS) - 1
+    top, on_gpu = above < 0, rows.kind == GPU
     groups_above, groups_label = [], []
 
     def group(name: str, inside: int, members: NDArray[np.bool_]) -> int:

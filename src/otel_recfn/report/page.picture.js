@@ -80,6 +80,8 @@ const picture = (host, source) => {
         covered = Math.floor(right) + 1;
       }
     }
+    outlineOf(self.under, scrolled, colours.mark, 1.5);
+    outlineOf(self.chosen, scrolled, colours.link, 2.5);
     if (source.over) source.over(context, self, x, pixels, scrolled, height);
   };
 
@@ -109,11 +111,27 @@ const picture = (host, source) => {
         packed ? colours["on-packed"] : colours["on-kind"],
       );
     context.globalAlpha = 1;
-    if (box === self.chosen || box === self.under || (found && wide > 2)) {
-      context.strokeStyle = box === self.chosen ? colours.link : colours.mark;
-      context.lineWidth = box === self.chosen ? 2.5 : box === self.under ? 1.5 : 1;
-      context.strokeRect(left + 0.5, y + 1.5, Math.max(1, wide - 2), ROW - 3);
-    }
+    if (found && wide > 2) outline(left, wide, y, colours.mark, 1);
+  };
+
+  const outline = (left, wide, y, colour, thick) => {
+    context.strokeStyle = colour;
+    context.lineWidth = thick;
+    context.strokeRect(left + 0.5, y + 1.5, Math.max(1, wide - 2), ROW - 3);
+  };
+
+  /* Over all boxes, so that it is seen of a narrow one, too. */
+  const outlineOf = (box, scrolled, colour, thick) => {
+    if (box < 0 || source.end[box] < self.from || source.start[box] > self.to) return;
+    const left = Math.max(x(source.start[box]), -2);
+    const right = Math.min(x(source.end[box]), pixels + 2);
+    outline(
+      left - (right - left < 4 ? 2 : 0),
+      Math.max(right - left, 5),
+      source.top + source.row(box) * ROW - scrolled,
+      colour,
+      thick,
+    );
   };
 
   const drawText = (text, left, room, y, colour) => {

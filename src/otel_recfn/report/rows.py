@@ -20,6 +20,7 @@ from otel_recfn.report.process import Process
 Numbers = NDArray[np.int64]
 KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
 """What ranges are coloured by."""
+GPU = len(KINDS) - 1
 _OF_SOURCE = {
     EventSource.MODULE: 2,
     EventSource.RECORD_FUNCTION: 3,
@@ -89,7 +90,7 @@ def _columns(batch: Batch, nested: Nesting, ranges: Ranges, label: Numbers) -> d
     of_backward = [name.startswith(OF_BACKWARD) for name in batch.names]
     kind[(kind == 0) & np.array(of_backward)[batch.name[rows]]] = 1
     kind[(kind == 0) & (batch.scope[rows] == RecordScope.USER_SCOPE)] = 3
-    kind[batch.device[rows] != 0] = len(KINDS) - 1
+    kind[batch.device[rows] != 0] = GPU
     allocated = np.zeros(len(batch), np.int64)
     reports = (batch.kind[nested.child] == EventKind.MEMORY) & (batch.nbytes[nested.child] > 0)
     np.add.at(allocated, nested.parent[reports], batch.nbytes[nested.child[reports]])

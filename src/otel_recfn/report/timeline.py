@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in, places_in
-from otel_recfn.report.rows import Rows
+from otel_recfn.report.rows import GPU, Rows
 
 Numbers = NDArray[np.int64]
 MOST_LANES = 64
@@ -34,7 +34,7 @@ def timeline(rows: Rows, processes: list[str], most: int) -> dict[str, Any]:
     busy = np.zeros(len(rows.lanes), np.int64)
     np.add.at(busy, rows.lane, np.maximum(rows.self_ns, 0))
     used = distinct(rows.lane)
-    shown = np.sort(used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
+    shown = _in_order(rows, used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
     levels, depth, step = _nested(rows)
     top = int(rows.start_ns.min()) if len(rows.label) else 0
     fits = is_in(rows.lane, shown)
@@ -43,14 +43,23 @@ def timeline(rows: Rows, processes: list[str], most: int) -> dict[str, Any]:
     depth = _beside(rows, kept, depth)
     boxes = _boxes(rows, kept, depth, packed, top)
     place = {lane: number for number, lane in enumerate(shown.tolist())}
+    boxes["lane"] = np.array([place[lane] for lane in boxes["lane"].tolist()], np.int64)
     order = np.lexsort((boxes["start"], boxes["depth"], boxes["lane"]))
     columns = {name: column[order] for name, column in boxes.items()}
-    columns["lane"] = np.array([place[lane] for lane in columns["lane"].tolist()], np.int64)
     columns["start"] = np.diff(columns["start"], prepend=0)
     lanes = [{"process": rows.lanes[lane][0], "thread": rows.lanes[lane][1]} for lane in shown.tolist()]
     length = int((rows.start_ns + rows.total_ns).max()) - top if len(rows.label) else 0
     told = {name: column.tolist() for name, column in columns.items()}
     return {"lanes": lanes, "processes": processes, "whole": length, "left_out": len(used) - len(shown), **told}
+
+
+def _in_order(rows: Rows, lanes: Numbers) -> Numbers:
+    """A process after the other: first the lanes with steps, then the busiest, those of GPUs last."""
+    with_steps, of_gpus = (np.zeros(len(rows.lanes), np.bool_) for _ in range(2))
+    with_steps[rows.lane[rows.step >= 0]] = True
+    of_gpus[rows.lane[rows.kind == GPU]] = True
+    process = np.array([number for number, _ in rows.lanes], np.int64)
+    return lanes[np.lexsort((~with_steps[lanes], of_gpus[lanes], process[lanes]))]
 
 
 def _nested(rows: Rows) -> tuple[Numbers, Numbers, Numbers]:

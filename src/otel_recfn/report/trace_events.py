@@ -120,6 +120,12 @@ class TraceEvents:
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
 
+    @property
+    def script(self) -> str:
+        """What ran, where it is a script of Python's; else empty."""
+        named = [name for (_, of), name in self._labels.items() if of == "process_name" and name.endswith(".py")]
+        return named[0] if named else ""
+
     def batch(self, base_ns: int) -> Batch:
         """All rows, a child before its parent.
 

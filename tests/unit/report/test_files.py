@@ -199,6 +199,10 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     other = written(tmp_path / "b.json", slice_of("b", 3_600e6, 10))
     assert main(["report", str(other), str(one)]) == 2
     assert "b.json begins 3600 s after" in capsys.readouterr().err
+    named = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": script}} for script in ("train.py", "serve.py")]
+    programs = [written(tmp_path / f"{each['args']['name']}.json", each, slice_of("a", 0, 10)) for each in named]
+    assert main(["report", *map(str, programs)]) == 2
+    assert "of different programs: serve.py, train.py; make a report of each" in capsys.readouterr().err
     assert main(["report", str(one), str(one)]) == 2
     assert "is given twice" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.json")]) == 2
@@ -210,6 +214,11 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_command_writes_beside_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ranks = [written(tmp_path / f"t.rank{rank}.json", slice_of("a", 0, 10)) for rank in (0, 1)]
     assert [process.label for process in read_processes(ranks)] == ["rank0", "rank1"]
+    worker = written(tmp_path / "t.rank0.pid12.json", slice_of("a", 0, 10))
+    (tmp_path / "other").mkdir()
+    again = written(tmp_path / "other" / "t.rank0.json", slice_of("a", 0, 10))
+    labels = [process.label for process in read_processes([ranks[0], worker, again])]
+    assert labels == [str(ranks[0]), "rank0 pid12", str(again)]
     assert main(["report", *map(str, ranks)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 't.rank0.html'}\n"
     assert (tmp_path / "t.rank0.html").read_text().startswith("<!doctype html>")

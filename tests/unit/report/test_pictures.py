@@ -142,6 +142,17 @@ def test_what_a_gpu_did_is_not_the_programs_time() -> None:
     assert above[names.index("launch")] == -1
 
 
+def test_lanes_with_steps_stand_first_and_those_of_gpus_last() -> None:
+    gpu = Track(3, 3, 3, 0, "stream 7")
+    rows = [{"name": "gemm", "device": "GPU 0", "thread": gpu}, {"name": "a", "thread": WORKER_THREAD}, {"step_number": 1}]
+    shown = shown_in(report([Process("p", make_batch(rows)), Process("q", make_batch(rows))]).html())
+    order = ["MainThread", "thread 1002", "stream 7"]
+    assert [(lane["process"], lane["thread"]) for lane in shown["timeline"]["lanes"]] == [
+        (p, name) for p in (0, 1) for name in order
+    ]
+    assert shown["timeline"]["lane"] == [0, 1, 2, 3, 4, 5]
+
+
 def test_memory_counts_to_the_innermost_range() -> None:
     ids = [make_event_id(1, number) for number in (1, 2, 3)]
     memory = {"event_id": ids[2], "parent": ids[1], "kind": EventKind.MEMORY, "nbytes": 64, "name": "[memory]"}

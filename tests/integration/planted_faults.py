@@ -69,7 +69,7 @@ def the_gil_is_taken() -> None:
     for other in others:
         other.start()
     try:
-        for number in range(3):
+        for number in range(6):
             with step("batch", number):
                 model(torch.ones(4, 16))
     finally:
@@ -176,4 +176,4 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("copy", "aten::to", casts_around_each_operator),
     ("memory", "aten::cat", a_cache_that_grows_by_one),
 ]
-"""The rule that finds it, and what is in the name of the range that it is about."""
+"""The rule that finds it, and what is in the path of the range that it is about."""

@@ -6,6 +6,7 @@ A rule is given a recording and says what it found, or None. Shares are of ``Rec
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ MOST_SAID = 300
 
 LOADER = "enumerate(DataLoader)#"
 COMPILATIONS = ("torch.compile: ", "_compile.compile_inner (dynamo_timed)")
+_COMPILED_AGAIN = re.compile(r"Torch-Compiled Region: \d+/[1-9]\d*")
 SYNCS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero"}
 COPIES = {"aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous", "aten::clone"}
 MAKERS = ("aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::new_", "aten::cat", "aten::clone", "aten::resize_")
@@ -120,6 +122,8 @@ def compiles(seen: Recording) -> Finding | None:
     told = [json.loads(seen.batch.names[text] or "{}") for text in seen.column("attributes")[ranges].tolist()]
     reasons = [str(each.get("recfn.compile.reason", "")) for each in told]
     again = ranges[[bool(reason) for reason in reasons]]
+    if not any(told):  # a trace of torch.profiler's, where compiled code that ran says how often it was compiled
+        again = ranges[: sum(_COMPILED_AGAIN.fullmatch(name) is not None for name in {*seen.names})]
     is_fault = len(again) > 1 and seen.share(seen.ranges.durations[again]) >= SHOWN
     blamed = again if is_fault else ranges
     times = seen.ranges.durations[blamed]

@@ -70,6 +70,14 @@ def test_another_compilation_is_a_fault_and_its_reason_is_told() -> None:
     assert "A graph break: print" in finding.text
 
 
+def test_traces_of_torch_profiler_tell_of_other_compilations_by_what_ran() -> None:
+    compiling = Ran("_compile.compile_inner (dynamo_timed)", 4_000)
+    once = [compiling, Ran("Torch-Compiled Region: 0/0", 100)]
+    again = [each for number in range(1, 4) for each in (compiling, Ran(f"Torch-Compiled Region: 0/{number}", 100))]
+    assert not found(*once, *once)["compile"].serious
+    assert found(*once, *again)["compile"].serious
+
+
 def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> None:
     operators = tuple([Ran("aten::add", 2)] * 64)
     assert found(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "otel_recfn"
 if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
-from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, SETTINGS, Setting  # noqa: E402
+from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, SETTINGS, Setting  # noqa: E402
 
 HEAD = "| keyword | environment | default | meaning |\n|---|---|---|---|\n"
 WIDTH = 128
@@ -38,8 +38,8 @@ def files() -> dict[Path, str]:
 
 def with_tables(page: str) -> str:
     """The page with its two tables as the settings say: what most programs need, and the rest."""
-    of_the_process = [_row("", each.variable, each.default_in_words, each.meaning) for each in OF_THE_PROCESS]
-    usual = "".join([*[_row_of(each) for each in SETTINGS if not each.advanced], *of_the_process])
+    process_variables = [_row("", each.variable, each.default_in_words, each.meaning) for each in PROCESS_VARIABLES]
+    usual = "".join([*[_row_of(each) for each in SETTINGS if not each.advanced], *process_variables])
     advanced = "".join([_row_of(each) for each in SETTINGS if each.advanced])
     before, between, after = re.split(re.escape(HEAD) + r"(?:\|.*\n)*", page)
     return "".join([before, HEAD, usual, between, HEAD, advanced, after])

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, remove_callback
-from otel_recfn.codegen.modules import Request, generate, write
+from otel_recfn.codegen.modules import WrapperRequest, generate, write
 from otel_recfn.codegen.python_words import parameter_name
 from otel_recfn.codegen.schemas import packaged_schemas
 from otel_recfn.tracing.graph import Tracer, tracing_into
@@ -133,7 +133,7 @@ def same_value(one: Any, other: Any, any_content: bool) -> bool:
 def generated_wrappers(folder: Path) -> Any:
     """A module with the wrappers of all operators."""
     started = time.process_time()
-    made = generate(Request(packaged_schemas(), shards=5))
+    made = generate(WrapperRequest(packaged_schemas(), shards=5))
     write(folder / "all_wrappers", made.texts)
     print(f"{made.wrapped} wrappers generated in {time.process_time() - started:.1f} s of CPU time")
     sys.path.insert(0, str(folder))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
 

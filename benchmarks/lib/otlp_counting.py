@@ -15,7 +15,6 @@ from threading import Thread
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
@@ -74,9 +73,23 @@ class _Keeping(BaseHTTPRequestHandler):
 
 
 def spans_in(body: bytes) -> int:
-    """How many spans a request has."""
-    resources = ExportTraceServiceRequest.FromString(body).resource_spans
-    return sum([len(scope.spans) for resource in resources for scope in resource.scope_spans])
+    """How many spans a request has. They aren't parsed: what the server takes of the machine, the program lacks."""
+    whole = (0, len(body))
+    scopes = [scope for resource in fields(body, 1, whole) for scope in fields(body, 2, resource)]
+    return sum(1 for scope in scopes for _ in fields(body, 2, scope))
+
+
+def fields(body: bytes, number: int, message: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """From where to where the fields of this number go; all fields of the messages around spans have a length."""
+    at, end = message
+    while at < end:
+        tag, size, at, bits = body[at], body[at + 1], at + 2, 7
+        while size >> bits:  # the highest bit of a length's byte says that another one follows
+            size += (body[at] - 1) << bits
+            at, bits = at + 1, bits + 7
+        if tag >> 3 == number:
+            yield at, at + size
+        at += size
 
 
 class _OverGrpc(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]

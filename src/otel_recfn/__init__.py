@@ -32,7 +32,7 @@ _HOMES = {
     "record_function": "otel_recfn.user_ranges",
     "step": "otel_recfn.user_steps",
 }
-"""Where a name is; those that are not here are in ``otel_recfn.observing``."""
+"""The module of each name; names that are not here are in ``otel_recfn.observing``."""
 
 __all__ = [
     "INVALID_CALLBACK_HANDLE",
@@ -108,11 +108,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _home(name: str) -> ModuleType:
-    """The module that has it."""
+    """The module that has the name."""
     from importlib import import_module
 
     if name in ("profile", "record_function", "step"):
-        from otel_recfn.model.errors import RecorderUnavailable
+        from otel_recfn.errors import RecorderUnavailable
         from otel_recfn.support.native_part import native_part
 
         try:

@@ -12,16 +12,16 @@ from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.sources.calls import ProgramTexts
 
 LIMITS: dict[str, int]
-"""Of texts in bytes of UTF-8, cut at a character (shapes, dtypes and concrete inputs: left out); and how many may be open."""
+"""The most bytes of texts, which are cut at a character (shapes, dtypes and inputs: left out), and the most open ranges."""
 
 class Column:
-    """Owns the bytes of one column."""
+    """The owner of a column's bytes."""
 
 Contexts = list[tuple[int, int, int, int]]
 Drained = tuple[dict[str, Column], dict[str, Column], int, list[str], list[tuple[int, int, int, int]], Contexts, int, int]
 
 class Stage:
-    """See ``batches/stage.py`` and ``native/stage/stage_bindings.cpp``."""
+    """The native part of ``batches/stage.py``; see ``native/stage/stage_bindings.cpp``."""
 
     def __init__(self, budget: int, most_waiting: int) -> None: ...
     def add(self, *batch: Any) -> tuple[Any, ...]: ...
@@ -31,12 +31,12 @@ class Stage:
     def owe(self, roots: NDArray[np.uint64], /) -> tuple[Any]: ...
 
 class ForwardRanges:
-    """See ``sinks/chrome/encoder.py`` and ``native/stage/stage_bindings.cpp``."""
+    """Forward ranges for the arrows of ``sinks/chrome/encoder.py``; see ``native/stage/stage_bindings.cpp``."""
 
     def link(self, batch: Batch, threads: NDArray[np.uint64], numbers: NDArray[np.uint64], /) -> tuple[Column, ...]: ...
 
 class record_function:
-    """See ``native/python/record_function.cpp``."""
+    """The public ``record_function``; see ``native/python/record_function.cpp``."""
 
     name: str
     args: str | None
@@ -47,19 +47,19 @@ class TaskEntry:
 
     event_id: int
     root: int
-    """Event id of the outermost range around it, its own where there is none."""
+    """The event id of the outermost range around it; its own if there is none."""
     context_words: tuple[int, int, int, int]
-    """What was current where that outermost range began: trace id (upper and lower half), span id, the reading's flags."""
+    """The context in which that outermost range began: trace id (upper and lower half), span id, the reading's flags."""
     is_current: bool
-    """Whether it belongs to the current recording, or to the last one where none is on."""
+    """Whether it belongs to the current recording, or to the last one if none is on."""
     scope: int
     source: int
     began: int
     """A number that is larger than that of every range which began before."""
     outer: TaskEntry | None
-    """What the task had entered before, also where that has ended; a span, which has no root, or None."""
+    """The entry before it in the task, even if that has ended; a span, which has no root, or None."""
     shown: Any
-    """Used by whoever shows the range to the program as its current span; None at first, and again when the range has ended."""
+    """The span as which the program sees the range; None at first, and again when the range has ended."""
 
 def start(scopes: int, buffer_bytes: int, extras: int, sampled_alone: bool, /) -> None: ...
 def stop() -> None: ...
@@ -114,6 +114,7 @@ def watch_calls(
     set_observer: Callable[[Any], Any] | None,
     /,
 ) -> None: ...
+def call_arguments() -> tuple[Any, ...]: ...
 def unwatch_calls() -> None: ...
 def counters() -> tuple[int, int, int, int]: ...
 def set_context_reader(

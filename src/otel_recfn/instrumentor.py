@@ -13,27 +13,29 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_recfn.model.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-from otel_recfn.settings import Settings
-from otel_recfn.settings.table import sdk_is_disabled, unknown_variables
+from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
+from otel_recfn.settings.table import Settings, sdk_is_disabled, unknown_variables
 from otel_recfn.settings.values import DURATION
 from otel_recfn.support import processes  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
+    from otel_recfn.session.session import Session
+    from otel_recfn.sinks.metrics.sink import SentSpans
     from otel_recfn.sinks.spans.delivery import Delivery
+    from otel_recfn.sinks.spans.sink import SpansSink
     from otel_recfn.support.processes import Given
 
 log = logging.getLogger("otel_recfn")
 
 STOP_SECONDS = 5.0
 FILE_QUEUE_BYTES = 1 << 28
-"""What waits for a slow disk at most."""
+"""The most that waits for a slow disk."""
 EXPORT_QUEUE_BYTES = 1 << 26
-"""What waits at most while a server is away, encoded."""
+"""The most encoded spans that wait while a server is away."""
 USED_WITH = ("torch", "otel_recfn.recording.recorder")
-"""One of these modules is imported by every program that has something to record, but for Python calls."""
+"""Modules of which each program that has something to record imports one, unless it records Python calls alone."""
 
 
 class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -43,12 +45,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """
 
     _capture: Capture | None = None
-    """Of the last ``instrument()``; kept when it has ended, for its counters."""
-    _calls_off: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
-    """Each calls off what waits for a module which the program may import."""
+    """The capture of the last ``instrument()``, kept after its end for its counters."""
+    _cancels: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
+    """Functions that cancel what waits for the program to import a module."""
     _automatic = False
     _inherited: Given | None = None
-    """What the parent of this process gave it, while it records as that says."""
+    """The settings that the parent process handed over, while this process records by them."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """torch where it is installed; programs without it have ``record_function``."""
@@ -67,35 +69,35 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 metrics. Default: the global one.
             scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow
                 ``modules`` alone. Default: all.
-            chrome_trace: a file to write while the program runs: ``.json`` or ``.json.gz``; what can't be written or replaced
-                there is refused at once. Default: none.
-            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None``
-                (``none``) for all. Default: 1.0.
-            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, and with
-                ``all`` each operation of a trace is one; whichever of the four you set wins. Default: normal.
-            span_budget: spans per request: the operations below one span of yours, or below a trace that we start; the longest
-                become spans, the others sums; ``None`` (``none``): every operation is a span. Default: 1000.
-            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None`` (``none``): as
-                others. Default: 50.
-            trace_span_budget: spans per trace; every request keeps at least one; ``None`` (``none``) for any number. Default:
-                5000.
-            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` (``none``) for any
-                number. Default: 1000.0.
-            span_names: what spans of module calls are called: ``short``, by the path in their model (``layers.3.attention``),
-                the outermost by its class; ``torch``, as torch.profiler, Chrome traces and profiles call them (``nn.Module:
-                Attention_3``). Default: short.
-            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is given
-                up and counted. Default: 2.0.
+            chrome_trace: a file to write while the program runs, ``.json`` or ``.json.gz``; it is an error if it can't be
+                written. Default: none.
+            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None`` for all.
+                Default: 1.0.
+            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, ``all`` a
+                span for each operation; whichever of the four you set wins. Default: normal.
+            span_budget: spans per request (below one span of yours, or a trace that we start); repeated calls are one span if
+                there are more, and short ones are sums; ``None``: every operation is a span. Default: 1000.
+            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None``: as others.
+                Default: 50.
+            trace_span_budget: spans per trace; every request keeps at least one; ``None`` for any number. Default: 5000.
+            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` for any number.
+                Default: 1000.0.
+            span_names: names of spans of module calls: ``short`` is the path in their model (``layers.3.attention``), or the
+                class of the outermost; ``torch`` is the name in torch.profiler, Chrome traces and profiles (``nn.Module:
+                Attention_3``), also of the ranges around backward nodes. And names of phases of compilations: ``AOT autograd``,
+                or ``create_aot_dispatcher_function (dynamo_timed)``. Default: short.
+            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is
+                dropped and counted. Default: 2.0.
             record_shapes: shapes and dtypes of the inputs too. Default: false.
             modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
             python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
                 (``include=my_app;max_depth=20``) for some of them. Default: false.
             sinks: further sinks, such as ``InMemorySink()``. Default: none.
-            span_hook: called as ``span_hook(row, attributes)`` for each span of a range before it is made: may change the
-                attributes, and return another name, or ``False`` to drop it. Default: none.
-            span_exporter: sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see
-                none of them: ``otlp``, ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official
-                exporter object. Default: none.
+            span_hook: called as ``span_hook(row, attributes)`` before a span is made: may change the attributes, and return
+                another name, or ``False`` to drop it. Default: none.
+            span_exporter: sends spans as OTLP in place of the provider's span processors, which see none of them: ``otlp``,
+                ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official exporter object. Default:
+                none.
             enabled: false: registers and costs nothing. Default: true.
 
         docs/settings.md has a few more, which hardly any program needs.
@@ -105,15 +107,15 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
             RecorderUnavailable: there is no native part here, or this is a subinterpreter or a free-threaded CPython.
-            CallRefused: a signal handler calls amid a start, stop or flush of its thread.
+            CallRefused: a signal handler calls during a start, stop or flush of its thread.
 
         ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there all are logged instead;
         and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
         """
         self._end_inherited()
-        self._instrument_or_tell(kwargs)
+        self._instrument_or_log(kwargs)
 
-    def _instrument_or_tell(self, kwargs: dict[str, Any]) -> None:
+    def _instrument_or_log(self, kwargs: dict[str, Any]) -> None:
         self._automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
         conflict = get_dependency_conflicts(self.instrumentation_dependencies()) if kwargs.get("skip_dep_check") else None
         if conflict is not None:
@@ -130,7 +132,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
             log.log(level, "otel-recfn is not instrumenting: %s", error or "there was no memory")
             return
-        for message in () if again else unknown_variables(os.environ):  # when all has started: a log handler may instrument
+        for message in () if again else unknown_variables(os.environ):  # last, as a log handler may call instrument()
             log.warning("%s", message)
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -146,15 +148,15 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         automatic = inherited.get("automatic", self._automatic)
         processes.hand_over(partial(_given, settings, handed_over(settings), automatic, inherited.get("provider")))
         lost = "children that aren't forked are not recorded"
-        self._calls_off = [when_imported(processes.SPAWN, processes.watch, lost)]
+        self._cancels = [when_imported(processes.SPAWN, processes.watch, lost)]
         if self._automatic and not settings.python_calls:  # it may never import what has something to record
             late = partial(self._start_late, settings)
-            self._calls_off += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
+            self._cancels += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
         else:
             self._start(settings)
 
     def start_as_parent(self, given: Given) -> None:
-        """In a child that isn't forked: record as its parent does, unless the program has called ``instrument()`` here."""
+        """Record as the parent does, in a child that isn't forked, unless the program called ``instrument()`` here."""
         if self.is_instrumented_by_opentelemetry:
             if not self._automatic or given["automatic"]:
                 return
@@ -162,10 +164,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.settings.handed_over import taken_over
 
         self._inherited = given
-        self._instrument_or_tell({"skip_dep_check": True, **taken_over(given["settings"])})
+        self._instrument_or_log({"skip_dep_check": True, **taken_over(given["settings"])})
 
     def _end_inherited(self) -> None:
-        """What the program asks for itself comes before what its parent was asked for."""
+        """Stop recording as the parent does: what the program asks for itself comes first."""
         if self._inherited is not None and self.is_instrumented_by_opentelemetry:
             self.uninstrument()
         self._inherited = None
@@ -180,18 +182,43 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is not instrumenting: %s", error)
 
     def _start(self, settings: Settings) -> None:
-        from otel_recfn.pytorch.data_worker import data_worker
-        from otel_recfn.session import process_session
         from otel_recfn.session.capture import Capture
+        from otel_recfn.session.session import process_session
         from otel_recfn.settings.selected import selected
         from otel_recfn.sinks.chrome.sink import ChromeTraceSink
         from otel_recfn.sinks.chrome.writer import TraceWriter
         from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
+
+        session = process_session()  # it may refuse, so it comes before the trace file is made
+        sent = SentSpans()
+        spans = self._spans_sink(settings, session, sent)
+        metrics = MetricsSink(settings.meter_provider, sent)
+        files = []
+        if settings.chrome_trace is not None:  # a process that records as its parent does makes it with its first range
+            writer = TraceWriter(settings.chrome_trace, create_now=self._inherited is None, of_process=True)
+            files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES)]
+        # Metrics are closed last, because they report the final counters of the other sinks.
+        capture = Capture(
+            selected(settings),
+            [*files, spans, *settings.sinks, metrics],
+            buffer_bytes=settings.buffer_bytes,
+            spans=spans,
+            open_range_s=settings.open_range_s,
+            exit_timeout_s=settings.exit_timeout_s,
+            names_spans=bool(files),
+        )
+        metrics.report_from(partial(session.counters, capture))
+        self._capture = capture  # stopped, with its sinks closed, if anything fails from here on
+        for file in files:
+            file.start()
+        spans.start()
+        session.start(capture)
+
+    def _spans_sink(self, settings: Settings, session: Session, sent: SentSpans) -> SpansSink:
+        from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import Process, SpansSink
 
-        session = process_session()  # may refuse, so it is asked before the trace file is made
-        sent = SentSpans()
         volume = Volume(
             settings.span_budget,
             settings.ordinary_span_budget,
@@ -208,43 +235,22 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             sent=sent.note,
         )
         delivery = _delivery(settings, self._inherited)
-        spans = SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
-        metrics = MetricsSink(settings.meter_provider, sent)
-        files = []
-        if settings.chrome_trace is not None:  # made here, or where it records as a parent does, with the first range
-            writer = TraceWriter(settings.chrome_trace, create_now=self._inherited is None, of_process=True)
-            files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES)]
-        # Metrics are closed last: what the counters of the other sinks have come to by then is what they tell.
-        capture = Capture(
-            selected(settings),
-            [*files, spans, *settings.sinks, metrics],
-            buffer_bytes=settings.buffer_bytes,
-            spans=spans,
-            open_range_s=settings.open_range_s,
-            exit_timeout_s=settings.exit_timeout_s,
-            tells_of_spans=bool(files),
-        )
-        metrics.report_from(partial(session.counters, capture))
-        self._capture = capture  # which is stopped, and closes them, where anything fails from here on
-        for file in files:
-            file.start()
-        spans.start()
-        session.start(capture)
+        return SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
         processes.stop()
-        for call_off in self._calls_off:
-            call_off()
+        for cancel in self._cancels:
+            cancel()
         if self._capture is not None:
-            from otel_recfn.session import process_session
+            from otel_recfn.session.session import process_session
 
             process_session().stop(self._capture, STOP_SECONDS)
 
     def uninstrument(self, **kwargs: Any) -> None:
         """Stop recording, and leave everything as it was found.
 
-        Where a signal handler calls amid a start, stop or flush of its thread, that is logged instead, and recording goes on.
+        Where a signal handler calls during a start, stop or flush of its thread, that is logged instead, and recording goes on.
         """
         try:
             super().uninstrument(**kwargs)
@@ -255,7 +261,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded to where it goes; False when ``timeout_s`` seconds aren't enough, or nothing records.
+        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records.
 
         Raises:
             SettingError: ``timeout_s`` is no number of seconds.
@@ -263,19 +269,19 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         timeout_s = DURATION.checked("timeout_s", timeout_s)
         if self._capture is None:
             return False
-        from otel_recfn.session import process_session
+        from otel_recfn.session.session import process_session
 
         return process_session().flush(self._capture, timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """What was recorded since ``instrument()``, and what became of it: whether anything was lost, where, and why.
+        """Counts of what was recorded since ``instrument()`` and of what became of it, which show losses and their causes.
 
         ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
-        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty where nothing was recorded.
+        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty if nothing was recorded.
         """
         if self._capture is None:
             return {}
-        from otel_recfn.session import process_session
+        from otel_recfn.session.session import process_session
 
         return process_session().counters(self._capture)
 
@@ -286,22 +292,22 @@ def start_in_child(given: Given) -> None:
 
 
 def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provider_of_parent: bytes | None) -> Given:
-    """What a child gets that starts now. ``automatic``: the settings are those that opentelemetry-instrument takes there."""
+    """The settings that a child gets. ``automatic``: those that opentelemetry-instrument would set there."""
     provider = None
     if isinstance(settings.span_exporter, str):
-        from otel_recfn.sinks.spans.provider import told_of
+        from otel_recfn.sinks.spans.provider import pickled_parts
 
-        provider = told_of(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
+        provider = pickled_parts(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
     return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
 def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
-    """How spans leave; None: through the provider's processors."""
+    """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.exporters import otlp_delivery
-    from otel_recfn.sinks.spans.provider import made_of
+    from otel_recfn.sinks.spans.provider import provider_from
 
-    told = inherited["provider"] if inherited is not None else None
-    provider = made_of(told) if told is not None else None
+    parts = inherited["provider"] if inherited is not None else None
+    provider = provider_from(parts) if parts is not None else None
     return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)

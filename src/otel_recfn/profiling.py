@@ -14,8 +14,8 @@ from otel_recfn.batches.call_tree import By, tree_of_rows
 from otel_recfn.batches.merging import EventStore
 from otel_recfn.batches.profiled_events import ProfiledEvent, profiled_events
 from otel_recfn.batches.selection import Selection
+from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.pytorch import profilers
@@ -27,10 +27,10 @@ from otel_recfn.report.findings import findings
 from otel_recfn.report.notebook import in_notebook
 from otel_recfn.report.page import show_page
 from otel_recfn.report.terminal import tree_with_bars
-from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import process_session
 from otel_recfn.settings.selected import selected, with_frames
-from otel_recfn.settings.table import ProfileSettings, refuse_others, tell_of_other_activities
+from otel_recfn.settings.table import ProfileSettings, log_other_activities, refuse_others
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 10.0
 RECORDED = ("RECORD", "RECORD_AND_SAVE")
-"""Actions of a schedule."""
+"""The actions of a schedule that record."""
 _FOLDED = str.maketrans(" ;\t", "___")
-"""What may not stand in a frame as flame graph tools read stacks."""
+"""Characters that a frame may not have in flame graph tools' format of stacks."""
 
 
 class profile:
@@ -51,8 +51,7 @@ class profile:
             model(x)
         print(prof.key_averages().table(sort_by="self_cpu_time_total", row_limit=10))
 
-    Entered again it begins anew. Ranges that are open when it begins are not in it; those that are open when it ends are, as
-    partial ones.
+    Entered again it begins anew. Ranges that are open at its begin are not in it; those open at its end are partial.
 
     Args:
         scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow ``modules``
@@ -67,8 +66,8 @@ class profile:
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
-        max_events: beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer (it grows to 256
-            MiB) before it is drained: ``lost`` tells. Default: 4000000.
+        max_events: beyond it the oldest events are dropped, as is what a thread's buffer of 256 MiB has no room for; ``lost``
+            counts both. Default: 4000000.
         activities: as of torch.profiler; what a GPU does isn't recorded, which is logged. Default: CPU.
         schedule: which steps are recorded, as ``torch.profiler.schedule(...)`` says; then ``step()`` is to be called after
             each. Default: all.
@@ -103,11 +102,11 @@ class profile:
         self._on_trace_ready = on_trace_ready
         self._schedule = schedule
         self.step_num = 0
-        """How many steps have ended since it began."""
+        """The number of steps that have ended since the profile began."""
         self._action = "NONE"
-        """What the schedule says of the step."""
+        """The schedule's action for the current step."""
         self._open_step: AbstractContextManager[Any] | None = None
-        tell_of_other_activities(settings.activities)
+        log_other_activities(settings.activities)
         self._selected = selected(settings)
         self._recorded = with_frames(self._selected)
         self._max_events = max_events
@@ -120,7 +119,7 @@ class profile:
         """Begin, anew if it ran before.
 
         Raises:
-            RecfnError: it is running; or a signal handler calls amid a start, stop or flush of its thread.
+            RecfnError: it is running; or a signal handler calls during a start, stop or flush of its thread.
         """
         if self._started:
             raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
@@ -133,7 +132,7 @@ class profile:
             raise
 
     def step(self) -> None:
-        """The next step begins; with a ``schedule``, recordings begin and end here; each is a range ``ProfilerStep#<number>``.
+        """Begin the next step, a range ``ProfilerStep#<number>``; with a ``schedule``, recordings begin and end here.
 
         Raises:
             RecfnError: it isn't running.
@@ -144,7 +143,7 @@ class profile:
         before, now = self._action, self._action_of(self.step_num + 1)
         self.step_num += 1
         if before == "RECORD_AND_SAVE":
-            self._finish_and_tell()
+            self._finish_and_call_back()
         elif before == "RECORD" and now not in RECORDED:
             self._finish()
         self._begin_step(now, goes_on=before == "RECORD")
@@ -156,7 +155,7 @@ class profile:
         return str(getattr(action, "name", action))
 
     def _begin_step(self, action: str, *, goes_on: bool = False) -> None:
-        self._action = "NONE"  # where it can't begin
+        self._action = "NONE"  # in case the recording can't begin
         if action in RECORDED and not goes_on:
             self._begin()
         self._action = action
@@ -169,7 +168,7 @@ class profile:
         if opened is not None:
             opened.__exit__(None, None, None)
 
-    def _finish_and_tell(self) -> None:
+    def _finish_and_call_back(self) -> None:
         self._finish()
         if self._on_trace_ready is not None:
             self._on_trace_ready(self)
@@ -190,16 +189,16 @@ class profile:
             raise
 
     def stop(self) -> None:
-        """End; what was recorded stays readable. Nothing if it isn't running.
+        """End the recording, which stays readable. Does nothing if none runs.
 
         Raises:
-            RecfnError: a signal handler calls amid a start, stop or flush of its thread; it goes on, and can be stopped later.
+            RecfnError: a signal handler calls in a start, stop or flush of its thread; it goes on, and can be stopped later.
         """
         self._started = False
         self._end_step()
         before, self._action = self._action, "NONE"
-        if before in RECORDED:  # it is ready, whatever the schedule wanted of later steps
-            self._finish_and_tell()
+        if before in RECORDED:  # this recording is done, whatever the schedule says of later steps
+            self._finish_and_call_back()
         self._finish()
 
     def _finish(self) -> None:
@@ -207,7 +206,7 @@ class profile:
             return
         if self._capture is not None:
             process_session().stop(self._capture, STOP_SECONDS)
-            profilers.give_up_memory(self._capture)
+            profilers.release_memory(self._capture)
         if self._called in captures_of_calls:
             captures_of_calls.remove(self._called)
         self._running = False
@@ -286,7 +285,7 @@ class profile:
             SettingError: another suffix, or the file can't be made.
             OSError: it can't be written to its end; an existing file is as before.
         """
-        self._look()
+        self._fetch()
         export(self._store.batches(), path)
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -312,17 +311,17 @@ class profile:
         return report([Process("", rows)], "Profile", notes)
 
     def modules(self) -> list[CalledObject]:
-        """Of the ``nn.Module``s that were called: parameters and gradients at the first call. Needs ``python_calls``.
+        """The ``nn.Module``s that were called, with parameters and gradients at the first call. Needs ``python_calls``.
 
-        Modules are in the order of these calls, each without those in it; their names are those of their ranges. Each says
-        which of its parameters it leaves out (``left_out``); of more than 10,000 modules or optimizers the first are told, and
-        ``lost["called_objects"]`` is how many are not.
+        Modules are in the order of these calls, each without those in it, under the names of their ranges. ``left_out`` has the
+        parameters that one leaves out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]`` counts
+        the others.
         """
         self._begun()
         return self._called.modules() if self._called is not None else []
 
     def optimizers(self) -> list[CalledObject]:
-        """Of the optimizers that made a step: parameters, gradients and state after the first one. Needs ``python_calls``."""
+        """The optimizers that made a step, with parameters, gradients and state after the first one. Needs ``python_calls``."""
         self._begun()
         return self._called.optimizers() if self._called is not None else []
 
@@ -343,34 +342,34 @@ class profile:
             file.writelines(lines)
 
     def counters(self) -> dict[str, int]:
-        """How many ranges, marks and memory reports were recorded in this run, and what was lost of them where, and why."""
+        """Counts of the ranges, marks and memory reports of this run, and of those that were lost, by cause."""
         return process_session().counters(self._begun())
 
     @property
     def lost(self) -> dict[str, int]:
-        """What ran and is not in the profile, by counter; empty where all is."""
+        """Counts of what is missing from the profile, by counter; empty if nothing is."""
         lost = process_session().lost(self._begun())
         if self._called is not None and self._called.left_out:
             lost["called_objects"] = self._called.left_out
         return lost
 
     def _rows(self) -> Batch:
-        self._look()
+        self._fetch()
         rows = self._store.rows()
         return rows if self._recorded == self._selected else Selection(self._selected).view(rows, last=True)
 
-    def _look(self) -> None:
-        """Have what was recorded up to now."""
+    def _fetch(self) -> None:
+        """Fetch what was recorded up to now."""
         capture = self._begun()
         if self._running:
             process_session().flush(capture, STOP_SECONDS)
 
     def _begun(self) -> Capture:
-        """What it records, or recorded last.
+        """The capture that records, or that recorded last.
 
         Raises:
             RecfnError: it never began.
         """
         if self._capture is None:
-            raise RecfnError("this profile has not begun, so it has nothing to tell; use it in a `with`, or call start() first")
+            raise RecfnError("this profile has not begun, so it has no events; use it in a `with`, or call start() first")
         return self._capture

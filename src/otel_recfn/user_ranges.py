@@ -7,14 +7,14 @@ from otel_recfn.pytorch.compiling import trace_as_torchs
 from otel_recfn.recording.recorder import recorder
 
 
-def _tell_pytorchs_observers(running: bool) -> None:
-    """Ranges are told to PyTorch's own observers while some run."""
+def _show_ranges(running: bool) -> None:
+    """Show our ranges to PyTorch's own observers while some of those run."""
     from otel_recfn.callbacks import record_function  # noqa: F401 - it hands ranges of record_function to callbacks
-    from otel_recfn.callbacks.registry import tell_others
+    from otel_recfn.callbacks.registry import show_ranges_to_torch
 
-    tell_others(running)
+    show_ranges_to_torch(running)
 
 
 record_function = recorder.record_function
 trace_as_torchs(record_function)
-profilers.when_running_changes(_tell_pytorchs_observers)
+profilers.when_running_changes(_show_ranges)

@@ -13,7 +13,7 @@ __all__ = ["step"]
 
 
 def traced_step(name: str | None = None, _number: int | None = None) -> Any:
-    """In compiled code, where a range has a name alone."""
+    """The stand-in for ``step`` in compiled code, where a range has a name alone."""
     return record_function(UNNAMED_STEP if name is None else name)
 
 

@@ -12,7 +12,7 @@ from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.session import Session
+from otel_recfn.session.session import Session
 from otel_recfn.support.texts import called_code
 from running_capture import Running
 

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from otel_recfn.batches.selection import Selected
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import step

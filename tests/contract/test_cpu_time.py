@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import greenlet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,6 +136,22 @@ def test_not_where_another_task_ran(capture: Capture) -> None:
     asyncio.run(main())
     rows = by_name(capture.finish())
     assert (rows["awaits"].cpu_time_ns, rows["works"].cpu_time_ns >= 0) == (-1, True)
+
+
+def test_not_where_another_greenlet_ran(capture: Capture) -> None:
+    def switches() -> None:
+        with capture.recorder.record_function("switches"):
+            other.switch()
+
+    def works() -> None:
+        with capture.recorder.record_function("works"):
+            pass
+
+    other = greenlet.greenlet(works)
+    greenlet.greenlet(switches).switch()
+    capture.end(capture.begin("later"))
+    told = {row.name: row.cpu_time_ns >= 0 for row in capture.finish()}
+    assert told == {"switches": False, "works": True, "later": True}
 
 
 def test_values_of_context_variables_change_nothing(capture: Capture) -> None:

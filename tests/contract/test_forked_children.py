@@ -15,7 +15,7 @@ from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import ORDINAL_BITS, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RecorderCounters
-from otel_recfn.session import Session
+from otel_recfn.session.session import Session
 from patience import PATIENCE_S, wait_until
 from running_capture import Running
 

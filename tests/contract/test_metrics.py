@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.session import Session
+from otel_recfn.session.session import Session
 from patience import PATIENCE_S
 
 
@@ -61,7 +61,7 @@ class Program:
 @pytest.fixture
 def program(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     session = Session(recorder)
-    monkeypatch.setattr("otel_recfn.session.process_session", lambda: session)
+    monkeypatch.setattr("otel_recfn.session.session.process_session", lambda: session)
     made = Program(recorder)
     yield made
     made.instrumentor.uninstrument()

@@ -12,8 +12,9 @@ from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session, draining
+from otel_recfn.session import draining
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S, wait_until

@@ -22,8 +22,9 @@ from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session, draining
+from otel_recfn.session import draining
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume

@@ -19,8 +19,8 @@ from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
 from otel_recfn.sinks.protocol import Sink
 from patience import PATIENCE_S, wait_until
 from thoroughness import examples

@@ -33,7 +33,7 @@ from otel_recfn.callbacks.state import (
     enable_record_function,
     is_record_function_enabled,
 )
-from otel_recfn.model.errors import RecfnError, SamplingProbabilityError, SettingError
+from otel_recfn.errors import RecfnError, SamplingProbabilityError, SettingError
 from otel_recfn.model.events import RecordScope
 
 pytestmark = pytest.mark.usefixtures("runtime")

@@ -16,7 +16,7 @@ from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.record_function import FIRST_HANDLE, OperatorName, RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback, clear_callbacks
-from otel_recfn.model.errors import InputsError
+from otel_recfn.errors import InputsError
 from otel_recfn.model.events import EventFlag, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES

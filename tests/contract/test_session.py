@@ -15,8 +15,8 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import Session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
 from running_capture import Running

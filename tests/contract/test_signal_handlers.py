@@ -11,10 +11,10 @@ import pytest
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile
 from otel_recfn.batches.selection import Selected
+from otel_recfn.errors import CallRefused
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import CallRefused
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.session import Session
+from otel_recfn.session.session import Session
 from patience import PATIENCE_S
 from running_capture import Running
 

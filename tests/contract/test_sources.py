@@ -13,7 +13,7 @@ import pytest
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.session import Session
+from otel_recfn.session.session import Session
 from otel_recfn.sources.protocol import Source, Wanted
 from patience import PATIENCE_S
 from running_capture import Running

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
 from step_program import Program
 
 from otel_recfn.batches.selection import Selected
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Event
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.session import Session
+from otel_recfn.session.session import Session
 from otel_recfn.sources.steps import step
 from otel_recfn.support.texts import called_code
 from running_capture import Running

@@ -16,7 +16,7 @@ import pytest
 from torch_library import QUICK
 
 from otel_recfn.pytorch import observer_build
-from otel_recfn.pytorch.observer_build import Library
+from otel_recfn.pytorch.observer_build import NativeLibrary
 
 ENTRIES = re.compile(r"\b(?:recfn_observer_\w+|PyInit_\w+)\b")
 """What a library is entered by."""
@@ -33,7 +33,7 @@ class RenamedBuilds:
         folder: for the files.
     """
 
-    def __init__(self, library: Library, torches: Sequence[Sequence[str]], folder: Path) -> None:
+    def __init__(self, library: NativeLibrary, torches: Sequence[Sequence[str]], folder: Path) -> None:
         self.library, self._folder = library, folder
         sources = observer_build._sources(library)
         texts = {str(source.relative_to(observer_build.NATIVE)): source.read_text(encoding="utf-8") for source in sources}
@@ -86,7 +86,7 @@ class RenamedBuilds:
         pytest.fail("\n".join(complaints))
 
     @staticmethod
-    def _arguments(library: Library, output: Path, source: Path) -> list[str]:
+    def _arguments(library: NativeLibrary, output: Path, source: Path) -> list[str]:
         given = observer_build._arguments(observer_build.find_torch(), library, output)
         return [str(source) if each == str(library.source) else each for each in given if each != "-shared"]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +41,14 @@ def eager(module: Any, _examples: Any) -> Any:
 
 def add(x: Any) -> Any:
     return x + 1
+
+
+def subtract(x: Any) -> Any:
+    return x - 1
+
+
+def multiply(x: Any) -> Any:
+    return x * 2
 
 
 def breaks(x: Any) -> Any:
@@ -91,8 +101,17 @@ def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> No
     (one,) = compilations(seen.events())
     assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: forward"]
     assert told(one)["id"] == "0/0"
-    assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.Net.forward" or VERSION < (3, 11)
+    function = "Net.forward" if sys.version_info >= (3, 11) else "forward"
+    assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.{function}"
     assert not one.error
+
+
+def test_modules_of_pytorchs_own_have_their_names(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend=eager)(X)
+    (one,) = compilations(seen.events())
+    assert one.name == "torch.compile: Sequential"
+    assert one.code.endswith(": torch.nn.modules.container.Sequential.forward")
 
 
 def test_a_second_one_says_why(instrument: Callable[..., Any]) -> None:
@@ -110,7 +129,8 @@ def test_where_the_graph_broke(instrument: Callable[..., Any]) -> None:
     seen = instrument()
     assert torch.equal(torch.compile(breaks, backend=eager)(X), breaks(X))
     first, rest = compilations(seen.events())
-    assert len(told(first)["graph_breaks"]) == 1
+    (why,) = told(first)["graph_breaks"]
+    assert "print" in why
     assert rest.name.startswith("torch.compile: torch_dynamo_resume_in_breaks")
     assert "graph_breaks" not in told(rest)
 
@@ -119,7 +139,7 @@ def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> Non
     seen = instrument()
     assert torch.equal(torch.compile(in_a_loop, backend=eager)(X), in_a_loop(X))
     (one,) = compilations(seen.events())
-    assert told(one)["fallback"]
+    assert told(one).get("fallback") or VERSION < (2, 13)  # which says nothing but that it skips the function
     assert not one.error
 
 
@@ -190,11 +210,23 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
         return found
 
     inside = [span for span in spans.values() if any("torch.compile" in each.name for each in around(span))]
-    assert inside
-    assert all("dynamo_timed" in span.name for span in inside)
+    assert {"Dynamo", "backend", "AOT autograd", "Dynamo: guards"} <= {span.name for span in inside} or VERSION < (2, 13)
+    assert all(span.attributes["recfn.scope"] == "USER_SCOPE" for span in inside)
+    assert not [span for span in inside if "dynamo_timed" in str((span.name, span.attributes.get("recfn.folded.top")))]
     counters = traces.instrumentor.counters()
     assert sum(span.attributes.get("recfn.folded.count", 0) for span in inside) > 0
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
+
+
+@has_phases
+def test_spans_of_phases_may_keep_torchs_names(traces: Any) -> None:
+    traces.instrumentor.uninstrument()
+    traces.instrumentor.instrument(tracer_provider=traces.provider, span_names="torch", detail="all")
+    with traces.tracer.start_as_current_span("request"):
+        torch.compile(add, backend=eager)(X)
+    traces.instrumentor.uninstrument()
+    phases = {span.name: span.attributes["recfn.compile.phase"] for span in traces.spans() if "dynamo_timed" in span.name}
+    assert phases["build_guards (dynamo_timed)"] == "build_guards"
 
 
 @pytest.mark.usefixtures("needs_observer")
@@ -270,21 +302,19 @@ def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..
 
 
 def test_in_several_threads(instrument: Callable[..., Any]) -> None:
-    def work(name: str) -> None:
-        namespace: dict[str, Any] = {}
-        exec(f"def {name}(x):\n    return x + 1", namespace)
-        with record_function(f"in {name}"):
-            torch.compile(namespace[name], backend=eager)(X)
+    def work(function: Callable[[Any], Any]) -> None:
+        with record_function(f"in {function.__name__}"):
+            torch.compile(function, backend=eager)(X)
 
-    seen, names = instrument(), ["one", "two", "three"]
-    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    seen, functions = instrument(), [add, subtract, multiply]
+    threads = [threading.Thread(target=work, args=(function,)) for function in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     events = seen.events()
     found = sorted(path(one, events) for one in compilations(events))
-    assert found == sorted([f"in {name}", f"torch.compile: {name}"] for name in names)
+    assert found == sorted([f"in {each.__name__}", f"torch.compile: {each.__name__}"] for each in functions)
 
 
 def test_pytorchs_functions_stand_there_again(instrument: Callable[..., Any]) -> None:
@@ -298,16 +328,24 @@ def test_pytorchs_functions_stand_there_again(instrument: Callable[..., Any]) ->
     assert stand_there() == theirs
 
 
-def test_wrapped_by_somebody_else_ours_only_passes_on(instrument: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapped_by_somebody_else_ours_passes_on_and_records_once_later(
+    instrument: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = convert_frame._compile
     seen = instrument()
     ours = convert_frame._compile
-    monkeypatch.setattr(convert_frame, "_compile", lambda *arguments, **options: ours(*arguments, **options))
-    seen.finish()
-    assert convert_frame._compile is not theirs
-    assert torch.equal(torch.compile(add, backend=eager)(X), X + 1)
-    assert seen.finish() == []
-    monkeypatch.setattr(convert_frame, "_compile", theirs)
+    with monkeypatch.context() as wrapping:
+        wrapping.setattr(convert_frame, "_compile", lambda *arguments, **options: ours(*arguments, **options))
+        seen.finish()
+        with record_function("nobody records"):
+            assert torch.equal(torch.compile(add, backend=eager)(X), X + 1)
+        assert seen.finish() == []
+        again = instrument()
+        torch.compile(subtract, backend=eager)(X)
+        assert [event.name for event in compilations(again.events())] == ["torch.compile: subtract"]
+    assert convert_frame._compile is ours
+    again.finish()
+    assert convert_frame._compile is theirs
 
 
 def test_scopes_select_it() -> None:
@@ -316,6 +354,16 @@ def test_scopes_select_it() -> None:
     with profile(scopes={RecordScope.FUNCTION}) as prof:
         torch.compile(add, backend=eager)(X)
     assert not [event for event in prof.events() if event.source == EventSource.COMPILATION]
+
+
+@pytest.mark.usefixtures("needs_observer")
+def test_where_pytorch_announces_phases_operators_know_it_too(instrument: Callable[..., Any]) -> None:
+    seen = instrument()
+    with torch.profiler.record_function("phase (dynamo_timed)"), torch.profiler.record_function("inside"):
+        torch.add(X, 1)
+    flags = {event.name: event.flags & EventFlag.IN_COMPILATION for event in seen.events()}
+    assert flags["aten::add"]
+    assert not flags["inside"] | flags["phase (dynamo_timed)"]
 
 
 PROGRAM = """
@@ -331,6 +379,86 @@ torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 instrumentor.uninstrument()
 print([event.name for event in sink.events() if "torch.compile" in event.name])
 """
+
+
+INDUCTOR = """
+import json, sys, torch
+from torch._dynamo.utils import counters
+from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.sinks.in_memory import InMemorySink
+
+def function(x):
+    return (x + 1).relu()
+
+sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
+if sys.argv[1] == "ours":
+    instrumentor.instrument(sinks=[sink])
+x = torch.ones(8, requires_grad=True)
+torch.compile(function)(x).sum().backward()
+instrumentor.uninstrument()
+told = [json.loads(event.attributes) for event in sink.events() if event.name.startswith("torch.compile: ")]
+print(json.dumps({"counters": counters, "gradient": x.grad.tolist(), "told": told}))
+"""
+
+
+@has_phases
+@pytest.mark.timeout(600)
+def test_inductors_cache_has_the_same_keys_with_us_and_without(run_with_torch: Callable[..., Any], tmp_path: Path) -> None:
+    def ran(whose: str) -> Any:
+        done = run_with_torch(INDUCTOR, whose, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+        return json.loads(done.stdout.splitlines()[-1])
+
+    first, ours, plain = ran("ours"), ran("ours"), ran("nobody's")
+    assert {said.get("recfn.compile.cache.inductor") for said in first["told"]} == {"miss"}
+    assert ours["told"][0]["recfn.compile.cache.aot_autograd"] == "hit"
+    assert {**ours, "told": []} == plain
+
+
+EXPORT = """
+import json, torch
+from otel_recfn import OtelRecordFunctionInstrumentor, profile
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x.relu() + 1
+
+def exported():
+    return str(torch.export.export(Net(), (torch.ones(2),), strict=True).graph)
+
+plain = exported()
+OtelRecordFunctionInstrumentor().instrument()
+with profile() as prof:
+    ours = exported()
+print(json.dumps([plain == ours, [event.name for event in prof.events() if event.source == 5]]))
+"""
+
+
+def test_export_makes_the_same_graph(run_with_dynamo: Callable[..., Any]) -> None:
+    is_same, names = json.loads(run_with_dynamo(EXPORT).stdout.splitlines()[-1])
+    assert is_same
+    assert names or VERSION < (2, 13)
+
+
+FORK = """
+import json, os, torch
+from otel_recfn import profile
+
+def add(x):
+    return x + 1
+
+with profile():
+    torch.compile(add, backend="eager")(torch.ones(2))
+    if os.fork() == 0:
+        with profile() as prof:
+            torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2))
+        print(json.dumps([event.name for event in prof.events() if "torch.compile" in event.name]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_in_a_forked_child(run_with_dynamo: Callable[..., Any]) -> None:
+    assert json.loads(run_with_dynamo(FORK).stdout.splitlines()[-1]) == ["torch.compile: <lambda>"]
 
 
 def test_nothing_is_imported_for_it(run_with_torch: Callable[..., Any]) -> None:

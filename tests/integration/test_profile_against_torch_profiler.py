@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ def parent_of(event: Any) -> str | None:
     ["name", "key", "count", "scope", "sequence_nr", "is_async", "is_user_annotation", "fwd_thread"],
 )
 def test_events_say_the_same(run: Run, attribute: str) -> None:
+    if not hasattr(run.theirs[0], attribute):
+        pytest.skip("events of this PyTorch don't have it")
     for ours, theirs in ranges(run):
         assert getattr(ours, attribute) == (getattr(theirs, attribute) or 0), ours.name
 
@@ -92,10 +95,16 @@ def test_events_lie_in_the_same(run: Run) -> None:
 
 @pytest.mark.parametrize("attribute", ["cpu_time_total", "self_cpu_time_total", "cpu_time"])
 def test_times_are_in_the_same_unit(run: Run, attribute: str) -> None:
-    """Each looks in on the other's work, so single ones differ; all together are of one size."""
-    pairs = ranges(run)
-    ours, theirs = [sum(getattr(pair[side], attribute) for pair in pairs) for side in (0, 1)]
-    assert 0.3 < ours / theirs < 3
+    """Each looks in on the other's work, and a thread may rest between two looks at a clock: most are of one size."""
+    ratios = [getattr(ours, attribute) / theirs for ours, event in ranges(run) if (theirs := getattr(event, attribute)) > 0]
+    assert 0.1 < statistics.median(ratios) < 10
+
+
+def test_self_times_are_without_the_children(run: Run) -> None:
+    for ours, theirs in ranges(run):
+        inside = [sum(child.cpu_time_total for child in event.cpu_children) for event in (ours, theirs)]
+        assert ours.self_cpu_time_total == pytest.approx(ours.cpu_time_total - inside[0], abs=0.01)
+        assert theirs.self_cpu_time_total == pytest.approx(theirs.cpu_time_total - inside[1], abs=0.01)
 
 
 def test_time_ranges_count_from_the_begin_of_the_profile(run: Run) -> None:
@@ -185,8 +194,10 @@ def test_a_chrome_trace_with_stacks_has_the_same_python_frames(tmp_path: Path) -
         """The calls of Python functions of this file around operators, each with what is called there."""
         events = json.loads((tmp_path / name).read_text())["traceEvents"]
         slices = [event for event in events if event.get("ph") == "X" and event["cat"] in ("python_function", "cpu_op")]
+        for event in slices:  # in nanoseconds, which add up exactly
+            event["ts"], event["dur"] = round(1000 * event["ts"]), round(1000 * event["dur"])
         slices.sort(key=lambda event: (event["ts"], -event["dur"]))
-        found, around = [], [{"name": "", "ts": 0, "dur": 1e30}]
+        found, around = [], [{"name": "", "ts": 0, "dur": 1 << 80}]
         for event in slices:
             while event["ts"] >= around[-1]["ts"] + around[-1]["dur"]:
                 around.pop()

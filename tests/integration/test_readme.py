@@ -38,7 +38,8 @@ def blocks(page: str, language: str = "python") -> list[str]:
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 FIRST, *OTHERS = blocks(README)
-EXAMPLES = [pytest.param(block, id=page) for page, text in PAGES.items() for block in blocks(text)]
+ALONE = {page: text for page, text in PAGES.items() if page != "codegen"}  # whose examples need files that its commands write
+EXAMPLES = [pytest.param(block, id=page) for page, text in ALONE.items() for block in blocks(text)]
 EXAMPLES += [pytest.param(block, id=f"readme{number}") for number, block in enumerate(OTHERS, 2)]
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
@@ -94,3 +95,19 @@ def test_the_readmes_build_leaves_an_observer_in_the_directory_that_it_names(tmp
     done = subprocess.run(in_here, shell=True, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.rglob("*.so"))
+
+
+def test_the_page_of_generated_wrappers_holds_from_its_schemas_to_its_graph(tmp_path: Path) -> None:
+    page = PAGES["codegen"]
+    [schemas], [command], [graphs] = blocks(page, "yaml"), blocks(page, "sh"), blocks(page)
+    (tmp_path / "operators.yaml").write_text(schemas)
+    kernels = tmp_path / "src" / "mylib" / "kernels.py"
+    kernels.parent.mkdir(parents=True)
+    kernels.write_text("from torch import add\n")
+    generate = [sys.executable, "-m", "otel_recfn.cli", *shlex.split(command)[1:]]
+    for line in (generate, [*generate, "--check"], [sys.executable, "-c", AROUND + graphs]):
+        environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+        done = subprocess.run(
+            line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, done.stderr

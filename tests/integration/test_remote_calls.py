@@ -116,7 +116,7 @@ def test_baggage_goes_along(traces: Traces, worker: str) -> None:
 def test_without_a_detail_calls_are_as_ever(
     detail: str, worker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     lacking = details.PYTHON[detail]._replace(what="torch.distributed.rpc.internal:_renamed")
     monkeypatch.setattr(details, "PYTHON", {**details.PYTHON, detail: lacking})
     traces = Traces()

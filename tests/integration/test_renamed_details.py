@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch")
 from compiled_forms import VERSION  # noqa: E402
 
 checkpoint = pytest.importorskip("torch.utils.checkpoint")
+pytest.importorskip("torch._dynamo.convert_frame")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -192,7 +193,7 @@ STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
 def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
     """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
     caplog.set_level(logging.WARNING, logger="otel_recfn")
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     lacking = []
 
     def take(name: str) -> None:
@@ -205,7 +206,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     told = [record.getMessage() for record in caplog.get_records("call")]
     assert len(told) == len(lacking)
     assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
 
 
 class Broken(torch.nn.Module):
@@ -252,12 +253,13 @@ def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str,
 
 
 COMPILATION = {
-    "compile_frame": {"frames", "reasons", "breaks", "fallbacks"},
+    "compile_frame": {"frames", "modules of PyTorch's", "reasons", "breaks", "fallbacks"},
     "compile_phase": {"phases", "backward", "its id"},
     "compile_id": {"its id"},
     "compile_counters": {"breaks"},
     "recompile_reasons": {"reasons"},
     "graph_break": {"fallbacks"},
+    "frame_around": {"modules of PyTorch's"},
     "profiler_runs": {"phases once"},
 }
 """What is not seen without each."""
@@ -286,6 +288,7 @@ def seen_of_compilations() -> set[str]:
         run(torch.ones(2, requires_grad=True)).sum().backward()
         run(torch.ones(3))
         torch.compile(breaks_in_a_loop, backend="eager")(torch.ones(2))
+        torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")(torch.ones(2))
         first = list(recorder.drain().events())
         with torch.profiler.profile():
             torch.compile(lambda x: x, backend="eager")(torch.ones(4))
@@ -298,6 +301,7 @@ def seen_of_compilations() -> set[str]:
     seen = {
         "frames": any(event.name.endswith("breaks") for event in compilations),
         "backward": any(event.name.endswith("backward") for event in compilations),
+        "modules of PyTorch's": any(event.name.endswith("Sequential") for event in compilations),
         "phases": any("compile_attempt" in event.name for event in first),
         "phases once": not phases,  # torch.profiler's own are announced by the observer, which isn't there
         "its id": any(event.name.endswith("backward") and "recfn.compile.id" in event.attributes for event in compilations),
@@ -312,14 +316,14 @@ def seen_of_compilations() -> set[str]:
 @pytest.mark.parametrize("missing", COMPILATION)
 def test_compilations(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str) -> None:
     whole = seen_of_compilations()
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
     detail = details.PYTHON[missing]
     monkeypatch.setitem(details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before=""))
     caplog.clear()
     assert whole - seen_of_compilations() == COMPILATION[missing]
     told = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
     assert [detail.lost in line for line in told if "differs" in line] == [True]
-    details._tell_once.cache_clear()
+    details._log_once.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])
@@ -328,7 +332,7 @@ def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setattr(observer, "loaded_library", object)
     monkeypatch.setattr(observer, "keep_memory", kept.append)
     profilers.keep_memory("owner")
-    profilers.give_up_memory("owner")
+    profilers.release_memory("owner")
     lack(name)
     profilers.keep_memory("owner")
     assert kept == [True, False]

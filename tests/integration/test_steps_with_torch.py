@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -81,6 +82,40 @@ def test_steps_modules_and_optimizers_say_what_their_thread_worked(instrumentor:
     assert with_cpu_time == {"train", "Sequential", "Linear", "ReLU", "Optimizer.step#SGD.step"}
     assert told["Sequential"]["recfn.cpu_time_ns"] > told["Linear"]["recfn.cpu_time_ns"] > 0
     assert told["train"]["recfn.unit.wait_time_ns"] > told["train"]["recfn.cpu_time_ns"]
+
+
+class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, number: int) -> Any:
+        wait_for_a_thread_that_works()
+        return torch.ones(2)
+
+
+def test_so_do_outermost_ranges_of_pytorchs_own_record_function() -> None:
+    def in_task(awaits: bool) -> Coroutine[Any, Any, None]:
+        async def run() -> None:
+            with torch.profiler.record_function(f"awaits: {awaits}"):
+                await asyncio.sleep(0) if awaits else None
+
+        return run()
+
+    async def both() -> None:
+        await asyncio.gather(in_task(True), in_task(False))
+
+    with profile() as prof:
+        list(torch.utils.data.DataLoader(Slow()))
+        with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
+            torch.ones(2).add(1)
+        with step("train"), torch.profiler.record_function("in a step"):
+            pass
+        asyncio.run(both())
+    rows = {event.name: event for event in reversed(prof.events())}  # of each name the first
+    loader = next(row for name, row in rows.items() if name.startswith("enumerate(DataLoader)"))
+    assert 0 <= loader.cpu_time_ns < loader.duration_ns / 2
+    told = {name for name, row in rows.items() if row.cpu_time_ns >= 0 and row is not loader}
+    assert told == {"outer", "train", "in a step", "awaits: False"}
 
 
 def wait_for_a_thread_that_works() -> None:

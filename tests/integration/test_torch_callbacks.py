@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 from otel_recfn import observing  # noqa: E402
-from otel_recfn.model.errors import InputsError, RangeOver, RecfnError  # noqa: E402
+from otel_recfn.errors import InputsError, RangeOver, RecfnError  # noqa: E402
 from otel_recfn.model.events import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 

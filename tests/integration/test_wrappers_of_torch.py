@@ -25,11 +25,11 @@ Words = torch.dtype, torch.layout, torch.memory_format
 @pytest.fixture(scope="module")
 def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A module with wrappers of all operators of the installed torch."""
-    from otel_recfn.codegen.modules import Request, generate, write
+    from otel_recfn.codegen.modules import WrapperRequest, generate, write
     from otel_recfn.codegen.schemas import packaged_schemas
 
     folder = tmp_path_factory.mktemp("generated")
-    made = generate(Request(packaged_schemas(), shards=5))
+    made = generate(WrapperRequest(packaged_schemas(), shards=5))
     write(folder / "aten_wrappers", made.texts)
     sys.path.insert(0, str(folder))
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile
-from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.settings.table import unknown_variables
 
 

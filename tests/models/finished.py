@@ -11,6 +11,7 @@ Ids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 Places = NDArray[np.int64]
 
+SEVERAL = -1
 FEWEST_DIGITS, MOST_DIGITS = 8, 39
 """Durations of fewer or more binary digits are counted with those that have so many."""
 
@@ -30,12 +31,24 @@ class FinishedUnits(NamedTuple):
     kept_parent: Ids
     """The kept range that it lies in; 0 where it lies directly in the unit."""
     kept_self_ns: Times
+    kept_start_ns: Times
+    kept_end_ns: Times
+    kept_name: NDArray[np.uint32]
+    kept_shown: NDArray[np.uint32]
+    kept_modules: NDArray[np.uint32]
     path_unit: Places
     path_holder: Places
     """Which of the kept ranges it was folded into; -1 for the unit itself."""
     path_above: Places
     """The path that it lies in; -1 where it lies directly in the holder."""
     path_name: NDArray[np.uint32]
+    path_shown: NDArray[np.uint32]
+    path_module: NDArray[np.int64]
+    """The number of the path of the module that they are calls of; SEVERAL where it isn't the same."""
+    path_modules: NDArray[np.int64]
+    """The same, with ``*`` for numbers."""
+    path_is_node: NDArray[np.uint8]
+    """1 for a backward node in the range around it."""
     path_count: Times
     path_total_ns: Times
     path_self_ns: Times
@@ -45,6 +58,8 @@ class FinishedUnits(NamedTuple):
     """-1 where it isn't known of each range."""
     path_first_ns: Times
     path_first_id: Ids
+    path_first_row: Times
+    """-1 where it may be gone."""
     path_digits: NDArray[np.uint32]
     """How many binary digits the durations have that the first of its counts is for."""
     path_in_compilation: Places
@@ -64,7 +79,8 @@ class FinishedUnits(NamedTuple):
 _TYPES: dict[str, Any] = {
     "kept": np.uint64,
     "kept_parent": np.uint64,
-    "path_name": np.uint32,
+    **dict.fromkeys(("kept_name", "kept_shown", "kept_modules", "path_name", "path_shown"), np.uint32),
+    "path_is_node": np.uint8,
     "path_digits": np.uint32,
     "path_first_id": np.uint64,
 }

@@ -1,7 +1,8 @@
 """Folding, to be read: which ranges of a unit are kept, and the sums of the others by their path of names.
 
-A unit's ranges wait until there are enough of them, or it ends; then all that are held are compared, the longest are kept, and
-the others are folded into the nearest kept range around them.
+A unit's ranges wait until there are enough of them; then all that are held are compared, the longest are kept, and the others
+are folded into the nearest kept range around them. When it ends, all are kept that took a thousandth of it, where that fits and
+leaves little out; else those that its tree of calls has spans of their own for (``call_tree.py``).
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.finished import FEWEST_DIGITS, FINISHED_TYPES, MOST_DIGITS, FinishedUnits
+from models.call_tree import choose_tree
+from models.finished import FEWEST_DIGITS, FINISHED_TYPES, MOST_DIGITS, SEVERAL, FinishedUnits
 from otel_recfn.batches.stage import MOST_WAITING
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
 OTHER = 0
 """The number of the name for what no path was left for."""
-PATHS_OF_A_SPAN, PATHS_OF_A_UNIT = 128, 1024
+PATHS_OF_A_SPAN, PATHS_OF_A_UNIT, NAMES_OF_OTHER = 128, 1024, 256
+LEAST_SHARE = 1000
+"""What took less than one in so many of its unit's time is no span of its own."""
+LEFT_OUT = 10
+"""All others are, where those that then are none took less than one in so many."""
 MAX_AWAITED = 1 << 16
 """Of more ranges that parts of a unit were handed on of before they came, the self times are forgotten."""
 LINKABLE = 1 << 31
@@ -43,10 +49,14 @@ def sum_of_known(one: int, other: int) -> int:
     return one + other if min(one, other) >= 0 and one + other < 1 << 63 else -1
 
 
-@dataclass
+@dataclass(eq=False)
 class Path:
     """The sums of ranges of one path of names, and the paths in it by name. Times in nanoseconds."""
 
+    name: int = OTHER
+    shown: int = OTHER
+    module: int = 0
+    modules: int = 0
     count: int = 0
     total_ns: int = 0
     self_ns: int = 0
@@ -54,17 +64,27 @@ class Path:
     longest_ns: int = 0
     cpu_time_ns: int = 0
     """-1: not known of all of them."""
-    first: tuple[int, int] = (0, 0)
-    """When the first began, and its event id."""
+    first: tuple[int, int, int] = (0, 0, -1)
+    """When the first began, its event id, and its row; -1 where that may be gone."""
     digits: Counter[int] = field(default_factory=Counter)
     """How many had a duration of so many binary digits."""
-    below: dict[int, Path] = field(default_factory=dict)
     in_compilation: bool = False
+    below: dict[int, Path] = field(default_factory=dict)
+    around: Path | None = None
+    """Of a backward node the range around it, where what lies in the node hangs, too."""
+
+    @property
+    def home(self) -> Path:
+        """Where what lies in it hangs."""
+        return self.around or self
 
     def add(self, other: Path) -> None:
         """All of another path, without what lies in it."""
+        if other.count:
+            self.module = other.module if self.count == 0 or self.module == other.module else SEVERAL
+            self.modules = other.modules if self.count == 0 or self.modules == other.modules else SEVERAL
         self.shortest_ns = min(self.shortest_ns, other.shortest_ns) if self.count else other.shortest_ns
-        self.first = min(self.first, other.first) if self.count else other.first
+        self.first = min(self.first, other.first, key=lambda one: one[:2]) if self.count else other.first
         self.longest_ns = max(self.longest_ns, other.longest_ns)
         self.count += other.count
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
@@ -86,29 +106,46 @@ class Tree:
     def __init__(self, most: int) -> None:
         self.root, self.size, self.most = Path(), 0, most
 
-    def add(self, above: Path, name: int, other: Path) -> Path:
+    def add(self, above: Path, other: Path) -> Path:
         """Add up what is of that name and lies in ``above``; where no path is left, as other. Where it is added up."""
-        place, counts = above.below.get(name), True
+        above = above.home
+        place = above.below.get(other.name)
         if place is None and self.size >= self.most:
-            # what it lies in has its time already, but for what lies directly in the span
-            name, counts = OTHER, above is self.root
-            above = self.root
-            place = above.below.get(name)
-        if place is None:
-            place = above.below[name] = Path(cpu_time_ns=-1 if name == OTHER else 0)
-            self.size += 1
-        if not counts:
-            other.total_ns = 0
+            if above is not self.root:  # what it lies in has its time already
+                other.total_ns = 0
+            place = self._other(other)
+        elif place is None:
+            place = self._make(above, other.name, other.shown)
         place.add(other)
         return place
+
+    def _make(self, above: Path, name: int, shown: int) -> Path:
+        is_node = above.shown == name and above.shown != above.name
+        place = above.below[name] = Path(name, shown, around=above if is_node else None, cpu_time_ns=-1 if name == OTHER else 0)
+        self.size += 1
+        return place
+
+    def _other(self, one: Path) -> Path:
+        """By name, as long as there are not too many."""
+        place = self.root.below.get(OTHER) or self._make(self.root, OTHER, OTHER)
+        if one.name == OTHER:
+            return place
+        own = place.below.get(one.name)
+        if own is None and self.size <= self.most + NAMES_OF_OTHER:
+            own = self._make(place, one.name, one.shown)
+        return own or place
 
     def merge(self, above: Path, other: Tree) -> None:
         """What was folded into another one lies in ``above``."""
         self._merge(above, other.root)
 
     def _merge(self, above: Path, other: Path) -> None:
-        for name, path in other.below.items():
-            self._merge(self.add(above, name, path), path)
+        for path in list(other.below.values()):
+            self._merge(self.add(above, path), path)
+
+    def outer_ns(self) -> int:
+        """How long those took that lie directly in it."""
+        return sum(path.total_ns for path in self.root.below.values() if not path.in_compilation)
 
 
 class Range(NamedTuple):
@@ -122,6 +159,23 @@ class Range(NamedTuple):
     flags: int
     cpu_time_ns: int
     row: int
+    shown: int
+    module: int
+    modules: int
+
+    @property
+    def in_compilation(self) -> bool:
+        """Whether it is no span unless it failed."""
+        return bool(self.flags & EventFlag.IN_COMPILATION)
+
+    @property
+    def comes_first(self) -> bool:
+        """Whether it is kept, whatever it took."""
+        return bool(self.flags & (SHOWN | EventFlag.ERROR)) or self.duration_ns >= FAILED
+
+    def is_around(self, name: int) -> bool:
+        """Whether it is the range around the backward node of that name."""
+        return self.shown == name != self.name
 
 
 def own_rank(one: Range, least_ns: int) -> int:
@@ -148,6 +202,21 @@ class Held:
     rank: Rank = NOTHING
     place: tuple[Tree, Path] | None = None
     """Of a range that was folded: where."""
+    node: Held | None = None
+    """Of a range around a backward node the node, where both are kept: they are told as one."""
+
+    @property
+    def told(self) -> Range:
+        """What its span is of."""
+        return self.range if self.node is None else self.node.range
+
+    def sums(self, row: int) -> Path:
+        """Of it alone."""
+        it, duration = self.range, self.range.duration_ns
+        digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
+        first = (it.start_ns, it.event_id, row)
+        called, times = (it.name, it.shown, it.module, it.modules), (duration, self.self_ns, duration, duration, it.cpu_time_ns)
+        return Path(*called, 1, *times, first, digits, it.in_compilation)
 
     @property
     def self_ns(self) -> int:
@@ -174,6 +243,8 @@ class Unit:
     def __init__(self, budget: int, most_waiting: int) -> None:
         self.budget, self.most_waiting = budget, max(1, most_waiting)
         self.awaited: dict[int, Awaited] = {}
+        self.least_ns = 0
+        """Sums of what took less have no span."""
         self.begin_part()
 
     def begin_part(self) -> None:
@@ -185,31 +256,93 @@ class Unit:
 
     def add(self, one: Range) -> None:
         if len(self.held) - self.compared >= self.most_waiting:
-            self.compare(self.budget, 0, parents_may_come=True)
+            self.note_parents()
+            self.rank(0)
+            self.fold_all(self.highest(self.budget), parents_may_come=True)
         self.held.append(Held(one))
         self.rows += 1
 
-    def finish(self, budget: int, least_ns: int) -> tuple[list[Held], Tree]:
+    def finish(self, budget: int, duration_ns: int) -> tuple[list[Held], Tree]:
         """What is kept, outermost ranges first, and what lies directly in the unit."""
-        self.compare(min(shown_budget(self.rows, budget), self.budget), least_ns, parents_may_come=False)
-        kept, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
-        for one in kept:
-            one.parent = one.parent if self.by_id.get(one.parent) in kept else 0
+        spans = min(shown_budget(self.rows, budget), self.budget)
+        self.note_parents()
+        self.least_ns = duration_ns // LEAST_SHARE
+        long_ones = [one for one in self.held if one.range.duration_ns >= self.least_ns and not one.range.in_compilation]
+        kept, fits = None, len(long_ones) <= spans
+        if fits:
+            self.rank(self.least_ns)
+            kept = self.highest(spans)
+        if kept is None or self.left_out_ns(kept) > duration_ns // LEFT_OUT:
+            self.rank(0)
+            kept = self.highest(0)
+            self.settle()
+            if min(budget, self.budget) > 0:
+                self.least_ns = choose_tree(self, kept, min(budget, self.budget), duration_ns)
+        self.settle()
+        self.find_nodes(kept)
+        self.fold_all(kept, parents_may_come=False)
+        self.join_nodes()
+        found, folded = sorted(self.held, key=lambda one: one.rank, reverse=True), self.folded
+        for one in found:
+            around = self.by_id.get(one.parent)
+            one.parent = around.told.event_id if around is not None and around in kept else 0
         owed = [(parent, around.children_ns) for parent, around in self.awaited.items() if around.children_ns]
         self.awaited = {parent: Awaited(children_ns=time) for parent, time in owed[:MAX_AWAITED]}
         self.begin_part()
-        return kept, folded
+        return found, folded
 
-    def compare(self, budget: int, least_ns: int, *, parents_may_come: bool) -> None:
-        """Keep so many of what is held and isn't shorter, and fold the others."""
-        self.note_parents()
-        if not parents_may_come:
-            for awaited in self.awaited.values():
-                if awaited.folded is not None:
-                    self.folded.merge(self.folded.root, awaited.folded)
-                    awaited.folded = None
-        self.rank(least_ns)
-        kept = self.highest(budget)
+    def left_out_ns(self, kept: set[Held]) -> int:
+        """How long those took that are not kept and lie in kept ones or directly in the unit, but for what is never kept."""
+        trees = [self.folded, *[one.folded for one in self.held[: self.compared] if one.folded is not None]]
+        return wrapped(
+            sum(tree.outer_ns() for tree in trees)
+            + sum(
+                one.range.duration_ns
+                for one in self.held
+                if one not in kept and not one.range.in_compilation and ((around := self.around(one)) is None or around in kept)
+            )
+        )
+
+    def around(self, one: Held) -> Held | None:
+        """What it lies in, if that is held."""
+        return self.by_id.get(one.parent) if one.parent else None
+
+    def is_first(self, one: Held) -> bool:
+        """Of its event id."""
+        return self.by_id[one.range.event_id] is one
+
+    def settle(self) -> None:
+        """What belongs to ranges that haven't come lies directly in the unit."""
+        for awaited in self.awaited.values():
+            if awaited.folded is not None:
+                self.folded.merge(self.folded.root, awaited.folded)
+                awaited.folded = None
+
+    def find_nodes(self, kept: set[Held]) -> None:
+        """A backward node is kept where the range around it is."""
+        for one in self.held:
+            around = self.around(one)
+            if around is None or around not in kept or not around.range.is_around(one.range.name):
+                continue
+            is_apart = around.range.comes_first and not one.range.comes_first
+            if not is_apart and around.node is None and self.is_first(one):
+                around.node = one
+                kept.add(one)
+
+    def join_nodes(self) -> None:
+        """The span has the place of the range around, and all else of the node."""
+        for one in self.held:
+            if (node := one.node) is not None:
+                tree = one.folded = one.folded or Tree(PATHS_OF_A_SPAN)
+                path = tree.add(tree.root, one.sums(-1))
+                path.total_ns = wrapped(path.total_ns - one.range.duration_ns)
+                one.children_ns = wrapped(one.range.duration_ns - node.range.duration_ns + node.children_ns)
+                if node.folded is not None:
+                    tree.merge(tree.root, node.folded)
+        self.held = [one for one in self.held if one not in [other.node for other in self.held]]
+
+    def fold_all(self, kept: set[Held], *, parents_may_come: bool) -> None:
+        """All but those that are kept."""
         for one in reversed(self.held):  # what is around a range comes after it
             if one not in kept:
                 self.fold(one, kept, parents_may_come)
@@ -257,11 +390,7 @@ class Unit:
         else:
             tree = self.tree_of(one.parent, around, parents_may_come)
             above = tree.root
-        it, duration = one.range, one.range.duration_ns
-        digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
-        sums = Path(1, duration, one.self_ns, duration, duration, it.cpu_time_ns, (it.start_ns, it.event_id), digits)
-        sums.in_compilation = bool(it.flags & EventFlag.IN_COMPILATION)
-        place = tree.add(above, it.name, sums)
+        place = tree.add(above, one.sums(-1 if parents_may_come else one.range.row))
         one.place = tree, place
         if one.folded is not None:
             tree.merge(place, one.folded)
@@ -287,8 +416,11 @@ class PlannedRanges(NamedTuple):
     unit: NDArray[np.uint32]
     """The number of the unit."""
     name: NDArray[np.uint32]
-    """The number of the name, by its number in the batch."""
-    shown: NDArray[np.uint64]
+    """The number that it is added up by; so are the next ones (``NumberedNames``)."""
+    shown: NDArray[np.uint32]
+    module: NDArray[np.uint32]
+    modules: NDArray[np.uint32]
+    forced: NDArray[np.uint64]
     """The event ids of ranges that rank above all."""
 
 
@@ -298,11 +430,13 @@ class FoldModel:
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING) -> None:
         self.how = budget, most_waiting
         self.units: dict[int, Unit] = {}
+        self.least_ns: list[int] = []
+        """Of those that were finished last, as ``Unit.least_ns``."""
 
     def add_planned(self, ranges: PlannedRanges, first_row: int) -> None:
         columns = [column.tolist() for column in columns_of(ranges)]
-        for row, (number, *values) in enumerate(zip(*columns, strict=True), first_row):
-            self.units.setdefault(number, Unit(*self.how)).add(Range(*values, row))
+        for row, (number, *values, shown, module, modules) in enumerate(zip(*columns, strict=True), first_row):
+            self.units.setdefault(number, Unit(*self.how)).add(Range(*values, row, shown, module, modules))
 
     def kept(self) -> np.ndarray:
         return np.array(sorted(held.range.row for one in self.units.values() for held in one.held), np.int64)
@@ -311,16 +445,23 @@ class FoldModel:
         return [self.units[number].rows if number in self.units else 0 for number in units]
 
     def finish(
-        self, units: Sequence[int], budgets: Sequence[int], least_ns: Sequence[int], goes_on: Sequence[bool]
+        self, units: Sequence[int], budgets: Sequence[int], durations_ns: Sequence[int], goes_on: Sequence[bool]
     ) -> FinishedUnits:
+        self.least_ns = []
         columns: dict[str, list[Any]] = {name: [] for name in FINISHED_TYPES}
-        for place, (number, budget, least, more) in enumerate(zip(units, budgets, least_ns, goes_on, strict=True)):
-            kept, folded = (self.units.get(number) or Unit(*self.how)).finish(budget, least)
+        for place, (number, budget, duration, more) in enumerate(zip(units, budgets, durations_ns, goes_on, strict=True)):
+            unit = self.units.get(number) or Unit(*self.how)
+            kept, folded = unit.finish(budget, duration)
+            self.least_ns.append(unit.least_ns)
             first = len(columns["kept"])
             for one in kept:
-                values = (one.range.event_id, one.range.row, place, one.parent, one.self_ns)
-                names = ("kept", "kept_row", "kept_unit", "kept_parent", "kept_self_ns")
-                _append(columns, dict(zip(names, values, strict=True)))
+                it = one.range
+                row = {
+                    "": one.told.event_id, "_row": one.told.row, "_unit": place, "_parent": one.parent, "_self_ns": one.self_ns,
+                    "_start_ns": it.start_ns, "_end_ns": wrapped(it.start_ns + it.duration_ns),
+                    "_name": it.name, "_shown": it.shown, "_modules": it.modules,
+                }  # fmt: skip
+                _append(columns, {f"kept{name}": value for name, value in row.items()})
             _add_tree(columns, place, -1, folded)
             for holder, one in enumerate(kept, first):
                 if one.folded is not None:
@@ -335,22 +476,25 @@ def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
     batch, row = ranges.batch, ranges.row
     event_id, start_ns = batch.event_id[row], batch.start_ns[row]
     flags = batch.flags[row].copy()
-    flags[np.isin(event_id, ranges.shown) | (flags & EventFlag.PARTIAL != 0)] |= np.uint32(SHOWN)
-    name = ranges.name[batch.name[row]]
-    duration = np.maximum(batch.end_ns[row] - start_ns, 0)
-    return ranges.unit, event_id, ranges.parent, name, start_ns, duration, flags, batch.cpu_time_ns[row]
+    flags[np.isin(event_id, ranges.forced) | (flags & EventFlag.PARTIAL != 0)] |= np.uint32(SHOWN)
+    duration_ns = np.maximum(batch.end_ns[row] - start_ns, 0)
+    called = (ranges.shown, ranges.module, ranges.modules)
+    cpu_time_ns = batch.cpu_time_ns[row]
+    return ranges.unit, event_id, ranges.parent, ranges.name, start_ns, duration_ns, flags, cpu_time_ns, *called
 
 
 def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree) -> None:
     places: dict[tuple[int, ...], int] = {(): -1}
     for names, path in tree.root.paths():
         places[names] = len(columns["path_unit"])
-        least = min(path.digits)
-        columns["counts"] += [path.digits[number] for number in range(least, max(path.digits) + 1)]
+        digits = path.digits or Counter({MOST_DIGITS: 0})  # other ranges, all of which are told by name
+        least = min(digits)
+        columns["counts"] += [digits[number] for number in range(least, max(digits) + 1)]
         row = {
             "unit": unit, "holder": holder, "above": places[names[:-1]], "name": names[-1], "count": path.count,
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
-            "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1],
+            "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1], "first_row": path.first[2],
+            "shown": path.shown, "module": path.module, "modules": path.modules, "is_node": path.around is not None,
             "cpu_time_ns": path.cpu_time_ns,
             "digits": least, "counts_end": len(columns["counts"]), "in_compilation": path.in_compilation,
         }  # fmt: skip

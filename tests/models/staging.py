@@ -6,21 +6,21 @@ Folding and telling are models of their own (``folding.py``, ``telling.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from opentelemetry.trace import SpanContext
 
+from models.finished import FinishedUnits
 from models.folding import FoldModel, PlannedRanges, wrapped
-from models.telling import KeptExtents, Told, UnitsToTell, told_of_model
+from models.telling import Told, UnitsToTell, told_of_model
+from otel_recfn.batches.span_names import NumberedNames
 from otel_recfn.batches.stage import OTHER_NAME, Fate, UnitInBatch, UnitToDecide, fate_of, span_context
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, EventFlag, EventKind, EventSource, RecordScope
 from otel_recfn.support.span_ids import span_id
 
-LEAST_SHARE = 1000
-"""What took less than one in so many of its unit's time is no span of its own."""
 Above = tuple[int, int]
 """The trace id and the span id of the span above a unit."""
 
@@ -63,7 +63,7 @@ class Model:
     """Outermost ranges that were announced and have not come."""
     owed: set[int] = field(default_factory=set)
     """Of these, those with spans below them that were handed on."""
-    names: list[str] = field(default_factory=lambda: [OTHER_NAME])
+    names: NumberedNames = field(default_factory=lambda: NumberedNames(OTHER_NAME, torch_names=False))
     rows: list[Event] = field(default_factory=list)
     """By number."""
 
@@ -112,15 +112,23 @@ class Model:
         self.open -= outermost
         fates, units, rows = self.plan(batch, roots)
         self.link(rows)
-        self.names += [name for name in batch.names if name not in self.names]
-        name = np.array([self.names.index(one) for one in batch.names], np.uint32)
+        numbers = self.names.numbers_of(batch.names)
+        called = np.array([self.called(row.event, numbers, batch, row.place) for row in rows], np.uint32).reshape(-1, 4)
         unit = np.array([self.numbers[row.above.trace_id, row.above.span_id] for row in rows], np.uint32)
         place, parent = np.array([row.place for row in rows], np.int64), np.array([row.parent for row in rows], np.uint64)
         shown = np.array(sorted(self.owed), np.uint64)
-        self.fold.add_planned(PlannedRanges(batch, place, parent, unit, name, shown), len(self.rows))
+        self.fold.add_planned(PlannedRanges(batch, place, parent, unit, *called.T, shown), len(self.rows))
         self.rows += [row.event for row in rows]
         self.owed -= outermost
         return fates, units, len(rows)
+
+    def called(self, event: Event, numbers: Any, batch: Batch, place: int) -> tuple[int, int, int, int]:
+        """What a row is added up by and shown as, and the path of the module that it is a call of, without numbers, too."""
+        name, module = int(numbers[batch.name[place]]), int(numbers[batch.module[place]]) if event.module else 0
+        if event.source == EventSource.MODULE:
+            kind = self.names.shown[name]
+            return kind, kind, module, self.names.modules[module] if module else 0
+        return name, self.names.shown[name] if event.source == EventSource.TORCH else name, 0, 0
 
     def link(self, rows: Sequence[Row]) -> None:
         """Backward ranges to forward ones of the same number, the one that started last."""
@@ -142,15 +150,15 @@ class Model:
         """What each kept range is told by, what is told of the folded ones, and the summaries."""
         number = [self.numbers.get((one.above.trace_id, one.above.span_id), 0) for one in units]
         budget, goes_on = [[getattr(one, name) for one in units] for name in ("budget", "goes_on")]
-        least = [(one.end_ns - one.start_ns) // LEAST_SHARE for one in units]
-        done = self.fold.finish(number, budget, least, goes_on)
-        kept = [self.rows[number] for number in done.kept_row.tolist()]
-        start_ns = np.array([one.start_ns for one in kept], np.int64)
-        extents = KeptExtents(start_ns, start_ns + [max(0, one.end_ns - one.start_ns) for one in kept])
+        done = self.fold.finish(number, budget, [one.end_ns - one.start_ns for one in units], goes_on)
+        kept = [
+            self.kept(*one)
+            for one in zip(done.kept_row.tolist(), done.kept_start_ns.tolist(), done.kept_end_ns.tolist(), strict=True)
+        ]
         left = np.array([one.budget for one in units], np.int64) - np.bincount(done.kept_unit, minlength=len(units))
         tells = np.array([one.tells_itself for one in units], np.uint8)
         of_units = [np.array([getattr(one, name) for one in units], np.int64) for name in ("start_ns", "end_ns")]
-        told = told_of_model(done, extents, UnitsToTell(*of_units, left, np.array(least, np.int64), tells))
+        told = told_of_model(done, UnitsToTell(*of_units, left, np.array(self.fold.least_ns, np.int64), tells))
         ids = [span_id(number) for number in done.kept.tolist()]
         first_id = [span_id(number) for number in done.path_first_id.tolist()]
         parents = done.kept_parent.tolist()
@@ -169,16 +177,31 @@ class Model:
             )
             above = ids[holder] if holder >= 0 else units[unit].above.span_id
             summaries.append((
-                first_id[path], first_id[parent] if parent >= 0 else above, unit, self.names[int(done.path_name[path])],
+                first_id[path], first_id[parent] if parent >= 0 else above, unit, self.names.text(int(done.path_shown[path])),
                 *[int(getattr(done, f"path_{name}")[path]) for name in ("count", "total_ns", "shortest_ns", "longest_ns")],
                 int(done.path_cpu_time_ns[path]),
                 *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns", "sums")],
-                int(done.path_digits[path]), done.counts_of(path),
+                int(done.path_digits[path]), self.module(int(told.module[place])), self.row_of(done, path),
+                done.counts_of(path),
             ))  # fmt: skip
         for one in units:
             if not one.goes_on:
                 self.numbers.pop((one.above.trace_id, one.above.span_id), None)
         return list(of_kept), told, summaries
+
+    def kept(self, number: int, start_ns: int, end_ns: int) -> Event:
+        """A row that is kept; that of a backward node is as long as the range around it."""
+        event = self.rows[number]
+        is_longer = end_ns - start_ns > max(0, event.end_ns - event.start_ns)
+        return replace(event, start_ns=start_ns, end_ns=end_ns) if is_longer else event
+
+    def module(self, number: int) -> str:
+        return self.names.text(number) if number else ""
+
+    def row_of(self, done: FinishedUnits, path: int) -> Event | None:
+        """Of a path of one range."""
+        number = int(done.path_first_row[path])
+        return self.rows[number] if done.path_count[path] == 1 and number >= 0 else None
 
     def around(self, parent: int, one: Event) -> int:
         """The range that a kept one is told to lie in: its outermost one where that is open, and nothing between is kept."""

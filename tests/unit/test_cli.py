@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from otel_recfn import cli
 from otel_recfn.cli import doctor, doctor_export
-from otel_recfn.model.errors import ObserverUnavailable
+from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.version import __version__
 from patience import PATIENCE_S

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, record_function
-from otel_recfn.model.errors import SettingError
-from otel_recfn.settings import Settings
+from otel_recfn.errors import SettingError
+from otel_recfn.settings.table import Settings
 from patience import PATIENCE_S
 
 

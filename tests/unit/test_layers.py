@@ -14,8 +14,8 @@ from layer_picture import layers, picture_below
 pytestmark = pytest.mark.one_python
 
 PACKAGE = Path(__file__).parents[2] / "src" / "otel_recfn"
-OPEN_TO_ALL = {"model", "version", "_native"}
-BESIDE_THE_PICTURE = {"model": {"version"}, "version": set()}
+OPEN_TO_ALL = {"model", "errors", "version", "_native"}
+BESIDE_THE_PICTURE = {"model": {"errors", "version"}, "errors": set(), "version": set()}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

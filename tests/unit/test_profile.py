@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, profile, record_function
-from otel_recfn.model.errors import RecfnError, SettingError
+from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.model.events import EventFlag
 from patience import PATIENCE_S
 

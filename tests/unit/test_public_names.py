@@ -24,7 +24,7 @@ def test_no_module_of_the_package_has_the_name_of_something_public() -> None:
 
 def test_names_are_found_after_everything_was_imported() -> None:
     program = (
-        "import otel_recfn.session;"
+        "import otel_recfn.session.session;"
         "from otel_recfn import *; import otel_recfn;"
         "assert all(name in dir(otel_recfn) for name in otel_recfn.__all__);"
         "assert isinstance(otel_recfn.record_function, type), otel_recfn.record_function"

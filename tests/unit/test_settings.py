@@ -15,12 +15,11 @@ import pytest
 
 from otel_recfn import PythonCalls, RecordScope, profile
 from otel_recfn.batches.selection import RECORD_FUNCTIONS
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.python_calls import ALL_CALLS, together
-from otel_recfn.settings import SETTINGS, Settings
 from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import OF_THE_PROCESS, PROFILE_SETTINGS, ProfileSettings, Setting
+from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, SETTINGS, ProfileSettings, Setting, Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,11 +110,11 @@ def test_each_setting_that_selects_something_selects_that_alone(settings: type[A
 
 
 def test_every_variable_that_the_code_names_is_in_the_table() -> None:
-    known = {each.variable for each in (*SETTINGS, *OF_THE_PROCESS)} - {""}
+    known = {each.variable for each in (*SETTINGS, *PROCESS_VARIABLES)} - {""}
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
     named = {found for text in sources for found in re.findall(r"OTEL_RECFN_[A-Z_]*[A-Z]", text)}
     assert named <= known
-    assert {each.variable for each in OF_THE_PROCESS} <= named  # somebody reads it
+    assert {each.variable for each in PROCESS_VARIABLES} <= named  # somebody reads it
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

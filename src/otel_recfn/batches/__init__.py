@@ -1,1 +1,1 @@
-"""Sealed batches to what follows from them: plans, links, folding, views, self times."""
+"""What is worked out from sealed batches: plans, links, folding, views, self times."""

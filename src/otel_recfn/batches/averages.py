@@ -1,18 +1,18 @@
-"""Ranges summed up by name, as ``torch.profiler``'s ``key_averages`` does; what a range spent in itself; and tables of text."""
+"""Sums of ranges by name, as ``torch.profiler``'s ``key_averages`` has them; self times; and tables of text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind, wait_time_ns
 
 Amounts = NDArray[np.int64]
 Rows = NDArray[np.int64]
@@ -21,16 +21,16 @@ MAX_CELL_CHARS = 80
 
 
 class Nesting(NamedTuple):
-    """Who lies directly in whom, as columns of equal length."""
+    """Pairs of a range and its parent, as columns of equal length."""
 
     child: Rows
-    """Rows whose parent is in the batch too."""
+    """The rows whose parent is in the batch too."""
     parent: Rows
-    """The rows of these parents."""
+    """The rows of their parents."""
 
 
 def nesting(rows: Batch) -> Nesting:
-    """Found once for all that is asked below."""
+    """The pairs of the batch, worked out once for the functions below."""
     child = np.flatnonzero(rows.parent != 0)
     if not len(child):
         return Nesting(child, child)
@@ -43,12 +43,11 @@ def nesting(rows: Batch) -> Nesting:
 def self_times(rows: Batch, nested: Nesting) -> Amounts:
     """Nanoseconds that each range spent without its direct children; 0 for asynchronous ranges, marks and memory.
 
-    A child counts where it ran on its parent's thread, one after the other: what ran beside it (asynchronous ranges, other
-    threads) doesn't shorten it, nor does what ended after it. Source: ``FunctionEvent.self_cpu_time_total`` of
-    torch.autograd.profiler_util.
+    A child counts if it ran within its parent on the same thread; asynchronous ranges and other threads' don't. Source:
+    ``FunctionEvent.self_cpu_time_total`` of torch.autograd.profiler_util.
     """
     spent: Amounts = np.where(_synchronous(rows), rows.end_ns - rows.start_ns, 0)
-    return _without(spent, *direct_children(rows, nested))
+    return _less_children(spent, *direct_children(rows, nested))
 
 
 def _synchronous(rows: Batch) -> NDArray[np.bool_]:
@@ -56,18 +55,24 @@ def _synchronous(rows: Batch) -> NDArray[np.bool_]:
 
 
 def direct_children(rows: Batch, nested: Nesting) -> Nesting:
-    """Those that ran on their parent's thread, one after the other, and ended before it."""
+    """The children that ran on their parent's thread, one after the other, and ended before it."""
     child, parent = nested
     synchronous, thread = _synchronous(rows), rows.event_id >> np.uint64(ORDINAL_BITS)
     inside = synchronous[child] & synchronous[parent] & (thread[child] == thread[parent]) & (child < parent)
     return Nesting(child[inside], parent[inside])
 
 
-def _without(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
-    """Each row's amount without those of its children."""
+def _less_children(amounts: Amounts, child: Rows, parent: Rows) -> Amounts:
+    """Each row's amount less those of its children."""
     own: Amounts = amounts.copy()
     np.subtract.at(own, parent, amounts[child])
     return own
+
+
+def wait_times(rows: Batch) -> Amounts:
+    """The nanoseconds in each range that its thread didn't work; 0 if its CPU time isn't known."""
+    waited: Amounts = np.maximum(rows.end_ns - rows.start_ns - rows.cpu_time_ns, 0)
+    return np.where(rows.cpu_time_ns >= 0, waited, 0)
 
 
 def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
@@ -89,12 +94,12 @@ def own_bytes(rows: Batch, nested: Nesting, allocated: Amounts) -> Amounts:
     """Bytes per row that were ``allocated`` within it, but not within the ranges in it."""
     child, parent = nested
     counts = (allocated[child] != 0) & (rows.kind[child] == EventKind.RANGE)
-    return _without(allocated, child[counts], parent[counts])
+    return _less_children(allocated, child[counts], parent[counts])
 
 
 @dataclass(frozen=True)
 class KeyAverage:
-    """Every range of one name (and, if asked for, of the same input shapes and stacks).
+    """The sums of all ranges of one name (and, if asked for, of the same input shapes and stacks).
 
     Attributes:
         key: the name.
@@ -105,6 +110,7 @@ class KeyAverage:
         cpu_memory_usage: bytes allocated less bytes freed within the ranges.
         self_cpu_memory_usage: the same without direct children.
         flops: floating point operations.
+        wait_time_total: the microseconds of ``cpu_time_total`` that threads waited, of ranges whose CPU time is known.
         stack: the innermost lines of the stack, as many as it was grouped by.
     """
 
@@ -116,16 +122,17 @@ class KeyAverage:
     cpu_memory_usage: int
     self_cpu_memory_usage: int
     flops: int
+    wait_time_total: float
     stack: list[str]
 
     @property
     def cpu_time(self) -> float:
-        """Microseconds of one range, on average."""
+        """The average time of a range, in microseconds."""
         return self.cpu_time_total / self.count
 
 
 class KeyAverages(Sequence[KeyAverage]):
-    """What ``profile.key_averages()`` gives: a sequence in the order in which the names first began.
+    """The result of ``profile.key_averages()``: the names in the order in which they first began.
 
     Args:
         averages: of each name.
@@ -161,7 +168,7 @@ class KeyAverages(Sequence[KeyAverage]):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Microseconds of all ranges together, each without its children, so that no time counts twice."""
+        """The microseconds of all ranges together, each without its children, so that no time counts twice."""
         return sum(average.self_cpu_time_total for average in self._averages)
 
     def table(self, sort_by: str | None = None, row_limit: int = 100) -> str:
@@ -188,15 +195,15 @@ class KeyAverages(Sequence[KeyAverage]):
 
 
 def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> KeyAverages:
-    """The ranges of a batch by name, and by their input shapes and the innermost lines of their stacks where that is asked
-    for, in the order in which they first began.
+    """The averages of a batch's ranges in the order in which they first began: by name, and by input shapes and the innermost
+    lines of stacks if asked for.
 
     Source: ``EventList.key_averages`` of torch.autograd.profiler_util.
     """
     nested = nesting(rows)
     memory = allocated_bytes(rows, nested)
     own_memory = own_bytes(rows, nested, memory)
-    measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops)
+    measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops, wait_times(rows))
     ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
     ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
     keys = rows.name[ranges].astype(np.uint64)
@@ -220,6 +227,7 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
                 cpu_memory_usage=int(sums[2][at]),
                 self_cpu_memory_usage=int(sums[3][at]),
                 flops=int(sums[4][at]),
+                wait_time_total=int(sums[5][at]) / 1000,
                 stack=stacks[stack[first[at]]].splitlines(),
             )
             for at in np.argsort(first).tolist()
@@ -228,7 +236,7 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
 
 
 def _innermost_lines(rows: Batch, ranges: Rows, lines: int) -> tuple[list[str], NDArray[np.uint64]]:
-    """The distinct tops of stacks, and for each range which of them it has."""
+    """The distinct tops of stacks, and the number of the top that each range has."""
     numbers, found = {"": 0}, np.zeros(len(ranges), np.uint64)
     if lines:
         distinct, member = np.unique(rows.stack[ranges], return_inverse=True)
@@ -247,6 +255,8 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
         TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time)),
         TextColumn("# of Calls", "count", lambda one: str(one.count)),
     ]
+    if any(waits_mostly(one) for one in averages):
+        columns.append(TextColumn("Waited", "wait_time_total", wait_text))
     if any(one.cpu_memory_usage for one in averages):
         columns.append(TextColumn("Memory", "cpu_memory_usage", lambda one: _memory(one.cpu_memory_usage)))
         columns.append(TextColumn("Self Memory", "self_cpu_memory_usage", lambda one: _memory(one.self_cpu_memory_usage)))
@@ -259,6 +269,16 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
     return columns
 
 
+def waits_mostly(one: Any) -> bool:
+    """Whether a column of waiting is of use because of these ranges."""
+    return wait_time_ns(int(1000 * one.cpu_time_total), int(1000 * (one.cpu_time_total - one.wait_time_total))) > 0
+
+
+def wait_text(one: Any) -> str:
+    """Nothing if it isn't known."""
+    return time_text(one.wait_time_total) if one.wait_time_total else ""
+
+
 def _memory(nbytes: int) -> str:
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if abs(nbytes) >= unit:
@@ -268,7 +288,7 @@ def _memory(nbytes: int) -> str:
 
 @dataclass(frozen=True)
 class TextColumn(Generic[T]):
-    """A column: its title, the attribute it sorts by, and its text."""
+    """A column: its title, the attribute that it sorts by, and its text."""
 
     title: str
     attribute: str
@@ -292,17 +312,17 @@ def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | N
 
 
 def _lines_of(row: T, columns: Sequence[TextColumn[T]]) -> list[tuple[str, ...]]:
-    """The texts of a row: in several lines where one of them has several."""
+    """The texts of a row, in several lines if one of them has several."""
     return list(zip_longest(*[[_cut(line) for line in column.text(row).split("\n")] for column in columns], fillvalue=""))
 
 
 def share_text(part: float, whole: float) -> str:
-    """In percent."""
+    """A share in percent."""
     return f"{100 * part / whole if whole else 0:.2f}%"
 
 
 def time_text(microseconds: float) -> str:
-    """In the unit that fits."""
+    """A time in the unit that fits."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= unit:
             return f"{microseconds / unit:.3f}{name}"
@@ -325,7 +345,7 @@ def _aligned(texts: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _ending(text: str) -> str:
-    """What names a function stands at the end of a line of a stack."""
+    """The end of a long line of a stack, which names the function."""
     return text if len(text) <= MAX_CELL_CHARS else "..." + text[3 - MAX_CELL_CHARS :]
 
 

@@ -1,4 +1,4 @@
-"""Paths of calls: what ran in what, how often, and for how long; read, and printed as a tree."""
+"""The paths of calls: what ran in what, how often, and for how long; read, and printed as a tree."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.averages import TextColumn, render, share_text, time_text
-from otel_recfn.batches.number_sets import places_in
+from otel_recfn.batches.averages import TextColumn, render, share_text, time_text, wait_text, waits_mostly
+from otel_recfn.batches.number_sets import Places, places_in
 
-Places = NDArray[np.int64]
 Amounts = NDArray[np.int64]
 NO_TIME = np.iinfo(np.int64).max
 
 
 class Paths(NamedTuple):
-    """Parents stand before their children."""
+    """The distinct paths of a forest, parents before their children."""
 
     above: Places
-    """Of each path, the one it lies in; -1 for the outermost."""
+    """The parent of each path; -1 for the outermost."""
     label: Places
-    """Of each path, its last part."""
+    """The last part of each path, as a number."""
     of_row: Places
     """The path of each row."""
 
@@ -52,7 +51,7 @@ def call_paths(above: Places, label: Places) -> Paths:
         path_above.append(around[order][first])
         path_label.append(label[rows][first])
         count += int(first.sum())
-        begin = np.searchsorted(sorted_above, level)  # of the rows that lie directly in these
+        begin = np.searchsorted(sorted_above, level)  # of the rows directly below these
         lengths = np.searchsorted(sorted_above, level, side="right") - begin
         level = by_above[places_in(begin[lengths > 0], lengths[lengths > 0])]
     return Paths(np.concatenate(path_above), np.concatenate(path_label), of_row)
@@ -63,22 +62,24 @@ class Ranges(NamedTuple):
 
     rows: Places
     above: Places
-    """The range that it lies in, as a place in these columns; -1 at the top."""
+    """The range around each, as a place in these columns; -1 at the top."""
     durations: Amounts
     self_ns: Amounts
+    wait_ns: Amounts
 
 
 @dataclass(frozen=True)
 class PathSums:
-    """Columns, an entry for each path. Times in nanoseconds.
+    """Sums by path, as columns with an entry for each path. Times are in nanoseconds.
 
     Attributes:
         count: how many ranges.
         total_ns: from begin to end, summed.
         self_ns: the same without direct children.
-        shortest_ns: NO_TIME where there is no range.
-        longest_ns: 0 where there is none.
-        backward_ns: of ``total_ns``, what backward passes took for the path's module.
+        shortest_ns: NO_TIME if there is no range.
+        longest_ns: 0 if there is none.
+        wait_ns: the part of ``total_ns`` that threads waited in the ranges, as far as it is known.
+        backward_ns: the part of ``total_ns`` that backward passes took for the path's module.
     """
 
     count: Amounts
@@ -86,43 +87,47 @@ class PathSums:
     self_ns: Amounts
     shortest_ns: Amounts
     longest_ns: Amounts
+    wait_ns: Amounts
     backward_ns: Amounts
 
 
 def sums_of_ranges(
-    path: Places, paths: int, durations: Amounts, self_ns: Amounts, counted: NDArray[np.bool_] | None = None
+    path: Places, paths: int, ranges: Ranges, durations: Amounts | None = None, counted: NDArray[np.bool_] | None = None
 ) -> PathSums:
     """The sums of ranges by path.
 
     Args:
         path: of each range.
         paths: how many there are.
-        durations: of each range.
-        self_ns: of each range.
+        ranges: the ranges.
+        durations: in place of theirs.
         counted: which ranges are the path's own; of others it has the time for themselves alone. None: all.
     """
-    own = np.zeros(paths, np.int64)
-    np.add.at(own, path, self_ns)
+    own, waited = np.zeros(paths, np.int64), np.zeros(paths, np.int64)
+    durations, wait_ns = ranges.durations if durations is None else durations, ranges.wait_ns
+    np.add.at(own, path, ranges.self_ns)
     if counted is not None:
-        path, durations = path[counted], durations[counted]
+        path, durations, wait_ns = path[counted], durations[counted], wait_ns[counted]
+    np.add.at(waited, path, wait_ns)
     total, shortest, longest = np.zeros(paths, np.int64), np.full(paths, NO_TIME, np.int64), np.zeros(paths, np.int64)
     np.add.at(total, path, durations)
     np.minimum.at(shortest, path, durations)
     np.maximum.at(longest, path, durations)
-    return PathSums(np.bincount(path, minlength=paths), total, own, shortest, longest, np.zeros(paths, np.int64))
+    return PathSums(np.bincount(path, minlength=paths), total, own, shortest, longest, waited, np.zeros(paths, np.int64))
 
 
 @dataclass(frozen=True)
 class CallPath:
-    """Every range of one name at one place in the tree.
+    """The sums of all ranges of one name at one place in the tree.
 
     Attributes:
         path: names from the outermost range to these.
-        count: how many ranges; 0 where it only groups others, as a thread does.
+        count: how many ranges; 0 if it only groups others, as a thread does.
         cpu_time_total: microseconds from begin to end, summed; of a group, its members'.
         self_cpu_time_total: the same without direct children that ran on the same thread.
-        cpu_time_min: microseconds of the shortest one; 0 where there is none.
+        cpu_time_min: microseconds of the shortest one; 0 if there is none.
         cpu_time_max: of the longest one.
+        wait_time_total: the microseconds of ``cpu_time_total`` that threads waited, of ranges whose CPU time is known.
         backward_cpu_time_total: of a module, the part of ``cpu_time_total`` that backward passes took.
     """
 
@@ -132,6 +137,7 @@ class CallPath:
     self_cpu_time_total: float
     cpu_time_min: float
     cpu_time_max: float
+    wait_time_total: float
     backward_cpu_time_total: float
 
     @property
@@ -141,12 +147,12 @@ class CallPath:
 
     @property
     def cpu_time(self) -> float:
-        """Microseconds of one range, on average; of a module, of one call."""
+        """The average time of a range, in microseconds; of a module, that of a call."""
         return (self.cpu_time_total - self.backward_cpu_time_total) / self.count if self.count else 0.0
 
 
 class CallTree(Sequence[CallPath]):
-    """What ``profile.tree()`` gives: a sequence of paths, each followed by what lies in it, the longest first.
+    """The result of ``profile.tree()``: a sequence of paths, each followed by the paths below it, the longest first.
 
     Args:
         above: of each path, the one that it lies in, which stands before it; -1 for the outermost.
@@ -160,7 +166,7 @@ class CallTree(Sequence[CallPath]):
 
     @cached_property
     def _order(self) -> list[int]:
-        """The paths as they are listed."""
+        """The order in which the paths are listed."""
         below: dict[int, list[int]] = {}
         for path in np.argsort(self._sums.total_ns, kind="stable").tolist():
             below.setdefault(int(self._above[path]), []).append(path)
@@ -182,8 +188,8 @@ class CallTree(Sequence[CallPath]):
         sums = self._sums
         count, total, own = int(sums.count[path]), int(sums.total_ns[path]), int(sums.self_ns[path])
         shortest = int(sums.shortest_ns[path]) if count else 0
-        longest, backward = int(sums.longest_ns[path]), int(sums.backward_ns[path])
-        times = (total / 1000, own / 1000, shortest / 1000, longest / 1000, backward / 1000)
+        longest, waited, backward = int(sums.longest_ns[path]), int(sums.wait_ns[path]), int(sums.backward_ns[path])
+        times = (total / 1000, own / 1000, shortest / 1000, longest / 1000, waited / 1000, backward / 1000)
         return CallPath(self._paths[path], count, *times)
 
     @overload
@@ -213,7 +219,8 @@ class CallTree(Sequence[CallPath]):
         """
         rows = self.shown(row_limit, max_depth)
         whole = float(self._sums.total_ns[self._above < 0].sum()) / 1000
-        text = render(rows, _columns(whole, bool(self._sums.backward_ns.any())), None, -1)
+        columns = _columns(whole, bool(self._sums.backward_ns.any()), any(map(waits_mostly, rows)))
+        text = render(rows, columns, None, -1)
         hidden = len(self) - len(rows)
         return f"{text}{hidden} more paths are not shown\n" if hidden else text
 
@@ -227,7 +234,7 @@ class CallTree(Sequence[CallPath]):
         shown: set[int] = set()
         for path in by_time:
             deep = max_depth is not None and len(self._paths[path]) > max_depth
-            around = set()  # with what it lies in
+            around = set()  # the shown paths and their ancestors
             while path >= 0 and path not in shown:
                 around.add(path)
                 path = int(self._above[path])
@@ -239,13 +246,15 @@ class CallTree(Sequence[CallPath]):
         return f"<CallTree of {len(self)} paths, {int(self._sums.count.sum())} ranges>"
 
 
-def _columns(whole: float, with_backward: bool) -> list[TextColumn[CallPath]]:
+def _columns(whole: float, with_backward: bool, with_waiting: bool) -> list[TextColumn[CallPath]]:
+    waiting = TextColumn[CallPath]("Waited", "wait_time_total", wait_text)
     backward = TextColumn[CallPath]("Backward", "backward_cpu_time_total", lambda one: time_text(one.backward_cpu_time_total))
     return [
         TextColumn("Name", "name", lambda one: "  " * (len(one.path) - 1) + one.name),
         TextColumn("CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)),
         TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
         TextColumn("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
+        *([waiting] if with_waiting else []),
         *([backward] if with_backward else []),
         TextColumn("# of Calls", "count", lambda one: str(one.count or "")),
         TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time) if one.count else ""),

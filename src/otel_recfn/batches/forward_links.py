@@ -1,4 +1,4 @@
-"""Which forward range a backward one belongs to."""
+"""The forward ranges of backward ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from otel_recfn.model.events import RecordScope
 
 NODES_PREFIX = "autograd::engine::evaluate_function: "
 MOST_WAITING_NODES = 1000
-"""So many nodes wait for the range around them, which ends in a later batch."""
+"""The most nodes that wait for the range around them, which ends in a later batch."""
 
 NodeNumbers = dict[int, tuple[int, int]]
-"""Of nodes that ended before the range around them, by its event id: sequence number, thread of the forward operator."""
+"""The sequence number and forward thread of nodes that ended before the range around them, by its event id."""
 
 
 def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> Batch:
-    """A batch with sequence numbers on ``evaluate_function`` ranges, as in torch.profiler's traces: PyTorch gives them to the
+    """The batch with sequence numbers on ``evaluate_function`` ranges, as in torch.profiler's traces. PyTorch gives them to the
     nodes inside, which wait for the range around them."""
     is_node = (batch.scope == RecordScope.BACKWARD_FUNCTION) & (batch.sequence_nr != -1) & (batch.parent != 0)
     nodes = np.flatnonzero(is_node)
@@ -42,14 +42,14 @@ def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> Batch:
 
 
 class Links(NamedTuple):
-    """Backward rows of a batch with their forward ranges, as columns of equal length in row order."""
+    """The backward rows of a batch with their forward ranges, as columns of equal length in row order."""
 
     row: NDArray[np.int64]
-    """Index of the backward row in the batch."""
+    """The row of the backward range."""
     event_id: NDArray[np.uint64]
     start_ns: NDArray[np.int64]
     number: NDArray[np.uint64]
-    """What was told of the track of the forward range."""
+    """The number of the forward range's track."""
 
 
 _KINDS: tuple[Any, ...] = (np.int64, np.uint64, np.int64, np.uint64)
@@ -66,7 +66,7 @@ def find_links(ranges: _native.ForwardRanges, batch: Batch, numbers: NDArray[np.
     Args:
         ranges: the forward ranges of earlier batches.
         batch: the batch.
-        numbers: one for each of its tracks, to be told with the links to their ranges.
+        numbers: one for each of its tracks, for the links to their ranges.
     """
     thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
     columns: tuple[Any, ...] = ranges.link(batch, thread_ids, numbers)

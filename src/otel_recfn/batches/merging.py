@@ -1,4 +1,4 @@
-"""Rows of several batches as one: merged, waiting to be decided, or stored.
+"""Rows of several batches as one: merged, waiting for a decision, or stored.
 
 A batch is held as it is, and its rows are copied natively when they are asked for: with numpy each step would let go of the
 GIL, and wait for it behind all threads that compute in Python.
@@ -11,46 +11,44 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn import _native
+from otel_recfn.batches.number_sets import Places
 from otel_recfn.model.batch import NO_CONTEXT, Batch, Event, Track, columns_of, empty_column
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TEXT_COLUMNS, TRACK_COLUMNS
 from otel_recfn.support.forks import ForkSafeLock
 
-Places = NDArray[np.int64]
-
 ROWS_TO_SPARE = 1 << 15
-"""So many rows may be held in vain, some 5 MB, before they are looked through."""
+"""The rows that may be held without need, some 5 MB, before they are looked through."""
 MOST_BATCHES = 32
-"""More are put together: each is searched when a unit is decided."""
+"""The batches that are held apart; more are merged, since each is searched when a unit is decided."""
 
 _TABLES = (
     dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
 )
 _SHARED: dict[str, Any] = {one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom}
 _GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for one in COLUMNS])
-"""Each column's name, what batches share that have nothing there, and the table that it indexes."""
+"""Each column's name, what stands for it in batches that have nothing there, and the table that it indexes."""
 
 
 NOTHING = Batch(**columns_of({}, 0), names=[""], tracks=[])
-"""A batch without a row, which many units share: one of its own would be much of a unit that has no span."""
+"""A batch without a row, which many units share: one of its own would be most of the size of a unit without spans."""
 
 
-class _Held(NamedTuple):
-    """Of one batch, or of several that were put together."""
+class _HeldRows(NamedTuple):
+    """The rows of one batch, or of several that were merged."""
 
     first: int
-    """The number of the first one."""
+    """The number of the first row."""
     number: Places | None
-    """In ascending order; None: one after the other from the first one on."""
+    """The numbers of the rows, ascending; None if they are consecutive."""
     row: Places
-    """Its place in the batch."""
+    """The places of the rows in the batch."""
     batch: Batch
 
 
-def _gathered(held: Sequence[_Held], numbers: Places) -> Batch:
-    """A batch of the rows with these numbers, with nothing announced; its names are those that they have.
+def _gathered(held: Sequence[_HeldRows], numbers: Places) -> Batch:
+    """A batch of the rows with these numbers, without top-level ranges; its names are only those of the rows.
 
     Raises:
         IndexError: one of them isn't held.
@@ -66,24 +64,24 @@ def _gathered(held: Sequence[_Held], numbers: Places) -> Batch:
 
 
 def _one_after_the_other(tables: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """As what indexes them expects it; the table itself where all are the same."""
+    """The tables one after the other, as their indexes expect it; the table itself if all are the same."""
     if all(table is tables[0] for table in tables):
         return tables[0]
     return [entry for table in tables for entry in table]
 
 
 def merged(batches: Sequence[Batch]) -> Batch:
-    """One batch of all rows, whose tables have each value once. Of a thread the last name is taken that was known."""
+    """One batch of all rows, whose tables have each value once. A thread has the last name that was known."""
     held, rows = [], 0
     for batch in batches:
         if len(batch):
-            held.append(_Held(rows, None, np.arange(len(batch)), batch))
+            held.append(_HeldRows(rows, None, np.arange(len(batch)), batch))
             rows += len(batch)
     return _with_each_value_once(_gathered(held, np.arange(rows)))
 
 
 def _with_each_value_once(batch: Batch) -> Batch:
-    """The same rows; what none of them uses is left out of the tables."""
+    """A batch of the same rows, without the table entries that no row uses."""
     changed: dict[str, Any] = {}
     tables: Sequence[tuple[str, Sequence[str], Sequence[Any]]] = (
         ("names", TEXT_COLUMNS, [""]),
@@ -109,7 +107,7 @@ def _with_each_value_once(batch: Batch) -> Batch:
 
 
 class WaitingRows:
-    """Rows of several batches, found by the numbers that they are given as they come.
+    """Rows of several batches, which are numbered as they come and found by number.
 
     What isn't needed any more is dropped now and then, for many rows at once.
 
@@ -119,23 +117,23 @@ class WaitingRows:
 
     def __init__(self, kept: Callable[[], Places]) -> None:
         self._kept = kept
-        self._held: list[_Held] = []
+        self._held: list[_HeldRows] = []
         self._numbers = self.rows = 0
         self._most = ROWS_TO_SPARE
 
     def add(self, batch: Batch, row: Places) -> None:
-        """These rows of a batch. They have the numbers that follow those of the rows before, the first one 0."""
+        """Add rows of a batch. Their numbers follow those of the rows before, from 0 on."""
         first, self._numbers = self._numbers, self._numbers + len(row)
         if len(row):
-            self._held.append(_Held(first, None, row, batch))
+            self._held.append(_HeldRows(first, None, row, batch))
             self.rows += len(batch)
 
     def take(self, numbers: Places) -> Batch:
-        """The rows with these numbers, which are needed, in this order, and no more texts than they have."""
+        """The rows with these numbers, all of which must be needed, in this order, with no more texts than they have."""
         return _gathered(self._held, numbers)
 
     def make_room(self) -> None:
-        """Drop what isn't needed, if it is much. Before the next rows come: by then many units of the last ones are decided."""
+        """Drop the rows that aren't needed, if they are many. Called before rows are added, when units have been decided."""
         if self.rows <= self._most and len(self._held) < MOST_BATCHES:
             return
         kept = self._kept()
@@ -146,7 +144,7 @@ class WaitingRows:
             kept = kept[: ends[-1]]
             rows = len(kept)
             together = _with_each_value_once(_gathered(self._held, kept))
-            self._held = [_Held(int(kept[0]), kept, np.arange(rows), together)]
+            self._held = [_HeldRows(int(kept[0]), kept, np.arange(rows), together)]
         self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
 
 
@@ -179,12 +177,12 @@ class EventStore:
                 self.dropped += surplus
 
     def batches(self) -> list[Batch]:
-        """What is kept, in the order in which it came."""
+        """The batches that are kept, in the order in which they came."""
         with self._lock:
             return list(self._batches)
 
     def take(self) -> list[Batch]:
-        """Remove and return what is kept, in the order in which it came."""
+        """Remove and return the batches that are kept, in the order in which they came."""
         with self._lock:
             taken = list(self._batches)
             self._batches.clear()
@@ -192,11 +190,11 @@ class EventStore:
             return taken
 
     def rows(self) -> Batch:
-        """What is kept as one batch, in the order in which it came."""
+        """The rows of all batches as one batch, in the order in which they came."""
         return merged(self.batches())
 
     def events(self) -> list[Event]:
-        """What is kept, by start; of two that start at once, the one that began first."""
+        """The events by start; of two with the same start, the one that began first comes first."""
         found = [event for batch in self.batches() for event in batch.events()]
         return sorted(found, key=lambda event: (event.start_ns, event.event_id))
 

@@ -1,6 +1,6 @@
-"""Ranges summed up by the modules of the model: the calls of each, and the part of backward passes that belongs to them.
+"""Sums of ranges by the modules of the model: the calls of each, and the part of backward passes that belongs to them.
 
-a range counts to the innermost of these that it is, or lies in
+a range counts to the innermost of these that it is, or is in
     a call of a module         that module
     a node of a backward pass  the module that the node's forward range counts to
     an optimizer's step, the loader of data, the accumulation of gradients: a line of its own
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.batches.call_paths import Amounts, CallTree, PathSums, Places, Ranges, call_paths, sums_of_ranges
+from otel_recfn.batches.call_paths import Amounts, CallTree, PathSums, Ranges, call_paths, sums_of_ranges
 from otel_recfn.batches.forward_links import NODES_PREFIX, find_links
+from otel_recfn.batches.number_sets import Places
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OPTIMIZER, SOURCES, EventSource
 
@@ -25,16 +26,15 @@ ACCUMULATION = "(accumulation of gradients)"
 ACCUMULATES = NODES_PREFIX + "torch::autograd::AccumulateGrad"
 """The range that adds to a parameter's gradient: no forward operator has its number."""
 WITH_LINES_OF_THEIR_OWN = (OPTIMIZER, "enumerate(DataLoader)#")
-"""How the names begin of ranges of PyTorch's that are no module's."""
+"""The beginnings of names of PyTorch's ranges that are no module's."""
 MOST_DERIVATIVES = 8
-"""A node's forward range may lie in a node itself, where a derivative is derived again."""
+"""The most nodes in a row: a node's forward range may be in a node itself, if a derivative is derived again."""
 
 Mask = NDArray[np.bool_]
 
 
 def tree_by_module(batch: Batch, ranges: Ranges) -> CallTree:
-    """The modules that were called, each with those that it called. The time of each is that of what counts to it, with what
-    lies in it."""
+    """The tree of the modules that were called. The time of each is that of the ranges that count to it or below it."""
     names, label, is_line = _labels(batch, ranges.rows)
     forward = _forward_ranges(batch, ranges)
     is_node = (forward >= 0) & ~is_line
@@ -43,21 +43,21 @@ def tree_by_module(batch: Batch, ranges: Ranges) -> CallTree:
     taken_by = _followed(itself, forward, is_node)
     outside = taken_by < 0
     shown = np.flatnonzero(is_line | outside)
-    place = np.full(len(near) + 1, -1, np.int64)  # the last one: of what lies in nothing
+    place = np.full(len(near) + 1, -1, np.int64)  # the last entry is for ranges at the top
     place[shown] = np.arange(len(shown))
     around = _calls_around(batch, ranges.rows, near, taken_by, is_node, label)
     paths = call_paths(place[around[shown]], label[shown])
     path = paths.of_row[place[np.where(outside, np.arange(len(near)), taken_by)]]
     durations = np.where(outside, ranges.self_ns, ranges.durations)
-    sums = sums_of_ranges(path, len(paths.above), durations, ranges.self_ns, is_line | outside)
+    sums = sums_of_ranges(path, len(paths.above), ranges, durations, is_line | outside)
     backward = np.where(itself != taken_by, ranges.self_ns, 0)
     return CallTree(paths.above, paths.label, names, _of_whole_paths(sums, path, paths.above, backward))
 
 
 def _labels(batch: Batch, rows: Places) -> tuple[list[str], Places, Mask]:
-    """What lines are called; for each range which of these, and whether it has one: the others are in no module.
+    """The names of lines; the number of each range's name; and whether it has a line: the others are in no module.
 
-    Calls are called by their path in the model, or by their class where they are outermost.
+    A call has the name of its path in the model, or of its class if it is outermost.
     """
     own = [_own_line(name) for name in batch.names]
     is_line = np.array([bool(line) for line in own], np.bool_)[batch.name[rows]] | (batch.source[rows] == EventSource.MODULE)
@@ -77,7 +77,7 @@ def _own_line(name: str) -> str:
 
 
 def _forward_ranges(batch: Batch, ranges: Ranges) -> Places:
-    """Of each node of a backward pass its forward range, of others -1. The range around a node is one, too."""
+    """The forward range of each node of a backward pass, -1 for others. The range around a node counts as one, too."""
     links = find_links(_native.ForwardRanges(), batch, np.zeros(len(batch.tracks), np.uint64))
     forward = np.full(len(ranges.rows), -1, np.int64)
     ids = batch.event_id[ranges.rows]
@@ -92,7 +92,7 @@ def _forward_ranges(batch: Batch, ranges: Ranges) -> Places:
 
 
 def _nearest(above: Places, wanted: Mask) -> Places:
-    """The nearest of the wanted ranges that each lies in; -1 where it lies in none."""
+    """The nearest of the wanted ranges around each; -1 if there is none."""
     nearest: Places = above.copy()
     while True:
         passed = np.flatnonzero(nearest >= 0)
@@ -103,10 +103,10 @@ def _nearest(above: Places, wanted: Mask) -> Places:
 
 
 def _followed(itself: Places, forward: Places, is_node: Mask) -> Places:
-    """The line that each counts to; -1 where there is none.
+    """The line that each range counts to; -1 if there is none.
 
     Args:
-        itself: of each range, the line or node that it is or lies in.
+        itself: of each range, the line or node that it is or is in.
         forward: of each node, its forward range.
         is_node: which ranges are nodes.
     """
@@ -121,10 +121,10 @@ def _followed(itself: Places, forward: Places, is_node: Mask) -> Places:
 
 
 def _calls_around(batch: Batch, rows: Places, near: Places, taken_by: Places, is_node: Mask, label: Places) -> Places:
-    """Of each call, the call or line that it is shown in; -1 of what is outermost.
+    """The call or line around each call, as the tree shows it; -1 for the outermost.
 
-    What a backward pass calls again (a checkpoint's forward) is shown where, and as what, it was called before: ``label`` is
-    changed, as the model's path to it wasn't known.
+    A call that a backward pass repeats (a checkpoint's forward) is shown at the place and by the name of the first one:
+    ``label`` is changed, as the model's path to it wasn't known.
     """
     around, before, again = np.full(len(near), -1, np.int64), dict[int, int](), set[int]()
     calls = np.flatnonzero(batch.source[rows] == EventSource.MODULE)
@@ -143,7 +143,7 @@ def _calls_around(batch: Batch, rows: Places, near: Places, taken_by: Places, is
 
 
 def _of_whole_paths(sums: PathSums, path: Places, above: Places, backward: Amounts) -> PathSums:
-    """With what lies in each path in its total. ``backward``: of each range, what of its time a backward pass took."""
+    """The sums with the time of inner paths in each total. ``backward`` is the time of each range that a backward pass took."""
     total, of_backward = sums.self_ns.copy(), np.zeros(len(above), np.int64)
     np.add.at(of_backward, path, backward)
     for inner in range(len(above) - 1, -1, -1):

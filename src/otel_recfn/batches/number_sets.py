@@ -1,4 +1,4 @@
-"""Set operations on columns of numbers. numpy has them too, but imports ``numpy.ma`` when they are first called.
+"""Set operations on columns of numbers. numpy's own import ``numpy.ma`` when they are first called.
 
 Our threads must not import anything: a forked child would wait for ever for a module that its parent was importing.
 
@@ -17,24 +17,24 @@ Numbers = NDArray[Any]
 
 
 class Groups(NamedTuple):
-    """Equal numbers of a column, put together."""
+    """The distinct numbers of a column."""
 
     numbers: Numbers
-    """Each once, in ascending order."""
+    """The numbers, ascending."""
     first: NDArray[np.int64]
-    """Where it stands first."""
+    """The first place of each."""
     counts: NDArray[np.int64]
-    """How often."""
+    """The count of each."""
 
 
 def distinct(numbers: Numbers) -> Numbers:
-    """Each number once, in ascending order."""
+    """The distinct numbers, ascending."""
     ordered = np.sort(numbers)
     return ordered[_is_first(ordered)]
 
 
 def groups(numbers: Numbers) -> Groups:
-    """Each number once, in ascending order, with its place and its count."""
+    """The distinct numbers, ascending, each with its first place and its count."""
     order = np.argsort(numbers, kind="stable").astype(np.int64, copy=False)
     ordered = numbers[order]
     begins = np.flatnonzero(_is_first(ordered)).astype(np.int64, copy=False)
@@ -43,12 +43,12 @@ def groups(numbers: Numbers) -> Groups:
 
 
 def is_in(numbers: Numbers, others: Numbers | Sequence[int]) -> NDArray[np.bool_]:
-    """Which of ``numbers`` are among ``others``."""
+    """A mask of the ``numbers`` that are among ``others``."""
     return is_in_ordered(numbers, np.sort(np.asarray(others, dtype=numbers.dtype)))
 
 
 def is_in_ordered(numbers: Numbers, ordered: Numbers) -> NDArray[np.bool_]:
-    """Which of ``numbers`` are among these, which ascend."""
+    """A mask of the ``numbers`` that are among ``ordered``, which ascends."""
     if not len(ordered) or not len(numbers):
         return np.zeros(len(numbers), dtype=np.bool_)
     place = np.searchsorted(ordered, numbers)
@@ -67,12 +67,12 @@ Places = NDArray[np.int64]
 
 
 def places_in(begins: Places, lengths: Places) -> Places:
-    """The places of all that stands in stretches that begin there and are so long."""
+    """The places of all elements of stretches, given by where each begins and how long it is."""
     skipped = np.cumsum(lengths) - lengths
     places: Places = np.arange(int(lengths.sum())) + np.repeat(begins - skipped, lengths)
     return places
 
 
 def begins_of(ends: Places, which: Places) -> Places:
-    """Where these begin of stretches that follow each other and end there."""
+    """Where some stretches begin, of consecutive stretches that end at ``ends``."""
     return np.where(which > 0, ends[which - 1], 0)

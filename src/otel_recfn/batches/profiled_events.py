@@ -1,4 +1,4 @@
-"""Rows of a profile one by one: the columns as attributes, and what ``torch.profiler``'s events have, by the same names."""
+"""The rows of a profile one by one: with the columns as attributes, and those of ``torch.profiler``'s events."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from otel_recfn.model.events import OVERLAPPING, RecordScope
 
 
 class Interval(NamedTuple):
-    """Microseconds since the first row of the profile."""
+    """A time span, in microseconds since the first row of the profile."""
 
     start: float
     end: float
 
     def elapsed_us(self) -> float:
-        """From start to end."""
+        """Microseconds from start to end."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledEvent(Event):
-    """A row of a profile. Times are in microseconds where ``torch.profiler``'s are, under its names."""
+    """A row of a profile. Attributes of ``torch.profiler``'s have its names, and times in microseconds."""
 
     self_ns: int
     """Nanoseconds without direct children; 0 for asynchronous ranges, marks and memory."""
     first_ns: int
-    """When the first row of the profile began, in Unix nanoseconds."""
+    """The begin of the first row of the profile, in Unix nanoseconds."""
     cpu_memory_usage: int
     """Bytes allocated less bytes freed within the range."""
     self_cpu_memory_usage: int
     """The same without direct children."""
     cpu_parent: ProfiledEvent | None = field(default=None, repr=False, compare=False)
-    """The range that it ran in, one after the other in the same thread; what ran in another thread has none."""
+    """The range around it in the same thread; None if that ran in another thread, or overlaps."""
     cpu_children: list[ProfiledEvent] = field(default_factory=list, repr=False, compare=False)
-    """Those whose ``cpu_parent`` it is."""
+    """The events whose ``cpu_parent`` it is."""
 
     @property
     def key(self) -> str:
@@ -48,12 +48,12 @@ class ProfiledEvent(Event):
 
     @property
     def count(self) -> int:
-        """1, as of ``KeyAverage`` the number of its ranges."""
+        """The number of ranges: 1, as ``KeyAverage`` has more."""
         return 1
 
     @property
     def time_range(self) -> Interval:
-        """When it ran."""
+        """The time from begin to end."""
         return Interval((self.start_ns - self.first_ns) / 1000, (self.end_ns - self.first_ns) / 1000)
 
     @property
@@ -63,7 +63,7 @@ class ProfiledEvent(Event):
 
     @property
     def cpu_time(self) -> float:
-        """The same: on average, of one."""
+        """The same: the average of one."""
         return self.cpu_time_total
 
     @property
@@ -73,7 +73,7 @@ class ProfiledEvent(Event):
 
     @property
     def input_shapes(self) -> list[Any]:
-        """A list for each input: its shape; empty of what is no tensor, and of lists of tensors, which ``shapes`` has."""
+        """The shape of each input, as a list; empty for what is no tensor, and for lists of tensors, which ``shapes`` has."""
         try:
             shapes = json.loads(self.shapes or "[]")
         except ValueError:  # a text that was too long to keep
@@ -82,7 +82,7 @@ class ProfiledEvent(Event):
 
     @property
     def is_async(self) -> bool:
-        """Whether what is beside it in its thread may overlap it."""
+        """Whether other ranges of its thread may overlap it."""
         return bool(self.flags & OVERLAPPING)
 
     @property
@@ -92,7 +92,7 @@ class ProfiledEvent(Event):
 
     @property
     def fwd_thread(self) -> int:
-        """``forward_thread_id`` of what belongs to a forward range, else 0."""
+        """``forward_thread_id`` if it belongs to a forward range, else 0."""
         return self.forward_thread_id if self.sequence_nr >= 0 else 0
 
 

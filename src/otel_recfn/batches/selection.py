@@ -2,11 +2,10 @@
 
 The recorder records what any capture asked for. A capture sees the ranges that began after it did, of its scopes, with the
 extras it asked for; of its profiler run alone, if it has one. What it doesn't see is cut out of the tree: a range's parent
-becomes the nearest ancestor that the capture sees. A parent may be any range that began earlier: of another thread, and also
-one that has ended. It is looked for
+becomes the nearest ancestor that the capture sees. A parent, of any thread, and open or ended, is looked for
 
-1. among the rows of the batch, where ranges that are open stand too: batches for views are drained with copies of them,
-2. among the ranges that ended lately (``KnownRanges``), or that something open lies in.
+1. among the rows of the batch, which has copies of open ranges if it is for views,
+2. among the ranges that ended lately (``KnownRanges``), or that are around an open one.
 
 A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level.
 There is one exception: a capture that was the only one until now has seen every range, so its rows keep the parents that were
@@ -41,12 +40,12 @@ Mask = NDArray[np.bool_]
 Ids = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 Columns = tuple[Ids, ...]
-"""Of equal length; the first one has the event ids, in ascending order."""
+"""Columns of equal length; the first one has the event ids, ascending."""
 
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP, EventSource.COMPILATION})
-"""PyTorch's and Python's, the steps that the program marks, and what is compiled meanwhile: what every capture asks for."""
+"""The sources that every capture asks for: PyTorch's ranges, Python's, the steps that the program marks, and compilations."""
 SOURCES_OF_CALLS = tuple(source for source, traits in SOURCES.items() if traits.call_prefix)
-"""Sources of which some rows are calls of Python code, by their names."""
+"""The sources of which some rows are calls of Python code, as their names show."""
 NEVER = 1 << 64
 MAX_KNOWN = 1 << 17
 SMALL_CHUNK = 4096
@@ -59,9 +58,9 @@ class Selected:
     Attributes:
         scopes: a bit per RecordScope.
         extras: what is recorded only on request.
-        sources: whose rows. Those of SOURCES_WITHOUT_SCOPES whatever their scope.
+        sources: the sources of its rows; those in SOURCES_WITHOUT_SCOPES whatever their scope.
         profiler: rows of this profiler run alone; None for rows of any, but no run's marks.
-        calls: of Python calls, where they are asked for, these.
+        calls: which Python calls, if it asks for them.
     """
 
     scopes: int = ALL_SCOPES_MASK
@@ -76,7 +75,7 @@ class Selected:
 
     @property
     def is_all_that_is_recorded(self) -> bool:
-        """Whether what a recorder records for this alone needs no view."""
+        """Whether a batch that is recorded for this alone needs no view."""
         return self.profiler is None and EventSource.RECORD_FUNCTION in self.sources and not self.leaves_out_short_calls
 
     @property
@@ -103,7 +102,7 @@ def announced(batch: Batch, rows: Rows) -> OpenedColumns:
 
 
 class Selection:
-    """Makes views, batch by batch. A view's batch announces what is top-level in the view."""
+    """The views of a capture, batch by batch. A view announces the ranges that are top-level in it."""
 
     def __init__(self, selected: Selected) -> None:
         self._selected = selected
@@ -112,15 +111,15 @@ class Selection:
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
         self._since_serial = NEVER
-        """When it began, for rows of which nobody knows what was open then; 0 where it began alone."""
+        """The serial at its begin, for rows of which nobody knows what was open then; 0 if it began alone."""
         self._open_calls: Ids = np.zeros(0, np.uint64)
-        """Of Python calls, those that were open at the last view: their children may have been seen in them."""
+        """The Python calls that were open at the last view: their children may have been seen in them."""
         self._announced: Ids = np.zeros(0, np.uint64)
-        """Ranges that are open, and announced as top-level."""
+        """Open ranges that were announced as top-level."""
         self._ancestry = Ancestry()
 
     def begin_after(self, batch: Batch, since_serial: int = NEVER) -> None:
-        """The capture begins now: ranges that are open in this batch are not its own.
+        """Begin the capture: ranges that are open in this batch are not its own.
 
         Args:
             batch: what was drained last for others.
@@ -134,13 +133,13 @@ class Selection:
         return serial > self._since_serial and not bool((self._earlier == np.uint64(event_id)).any())
 
     def go_on_after(self, batch: Batch) -> None:
-        """Up to this batch the capture was the only one and got whole batches; from the next one on it gets views."""
+        """Note that the capture was alone up to this batch, and that it gets views from the next one on."""
         self._ancestry.was_alone = self._ancestry.has_seen_all = True
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
     def view(self, batch: Batch, *, last: bool = False, copies: bool = False) -> Batch:
-        """What the capture sees of a batch that was drained with its open ranges.
+        """The capture's view of a batch that was drained with its open ranges.
 
         Args:
             batch: drained with ``open_ranges``.
@@ -166,7 +165,7 @@ class Selection:
         wanted = self._selected
         in_scope = np.take(self._takes, batch.source.astype(np.intp) * NUM_SCOPES + batch.scope)
         if EventSource.PYTHON_CALL in wanted.sources and EventSource.MODULE not in wanted.sources:
-            in_scope |= traced_calls(batch)  # a module's call has one range, also where another capture asked for it
+            in_scope |= traced_calls(batch)  # a module's call has one range, even if another capture asked for it
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
         seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))
@@ -197,21 +196,21 @@ class Selection:
 
 
 class KnownRanges:
-    """The ranges that ended last, as a capture sees them: columns by event id, of the newest ids, in chunks as they came.
+    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came.
 
     Args:
-        most: so many.
+        most: the number of ranges that are kept.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._chunks: deque[Columns] = deque()
-        """Of ids, nearest ranges that are seen, and roots. Small ones are put together, so that there are few to search."""
+        """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged for the search."""
         self.forgot_hidden = False
-        """Among those that were forgotten was one that the capture doesn't see."""
+        """Whether a range that the capture doesn't see has been forgotten."""
 
     def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
-        """Ranges that ended.
+        """Add ranges that ended.
 
         Args:
             ids: of the ranges.
@@ -228,7 +227,7 @@ class KnownRanges:
             self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
 
     def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
-        """Which are known, and ``nearest`` and ``root`` of those; ``pinned`` are known too."""
+        """A mask of the wanted ids that are known, and ``nearest`` and ``root`` of those; ``pinned`` ids count as known."""
         found, nearest, root = np.zeros(len(wanted), np.bool_), np.zeros_like(wanted), np.zeros_like(wanted)
         for ids, nearest_of, root_of in (pinned, *reversed(self._chunks)):
             if not len(ids) or found.all():
@@ -241,37 +240,33 @@ class KnownRanges:
 
 
 def by_id(*columns: Ids) -> Columns:
-    """The columns sorted by the first one."""
+    """The columns sorted by id."""
     order = np.argsort(columns[0])
     return tuple(column[order] for column in columns)
 
 
-class Around(NamedTuple):
-    """For each row."""
+class VisibleAncestors(NamedTuple):
+    """The ranges that are seen around each row."""
 
     parent: Ids
-    """The nearest ancestor that is seen; 0 where there is none."""
+    """The nearest ancestor that is seen; 0 if there is none."""
     root: Ids
-    """The outermost ancestor that is seen; the row itself where there is none."""
+    """The outermost ancestor that is seen; the row itself if there is none."""
 
 
 class Ancestry:
-    """Which ranges a capture sees around each row, batch by batch.
+    """The ranges that a capture sees around each row, batch by batch."""
 
-    Args:
-        most_known: how many ranges that ended are remembered.
-    """
-
-    def __init__(self, most_known: int = MAX_KNOWN) -> None:
-        self._known = KnownRanges(most_known)
+    def __init__(self) -> None:
+        self._known = KnownRanges(MAX_KNOWN)
         nothing: Ids = np.zeros(0, np.uint64)
         self._pinned: Columns = (nothing, nothing, nothing)
         self.was_alone = False
-        """The capture had seen every range until others joined it."""
+        """Whether the capture had seen every range until others joined it."""
         self.has_seen_all = False
-        """And since then, too."""
+        """Whether it has seen every range since then, too."""
 
-    def around(self, batch: Batch, seen: Mask) -> Around:
+    def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         """What the capture sees around the rows of a batch that was drained with the open ranges.
 
         Args:
@@ -281,25 +276,25 @@ class Ancestry:
         is_range = batch.kind == EventKind.RANGE
         self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
         if self.has_seen_all:
-            return Around(batch.parent, batch.root)
-        around = self._look(batch, seen)
+            return VisibleAncestors(batch.parent, batch.root)
+        around = self._visible_ancestors(batch, seen)
         ended = np.flatnonzero(is_range[: batch.closed])
         if len(ended):
             nearest = np.where(seen, batch.event_id, around.parent)
             self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
         return around
 
-    def _look(self, batch: Batch, seen: Mask) -> Around:
+    def _visible_ancestors(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(batch.event_id[hidden])]
         parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
         outside = (parent != 0) & ~is_in(parent, batch.event_id)
         root = batch.event_id.copy()
-        self._look_outside(batch, np.flatnonzero(outside), parent, root)
-        return Around(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
+        self._look_up_outside(batch, np.flatnonzero(outside), parent, root)
+        return VisibleAncestors(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
 
-    def _look_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
-        """Replace the parents of these rows, and give them the roots of those."""
+    def _look_up_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
+        """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""
         wanted = parent[rows]
         found, nearest, above = self._known.find(wanted, self._pinned)
         if self.was_alone and not self._known.forgot_hidden:
@@ -311,7 +306,7 @@ class Ancestry:
 
 
 def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
-    """Each row's root: that of its outermost ancestor among the rows."""
+    """The root of each row: that of its outermost ancestor among the rows."""
     inner = np.flatnonzero(nested)
     order = inner[np.argsort(event_id[inner])]
     outermost = followed(event_id.copy(), event_id[order], parent[order])
@@ -321,7 +316,7 @@ def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
 
 
 def followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
-    """Every id replaced by what it leads to, as long as it is among the known ones (sorted)."""
+    """Each id, replaced by what it leads to as long as it is among the known ones (sorted)."""
     rows = np.arange(len(ids)) if len(known) else np.zeros(0, np.int64)
     while len(rows):
         place = np.minimum(np.searchsorted(known, ids[rows]), len(known) - 1)

@@ -1,4 +1,4 @@
-"""The way of a row to its unit, and what is told of it: ``_native.Stage``, its tables as numpy sees them.
+"""The way of rows to units, and the decision of units: ``_native.Stage``, with its tables as numpy sees them.
 
     batch ──► add ──► planned, linked, folded natively; the rows that may be kept wait here
     units ──► decide ──► Decided: the ranges that are kept, sums of the others, summaries of call paths
@@ -6,12 +6,12 @@
 A unit's ranges wait until there are enough of them, or it ends; then they are compared with each other and with those that were
 kept before. So a unit that ends soon, as most do, is decided once, when it is known how many spans it may have.
 
-A range comes when it has ended, so what lies in it came before. It ranks by its duration, and of equal ones the one that began
-first ranks higher; but higher than all that lies in it, so that who is kept has all that is around it. The others are folded
-into the nearest kept one around them.
+A range comes when it has ended, after its children. It ranks by its duration, and of equal ones the one that began first ranks
+higher, but always above its descendants, so that a kept range has all its ancestors. The others are folded into their nearest
+kept ancestor. What is kept in the end shows the unit's tree of calls, if there are more long ranges than spans.
 
-Asynchronous ranges may end after what they lie in: they, and what comes after its parent, lie directly in the unit. So does,
-where a unit is finished in parts, what lies in a range that comes with a later part.
+A range that comes after its parent, as asynchronous ones may, belongs directly to the unit; so do, if a unit is finished in
+parts, the descendants of a range that comes with a later part.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
-from otel_recfn.batches.merging import Places, WaitingRows
-from otel_recfn.batches.span_names import with_classes
+from otel_recfn.batches.merging import NOTHING, WaitingRows
+from otel_recfn.batches.number_sets import Places
+from otel_recfn.batches.phase_names import with_phase_names
+from otel_recfn.batches.span_names import NumberedNames, with_classes
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
 from otel_recfn.support.span_ids import current_key, span_ids
 
 Table = NDArray[Any]
-"""Rows with named fields."""
+"""A numpy array of records with named fields."""
 Ids = NDArray[np.uint64]
 COLUMN_BYTES = 400
-"""What a column takes beside its values, with what holds it: much of a unit that has few spans."""
+"""The bytes of a column beside its values. In a unit of few spans they are much."""
 OBJECTS_BYTES = 1600
-"""What the objects around a plan without a row take, whose batch is shared."""
+"""The bytes of the objects around a plan without a row, whose batch is shared."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SUPPRESSED, _SAMPLED = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED)
 
 MOST_WAITING = 1024
-"""So many ranges of a unit wait before they are compared, unless somebody asks for another number."""
+"""The ranges of a unit that wait before they are compared, unless the caller gives another number."""
 MANY_ROWS = 5000
-"""Deciding so many takes some 0.1 ms, and is done without the GIL."""
+"""The rows whose decision takes some 0.1 ms, and is done without the GIL."""
 MAX_NAMES = 1 << 17
 OTHER_NAME = "(other)"
 _STEP = int(ContextFlag.STEP)
@@ -53,7 +55,7 @@ _LOW = (1 << 64) - 1
 
 
 def _rows(**fields: Any) -> np.dtype[Any]:
-    """The type of rows as C++ lays them out."""
+    """The type of a table's records, as C++ lays them out."""
     return np.dtype(list(fields.items()), align=True)
 
 
@@ -74,61 +76,62 @@ _TO_DECIDE = _rows(
     tells_itself=np.bool_,
 )
 _LINK = _rows(span_id=np.uint64, trace=np.uint32)
-_KEPT = _rows(parent=np.uint64, link=_LINK, row=np.int64, folded=np.int64, unit=np.uint32)
+_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "folded", "start_ns", "end_ns"), np.int64), unit=np.uint32)
 _SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_end"), np.int64))
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
     **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
-    **dict.fromkeys(("cpu_time_ns", "sums", "counts_end"), np.int64),
-    **dict.fromkeys(("unit", "name", "digits"), np.uint32),
+    **dict.fromkeys(("cpu_time_ns", "sums", "counts_end", "row"), np.int64),
+    **dict.fromkeys(("unit", "name", "digits", "module"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
 
 
 class Fate(IntEnum):
-    """What becomes of a row. From ``IN_SPAN`` on: a span."""
+    """The fate of a row, which becomes a span from ``IN_SPAN`` on."""
 
     OTHER_KIND = 0
-    """Nothing: it is a mark, a change of memory, or a step, whose span the program has."""
+    """No span: a mark, a change of memory, or a step, whose span the program has."""
     SUPPRESSED = 1
-    """Nothing: instrumentation was suppressed."""
+    """No span: instrumentation was suppressed."""
     UNSAMPLED = 2
-    """Nothing: its trace is not recorded."""
+    """No span: its trace isn't sampled."""
     IN_SPAN = 3
     """A span below the one that was current when the outermost range began."""
     ROOTLESS = 4
-    """No span was current: a span in a trace of our own, if there is one. It is the largest."""
+    """A span in a trace that we start, if there is one, because no span was current. This is the largest value."""
 
 
 _WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = Fate.SUPPRESSED, Fate.ROOTLESS, Fate.IN_SPAN, Fate.UNSAMPLED
 
 
 class SpanPlan(NamedTuple):
-    """Columns of equal length, but for the last two fields."""
+    """The spans that rows become: columns of equal length, but for the last two fields."""
 
     batch: Batch
     row: Places
     """The rows that become spans."""
     parent: Ids
-    """The event id of the range that its span is a child of; 0: it is a child of the span above."""
+    """The event id of the parent range; 0 if the parent is the span above."""
     above: Places
-    """Index into ``spans_above``: the span that the outermost range is a child of."""
+    """Index into ``spans_above``: the parent of the outermost range's span."""
     linked_id: Ids
-    """Span id of what the span links to, 0 where there is none."""
+    """The span id that the span links to; 0 for none."""
     linked_above: Places
-    """Index into ``spans_above`` for the linked span; it is in that trace."""
+    """Index into ``spans_above``: the span in whose trace the linked one is."""
     spans_above: Sequence[SpanContext]
     torch_names: bool = False
-    """Spans of module calls are called as torch.profiler calls them."""
+    """Whether spans of module calls have torch.profiler's names."""
 
     def named(self) -> SpanPlan:
-        """The same, with what its spans are called, and the classes of those that are module calls."""
-        return self._replace(batch=with_classes(self.batch, self.row, torch_names=self.torch_names))
+        """The same plan with the names of its spans, and the classes of module calls."""
+        batch = self.batch if self.torch_names else with_phase_names(self.batch, self.row)
+        return self._replace(batch=with_classes(batch, self.row, torch_names=self.torch_names))
 
     @property
     def span_id(self) -> Ids:
-        """Of each span. It is worked out when it is asked for, because most ranges get no span."""
+        """The id of each span. It is made when asked for, because most ranges get no span."""
         return span_ids(self.batch.event_id[self.row])
 
     @property
@@ -139,24 +142,26 @@ class SpanPlan(NamedTuple):
         above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
         return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
 
-    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
-        """About what it takes in memory, with these texts, and columns beside its own."""
+    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = (), single: Batch = NOTHING) -> int:
+        """The approximate bytes that it takes, with these texts, and columns and rows beside its own."""
         nbytes, columns = sum(map(len, texts)), [*beside]
         if len(self.batch):
             columns += [getattr(self, name) for name in self._fields[1:-2]]
-            columns += [getattr(self.batch, column.name) for column in COLUMNS if not self.batch.is_empty(column)]
         else:
             nbytes += OBJECTS_BYTES
+        for batch in (self.batch, single):
+            if len(batch):
+                columns += [getattr(batch, column.name) for column in COLUMNS if not batch.is_empty(column)]
         return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])
 
     def part(self, which: slice | Places) -> SpanPlan:
-        """Some of the spans."""
+        """A plan of some of the spans."""
         columns = {name: getattr(self, name)[which] for name in self._fields[1:-2]}
         return self._replace(**columns)
 
 
 def fate_of(context: SpanContextRef) -> Fate:
-    """What becomes of ranges in a context."""
+    """The fate of ranges in a context."""
     flags = int(context.flags)  # an operation on an IntFlag, or finding a member, costs as much as 20 rows
     if flags & _SUPPRESSED:
         return _WITHOUT
@@ -172,95 +177,80 @@ def span_context(context: SpanContextRef) -> SpanContext:
 
 
 class UnitInBatch(NamedTuple):
-    """What a batch tells of a unit."""
+    """A unit's share of a batch."""
 
     above: SpanContext
     begun: int
-    """How many outermost ranges below it were announced."""
+    """The number of outermost ranges that were announced below it."""
     rows: int
-    """How many became spans. The rest is of these."""
+    """The number of rows that become spans or are folded; the fields below are of these."""
     first_ns: int
     last_ns: int
     outermost: int
     failed: int
-    """How many were left by an exception."""
+    """The number of rows that an exception left."""
     top_ns: int
-    """How long the outermost ranges took whose CPU time is known, and that time; but not those in a step with a span."""
+    """The time of the outermost ranges whose CPU time is known, but not of those in a step with a span."""
     top_cpu_ns: int
+    """The CPU time of these ranges."""
 
 
 class Added(NamedTuple):
-    """What a batch that was added comes to."""
+    """The result of adding a batch."""
 
     fates: Sequence[int]
-    """How many rows have each ``Fate``."""
+    """The number of rows of each ``Fate``."""
     units: Sequence[UnitInBatch]
     planned: int
-    """How many rows become spans or are folded."""
+    """The number of rows that become spans or are folded."""
 
 
 class UnitToDecide(NamedTuple):
-    """A unit, or a part of one that goes on."""
+    """A unit that is to be decided, or a part of one that goes on."""
 
     above: SpanContext
     budget: int
-    """How many spans it may have."""
+    """The number of spans that it may have."""
     start_ns: int
     end_ns: int
-    """From when to when it goes."""
+    """The end of the unit; it begins at ``start_ns``."""
     goes_on: bool
     tells_itself: bool
-    """The span above it takes what was folded directly below it."""
-    wait_ns: int = 0
-    """What is told of waiting in it by its first span."""
+    """Whether the span above takes the sums of what was folded directly below it."""
+    further: Mapping[str, Any] = {}
+    """Attributes of the whole unit, which its first span has."""
+
+
+_Further = tuple[dict[int, Mapping[str, Any]], dict[int, Mapping[str, Any]]]
 
 
 class Decided(NamedTuple):
-    """Units that were decided together: tables. ``unit`` is a place among them.
+    """Units that were decided together, as tables. ``unit`` is a place among them.
 
-    It keeps no more than it tells: a program may make a new name each time, and what is decided may wait for an exporter.
+    It keeps no names but its own, because a program may make new ones, and it may wait for an exporter.
     """
 
     plan: SpanPlan
-    """Of the kept ranges, those that others lie in first."""
+    """The plan of the kept ranges, parents first."""
     folded: NDArray[np.int64]
-    """How many ranges were folded into each kept one."""
+    """The number of ranges that were folded into each kept one."""
     sums: Table
     """Of what was folded into one span: ``unit``, ``holder`` (which kept range; -1 for the unit), ``ranges``, ``duration_ns``,
     and ``top_end``, where its names end in ``top``; they begin where those of the sums before end."""
     top: Table
-    """Names that took most of the time in themselves: ``name``, ``count``, ``self_ns``."""
+    """Names that took the most self time: ``name``, ``count``, ``self_ns``."""
     summaries: Table
-    """Spans for the ranges of a call path. Those that tell some ``sums`` (else -1) come first."""
+    """Spans for the ranges of a call path. Those that carry ``sums`` (else -1) come first."""
     counts: NDArray[np.int64]
-    """How many durations of a summary's ranges have so many binary digits, from its ``digits`` on, up to its ``counts_end``."""
+    """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
-    """Those that the tables have, by number."""
-    waits: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
-    """What is told of waiting, by the places of kept ranges and of summaries."""
-
-
-class _Names:
-    """Numbers of names. Batches that follow each other mostly have the same list, which only grows."""
-
-    def __init__(self) -> None:
-        self.values = [OTHER_NAME]
-        self._number_of = {OTHER_NAME: 0}
-        self._seen: Sequence[str] = ()
-        self._numbers = np.zeros(0, np.uint32)
-
-    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
-        """A number for each, the same for the same name."""
-        known = self._numbers if names is self._seen else self._numbers[:0]
-        new = [self._number(name) for name in names[len(known) :]]
-        self._seen, self._numbers = names, np.append(known, np.array(new, np.uint32)) if new else known
-        return self._numbers
-
-    def _number(self, name: str) -> int:
-        number = self._number_of.setdefault(name, len(self.values))
-        if number == len(self.values):
-            self.values.append(name)
-        return number
+    """The names in the tables, by number."""
+    classes: Mapping[int, str]
+    """The classes of those summaries that are of module calls, by the number of the name."""
+    single: Batch
+    """The rows of those summaries that stand for one range and have a ``row``, in their order: they aren't folded."""
+    further: _Further
+    """Attributes of whole units, by the places of kept ranges and of summaries."""
 
 
 class Stage:
@@ -270,17 +260,17 @@ class Stage:
 
     Args:
         budget: how many ranges a unit keeps at most.
-        most_waiting: so many rows of a unit, at least one, wait before they are compared.
-        torch_names: spans of module calls are called as torch.profiler calls them.
+        most_waiting: the number of rows of a unit, at least one, that wait before they are compared.
+        torch_names: whether spans of module calls have torch.profiler's names.
     """
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
         self._stage, self._torch_names = _native.Stage(budget, most_waiting), torch_names
-        self._names = _Names()
+        self._names = NumberedNames(OTHER_NAME, torch_names=torch_names)
         self._waiting = WaitingRows(self._kept)
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
-        """Add what became of a batch's rows.
+        """Add a batch; returns what became of its rows.
 
         Args:
             batch: the batch.
@@ -293,7 +283,7 @@ class Stage:
         return _added(batch, roots, fates, units, len(rows))
 
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
-        """The same, where each row is a span of its own and nothing waits."""
+        """Plan a batch in which each row becomes a span of its own and nothing waits."""
         raw = self._stage.plan(self._given(batch, roots), current_key())
         row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
@@ -302,7 +292,7 @@ class Stage:
         return plan._replace(torch_names=self._torch_names), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
-        """What became of these units' rows; those that don't go on are forgotten.
+        """Decide units, and forget the rows of those that don't go on.
 
         Args:
             units: each once.
@@ -311,12 +301,15 @@ class Stage:
         given = np.array([(*_above(one.above), *one[1:-1]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        batch, parent = self._waiting.take(kept["row"]), kept["parent"]
+        batch, parent = _as_long_as(self._waiting.take(kept["row"]), kept), kept["parent"]
+        single = self._waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
         plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
-        names = {number: self._names.values[number] for number in {*summaries["name"].tolist(), *top["name"].tolist()}}
+        used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
+        names = {number: self._names.text(number) for number in used}
+        classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
         return Decided(
             plan._replace(torch_names=self._torch_names),
             kept["folded"],
@@ -325,11 +318,13 @@ class Stage:
             summaries,
             np.frombuffer(raw[4], np.int64),
             names,
-            _waits(units, kept["unit"], summaries["unit"]),
+            classes,
+            single,
+            _further(units, kept["unit"], summaries["unit"]),
         )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
-        """What lies in nothing that is kept lies in its outermost range, if that is open: it will be kept when it comes."""
+        """The parents; ranges below no kept one get their outermost range if it is open, as it will be kept when it comes."""
         lower = np.flatnonzero((parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0))
         is_open = np.frombuffer(self._stage.owe(batch.root[lower])[0], np.bool_)
         parents: NDArray[np.uint64] = parent.copy()
@@ -338,45 +333,46 @@ class Stage:
 
     @property
     def waiting(self) -> int:
-        """How many rows are held for those that may be kept."""
+        """The number of rows that are held because they may be kept."""
         return self._waiting.rows
 
     @property
     def has_many_names(self) -> bool:
-        """A program may make a new name each step: they are to be forgotten when all units have been decided in part."""
+        """Whether a program has made so many names that all units should be decided in part, to forget them."""
         return len(self._names.values) > MAX_NAMES
 
     def forget_names(self) -> None:
-        """Nothing that was added has a name that is needed."""
-        self._names = _Names()
+        """Forget the names, none of which is needed any more."""
+        self._names = NumberedNames(OTHER_NAME, torch_names=self._torch_names)
 
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
 
     def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
         announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
-        told = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
-        contexts = np.array(told, _CONTEXT)
+        rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
+        contexts = np.array(rows, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        return batch, announced, contexts, of_roots, threads, names, in_order
+        known = (threads, names, self._names.shown, self._names.modules)
+        return batch, announced, contexts, of_roots, *known, in_order
 
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
 
 
-def _waits(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> tuple[dict[int, int], dict[int, int]]:
-    """As ``Decided`` has them. A unit's first kept range is its longest; where none is kept, its first summary tells."""
-    waits: tuple[dict[int, int], dict[int, int]] = ({}, {})
-    for number in [number for number, one in enumerate(units) if one.wait_ns]:
-        for of_unit, told in zip((kept, summaries), waits, strict=True):
+def _further(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> _Further:
+    """``Decided.further``: on a unit's first kept range, which is its longest, or on its first summary if none is kept."""
+    found: _Further = ({}, {})
+    for number in [number for number, one in enumerate(units) if one.further]:
+        for of_unit, of_places in zip((kept, summaries), found, strict=True):
             places = np.flatnonzero(of_unit == number)
             if len(places):
-                told[int(places[0])] = units[number].wait_ns
+                of_places[int(places[0])] = units[number].further
                 break
-    return waits
+    return found
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:
@@ -385,6 +381,15 @@ def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: An
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
         found.append(UnitInBatch(above, *rest))
     return Added(np.frombuffer(fates, np.int64).tolist(), found, planned)
+
+
+def _as_long_as(batch: Batch, kept: Table) -> Batch:
+    """Kept rows, of which some are of backward nodes that are as long as the range around them."""
+    longer = kept["end_ns"] - kept["start_ns"] > np.maximum(batch.end_ns - batch.start_ns, 0)
+    if not longer.any():
+        return batch
+    start_ns, end_ns = [np.where(longer, kept[name], getattr(batch, name)) for name in ("start_ns", "end_ns")]
+    return batch.take(slice(None), start_ns=start_ns, end_ns=end_ns)
 
 
 def _plan(
@@ -396,7 +401,7 @@ def _plan(
     links: Table,
     traces: Table,
 ) -> SpanPlan:
-    if not len(traces):  # nothing is linked: of many rows each operation of numpy's is a wait for the GIL
+    if not len(traces):  # no links: each operation of numpy's on many rows is a wait for the GIL
         return SpanPlan(batch, row, parent, above, empty_column(np.uint64, len(row)), empty_column(np.int64, len(row)), units)
     spans = [*units, *[SpanContext(high << 64 | low, 0, False, SAMPLED) for high, low in traces.tolist()]]
     linked_above = np.where(links["span_id"] != 0, links["trace"].astype(np.int64) + len(units), 0)

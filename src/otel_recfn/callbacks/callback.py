@@ -19,13 +19,13 @@ from functools import wraps
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
-from otel_recfn.model.errors import SamplingProbabilityError
+from otel_recfn.errors import SamplingProbabilityError
 from otel_recfn.model.events import RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
-"""Is called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
+"""A start callback: called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
-"""Is called with the RecordFunction and the observer context, unless the start raised: the callback is removed then."""
+"""An end callback: called with the RecordFunction and the observer context, unless the start raised and was removed."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
 Given = TypeVar("Given")
@@ -35,7 +35,7 @@ Kept_co = TypeVar("Kept_co", covariant=True)
 
 
 class TwoForms(Protocol[Given_contra, Kept_co]):
-    """A property that is a method."""
+    """A method that sets a property when called with a value, and returns it when called without."""
 
     @overload
     def __call__(self) -> Kept_co: ...
@@ -44,7 +44,7 @@ class TwoForms(Protocol[Given_contra, Kept_co]):
 
 
 def _two_forms(check: Callable[[Any, Given], Kept]) -> TwoForms[Given, Kept]:
-    """The property of the method's name. The method makes what is kept of what is given."""
+    """A property with two forms, named as the method, which turns what is given into what is kept."""
     attribute = f"_{check.__name__}"
 
     @wraps(check)
@@ -58,7 +58,7 @@ def _two_forms(check: Callable[[Any, Given], Kept]) -> TwoForms[Given, Kept]:
 
 
 class RecordFunctionCallback:
-    """A start, an end, and when they run.
+    """A start callback, an end callback, and the ranges on which they run.
 
     They always run as a pair: where the start isn't called, because its range wasn't sampled, the end isn't either.
 
@@ -86,11 +86,11 @@ class RecordFunctionCallback:
         self._should_run: ShouldRun | None = None
 
     def start(self) -> StartCallback | None:
-        """What runs when a range begins."""
+        """The start callback."""
         return self._start
 
     def end(self) -> EndCallback | None:
-        """What runs when it ends."""
+        """The end callback."""
         return self._end
 
     @_two_forms
@@ -147,7 +147,7 @@ class CallbackEntry(NamedTuple):
 
 
 Entries: TypeAlias = tuple[CallbackEntry, ...]
-"""In the order of handles. Replaced and never changed, so that an open range keeps the list that it began with."""
+"""Callbacks in the order of their handles. The tuple is replaced and never changed, so that an open range keeps its own."""
 
 
 # --- which run on the next range of a scope in a thread
@@ -155,11 +155,11 @@ Entries: TypeAlias = tuple[CallbackEntry, ...]
 NEVER = 1 << 62
 
 Ask: TypeAlias = Callable[[CallbackEntry, RecordScope], bool]
-"""Whether a callback that has a ``should_run`` runs on the range of that scope that begins now."""
+"""A function that says whether a callback with ``should_run`` runs on the range of that scope that begins now."""
 
 
 class StartEndPair(NamedTuple):
-    """What runs on one range for one callback."""
+    """The functions of one callback that run on a range."""
 
     start: StartCallback | None
     end: EndCallback | None
@@ -167,7 +167,7 @@ class StartEndPair(NamedTuple):
 
 
 class StepCallbacks(NamedTuple):
-    """What runs on one range (source: ``at::StepCallbacks``)."""
+    """The callbacks that run on one range (source: ``at::StepCallbacks``)."""
 
     callbacks: tuple[StartEndPair, ...]
     thread_id: int
@@ -178,17 +178,17 @@ class StepCallbacks(NamedTuple):
     needs_ids: bool = False
 
     def empty(self) -> bool:
-        """Whether nothing runs."""
+        """Whether no callback runs."""
         return not self.callbacks
 
 
 def tries_until_run(generator: Random, probability: float) -> int:
-    """How many ranges it takes until one is observed, that one included. ``probability``: above 0, below 1."""
+    """The number of ranges until one is observed, that one included. ``probability``: above 0, below 1."""
     return 1 + int(math.log(1.0 - generator.random()) / math.log1p(-probability))
 
 
 class _Candidate:
-    """A callback that wants the scope."""
+    """A callback that selects the scope."""
 
     __slots__ = ("asked", "entry", "probability", "tries_left")
 
@@ -200,7 +200,7 @@ class _Candidate:
 
 
 class ScopeSampler:
-    """Those of one thread's callbacks that are of one scope, in the order in which they run."""
+    """The callbacks of one thread for one scope, in the order in which they run."""
 
     __slots__ = ("_ask", "_asked", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
 
@@ -215,7 +215,7 @@ class ScopeSampler:
         self._pick()
 
     def step(self, thread_id: int) -> StepCallbacks:
-        """What runs on the range that begins now. ``thread_id``: the calling thread's logical id."""
+        """The callbacks for the range that begins now. ``thread_id``: the calling thread's logical id."""
         self.draw()
         if self._asked:
             picked = [each.entry for each in self._picked if not each.asked or self._ask(each.entry, self._scope)]
@@ -225,21 +225,21 @@ class ScopeSampler:
         return self._ready
 
     def draw(self) -> None:
-        """Count a range that begins. Ranges on which no callback may run count as well."""
+        """Count a range that begins, including one on which no callback may run."""
         self._countdown -= 1
         if self._countdown == 0:
             self._pick()
 
     def ranges_without_callbacks(self) -> int:
-        """On how many of the next ranges nothing runs."""
+        """The number of next ranges on which no callback runs."""
         return self._countdown - 1 if not self._picked else 0
 
     def pass_over(self, ranges: int) -> None:
-        """Count so many ranges without callbacks that begin without a call of ``step``; a negative number takes that back."""
+        """Count so many ranges that began without callbacks and without ``step``; a negative number takes that back."""
         self._countdown -= ranges
 
     def _pick(self) -> None:
-        """Choose what runs until the countdown ends: on this one range where a sampled callback runs now."""
+        """Choose the callbacks that run until the countdown ends: on this range alone if a sampled one runs now."""
         self._picked: list[_Candidate] = []
         self._countdown = NEVER
         for each in self._candidates:

@@ -1,4 +1,4 @@
-"""Inputs as the texts of the columns that tell of them (their format: ``model/columns.py``)."""
+"""Inputs of a range as texts for its columns (their format: ``model/columns.py``)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
+from otel_recfn.model.events import INT64
+
 MOST_NUMBERS = 30
-"""Of a list; torch.profiler tells nothing of longer ones either."""
-INT64 = range(-(1 << 63), 1 << 63)
+"""The numbers of a list that are shown; torch.profiler leaves out longer lists, too."""
 
 
 def input_texts(inputs: Sequence[Any]) -> tuple[str, str, str]:
-    """Shapes and dtypes of what has both (tensors, arrays), and numbers; all empty where an input raises when it is asked."""
+    """Texts of the shapes and dtypes of inputs that have both, and of numbers; all empty if an input raises."""
     try:
         described = [_describe(each) for each in inputs]
         concrete = [_concrete(each) for each in inputs]
-    except Exception:  # the inputs are the program's: a lazy or exotic tensor may refuse
+    except Exception:  # a lazy or exotic tensor of the program's may refuse
         return "", "", ""
     shapes, dtypes = [shape for shape, _ in described], [dtype for _, dtype in described]
     return _compact(shapes), _compact(dtypes), _compact(concrete)
@@ -33,7 +34,7 @@ def _describe(value: Any) -> tuple[list[Any], Any]:
 
 
 def _concrete(value: Any) -> str:
-    """A number or a list of numbers as PyTorch prints it; else nothing."""
+    """A number or a list of numbers as PyTorch prints it; else an empty text."""
     if type(value) not in (list, tuple):
         return _number(value)
     numbers = [_number(each) for each in value[:MOST_NUMBERS]]

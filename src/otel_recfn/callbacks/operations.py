@@ -1,4 +1,4 @@
-"""Ranges that one call begins, as PyTorch's macros do, or one call ends, as the operators under its ``record_function`` do.
+"""Functions that begin a range in one call, as PyTorch's macros do, or end one, as PyTorch's ``record_function`` operators do.
 
     with record_user_scope("load batch"):
         ...
@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
-from otel_recfn.model.errors import UnknownHandleError
+from otel_recfn.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.texts import failure
@@ -46,7 +46,7 @@ def record_function_with_scope(
 def record_function_with_scope_inputs_outputs(
     scope: RecordScope, fn: Any, inputs: Sequence[Any], outputs: Sequence[Any], sequence_nr: int = -1
 ) -> RecordFunction:
-    """The same, with outputs that are known already (source: RECORD_FUNCTION_WITH_SCOPE_INPUTS_OUTPUTS)."""
+    """A range of any scope whose outputs are known already (source: RECORD_FUNCTION_WITH_SCOPE_INPUTS_OUTPUTS)."""
     range_ = record_function_with_scope(scope, fn, inputs, sequence_nr)
     record_outputs(range_, outputs)
     return range_
@@ -60,7 +60,7 @@ def record_function_with_inputs(fn: Any, inputs: Sequence[Any] = (), sequence_nr
 def record_function_with_inputs_outputs(
     fn: Any, inputs: Sequence[Any], outputs: Sequence[Any], sequence_nr: int = -1
 ) -> RecordFunction:
-    """The same, with outputs (source: RECORD_FUNCTION_WITH_INPUTS_OUTPUTS)."""
+    """A range of scope FUNCTION with outputs (source: RECORD_FUNCTION_WITH_INPUTS_OUTPUTS)."""
     return record_function_with_scope_inputs_outputs(RecordScope.FUNCTION, fn, inputs, outputs, sequence_nr)
 
 
@@ -89,7 +89,7 @@ def record_edge_scope_with_debug_handle_and_inputs(fn: Any, debug_handle: int, i
 
 
 def record_outputs(range_: RecordFunction, outputs: Sequence[Any]) -> None:
-    """Give a range its outputs, where somebody needs them (source: RECORD_OUTPUTS)."""
+    """Give a range its outputs, if a callback needs them (source: RECORD_OUTPUTS)."""
     if range_.needs_outputs():
         range_.set_outputs(list(outputs))
 
@@ -106,7 +106,7 @@ _last_number = 0
 
 
 class LegacyHandle(int):
-    """The number of a range of the legacy form, which ends at the latest when nobody holds its handle any more."""
+    """A number that stands for a range; the range ends at the latest when the last reference to it is dropped."""
 
     record: RecordFunction
 
@@ -115,7 +115,7 @@ _open: weakref.WeakValueDictionary[int, RecordFunction] = weakref.WeakValueDicti
 
 
 class PythonRecordFunction:
-    """A range of the new form; it ends at the latest when nobody holds it any more."""
+    """A range as an object; it ends at the latest when the last reference to it is dropped."""
 
     __slots__ = ("record",)
 
@@ -124,7 +124,7 @@ class PythonRecordFunction:
 
 
 def record_function_enter(name: str, args: str | None = None) -> int:
-    """Begin a user range; ``args`` is its only input. Returns the handle by which to end it; the range ends with it."""
+    """Begin a user range, with ``args`` as its only input. Returns the handle that ends it."""
     global _last_number
     with _lock:
         _last_number += 1
@@ -135,21 +135,21 @@ def record_function_enter(name: str, args: str | None = None) -> int:
 
 
 def record_function_enter_new(name: str, args: str | None = None) -> PythonRecordFunction:
-    """The same, as an object."""
+    """Begin a user range, with ``args`` as its only input. Returns the object that ends it."""
     entered = PythonRecordFunction()
     _begun(entered.record, name, () if args is None else (args,))
     return entered
 
 
 def record_function_exit(record: int | PythonRecordFunction) -> None:
-    """End what an enter began. Nothing happens where that has ended before, by hand or because nobody held it."""
+    """End a range that was entered. Does nothing if it has ended."""
     range_ = _find(record)
     if range_ is not None:
         range_.end()
 
 
 def _find(record: int | PythonRecordFunction) -> RecordFunction | None:
-    """The range that an enter began; None where it has gone with its handle."""
+    """The range of a handle or object; None if it has ended with its handle."""
     if isinstance(record, (PythonRecordFunction, LegacyHandle)):
         return record.record
     if not isinstance(record, int) or isinstance(record, bool):
@@ -165,7 +165,7 @@ def _find(record: int | PythonRecordFunction) -> RecordFunction | None:
 # --- ranges that end when a future completes (source: ``_call_end_callbacks_on_fut``)
 
 End: TypeAlias = "Callable[[BaseException | None, Callable[[], None]], None]"
-"""Ends the range, which failed with the error, and then completes the returned future."""
+"""A function that ends the range, with its error if it failed, and then completes the returned future."""
 
 
 def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) -> F:
@@ -192,7 +192,7 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
 
 
 def _ending(record: int | PythonRecordFunction) -> End:
-    """Ends the range, which it holds, with the state of the thread that asked for it."""
+    """A function that ends the range, which it holds, with the thread-local state of the thread that asked for it."""
     range_, state = _find(record), ThreadLocalState()
 
     def end(error: BaseException | None, pass_on: Callable[[], None]) -> None:
@@ -245,7 +245,7 @@ class _ProfiledAsyncioFuture(asyncio.Future[Any]):
 
 
 def _error_of(future: Any) -> Any:
-    """What a future that is done failed with; its cancellation is a failure, too."""
+    """The error of a future that is done; cancellation counts as one."""
     try:
         return future.exception()
     except (concurrent.futures.CancelledError, asyncio.CancelledError) as cancelled:

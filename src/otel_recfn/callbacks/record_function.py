@@ -4,7 +4,7 @@
     before(name, inputs)    recorder.begin, then start callbacks in their order; inputs are readable meanwhile
     end()                   end callbacks in the same order, then recorder.end; once
 
-PyTorch's own observers (``range_in_torch.py``) are told of it after recorder.begin and before recorder.end.
+PyTorch's own observers (``range_in_torch.py``) see it after recorder.begin and before recorder.end.
 
 The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
 numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts
-from otel_recfn.callbacks.range_in_torch import EndElsewhere, Others, begin_for_others, not_told
+from otel_recfn.callbacks.range_in_torch import EndElsewhere, TorchObservers, begin_for_others, not_shown
 from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
-from otel_recfn.model.errors import INT64, UINT32, UINT64, InputsError, whole_number
-from otel_recfn.model.events import EventFlag, EventSource, Extra, RecordScope
+from otel_recfn.errors import InputsError
+from otel_recfn.model.events import INT64, UINT32, UINT64, EventFlag, EventSource, Extra, RecordScope, whole_number
 from otel_recfn.recording.ranges import RangeHandle, record_range
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.texts import failure
@@ -47,8 +47,7 @@ _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 class RecordFunction:
     """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and ``end`` in different places.
 
-    Its properties are the accessors of ``at::RecordFunction``. After its end they say nothing useful, and hold nothing of the
-    program's alive.
+    Its properties are the accessors of ``at::RecordFunction``. After its end they mean nothing, and keep nothing alive.
 
     Args:
         scope: of the range; or what ``get_step_callbacks`` returned for it.
@@ -80,7 +79,7 @@ class RecordFunction:
     _outputs: Sequence[Any]
     _contexts: list[Any]
     event_id: int
-    """Of the recorder's row; 0 where none is recorded."""
+    """The event id of the recorder's row; 0 if none is recorded."""
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._make(scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope))
@@ -101,7 +100,7 @@ class RecordFunction:
     def before(
         self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
     ) -> None:
-        """Begin: run the start callbacks, where the range is active and has not ended.
+        """Begin the range and run the start callbacks, unless it is inactive or has ended.
 
         A range that has begun gets a new name and new inputs, and its start callbacks run again; it keeps its row.
 
@@ -121,7 +120,7 @@ class RecordFunction:
         try:
             if not begun:
                 self._begin_row(inputs)
-                if Others.told and self._elsewhere is None:
+                if TorchObservers.present and self._elsewhere is None:
                     self._elsewhere = begin_for_others(self, inputs)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
@@ -132,7 +131,7 @@ class RecordFunction:
             raise
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """End: run the end callbacks, once. ``error`` (``"<exception type>: <message>"``) marks the recorded row."""
+        """Run the end callbacks and end the range, once. ``error`` (``"<exception type>: <message>"``) marks the row."""
         was_open, self._open = self._open, False
         if not was_open:
             return
@@ -141,7 +140,7 @@ class RecordFunction:
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
             if self._elsewhere is not None:
-                end_elsewhere, self._elsewhere = self._elsewhere, not_told
+                end_elsewhere, self._elsewhere = self._elsewhere, not_shown
                 end_elsewhere(self.is_async())
             recorder.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
@@ -154,7 +153,7 @@ class RecordFunction:
         self.end(*failure(error))
 
     def __del__(self) -> None:
-        # As in PyTorch, a range that nobody can end any more ends here.
+        # As in PyTorch, a range that nobody holds any more ends.
         if getattr(self, "_open", False) and not sys.is_finalizing():
             self.end()
 
@@ -162,15 +161,15 @@ class RecordFunction:
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or recorder.recording or Others.told
+        return bool(self._step.callbacks) or self._open or recorder.recording or TorchObservers.present
 
     def needs_inputs(self) -> bool:
-        """Whether somebody reads the inputs; else don't collect them."""
+        """Whether inputs are read; if not, don't collect them."""
         wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or Others.told
+        return self._step.needs_inputs or wants_shapes or TorchObservers.present
 
     def needs_outputs(self) -> bool:
-        """Whether somebody reads the outputs."""
+        """Whether outputs are read."""
         return self._step.needs_outputs
 
     # --- what it is
@@ -180,24 +179,24 @@ class RecordFunction:
         return self._fn if isinstance(self._fn, str) else str(self._fn.name)
 
     def scope(self) -> RecordScope:
-        """What kind of range it is."""
+        """The kind of range."""
         return self._step.scope
 
     def seq_nr(self) -> int:
-        """The sequence number, -1 where there is none."""
+        """The sequence number, -1 if there is none."""
         return self._sequence_nr
 
     def operator_name(self) -> OperatorName | None:
-        """The operator's name, for a range that was begun with a schema; else None."""
+        """The operator's name, if the range was begun with a schema; else None."""
         schema = self.operator_schema()
         return OperatorName(self.name(), str(schema.overload_name)) if schema is not None else None
 
     def operator_schema(self) -> Any:
-        """The schema with which it was begun, or None."""
+        """The schema with which the range was begun, or None."""
         return None if isinstance(self._fn, str) else self._fn
 
     def handle(self) -> int:
-        """Known as soon as the range is made, and unique, if it may be recorded or a callback needs ids; else 0."""
+        """The handle, known as soon as the range is made, and unique if it may be recorded or a callback needs ids; else 0."""
         return self._handle
 
     def set_handle(self, handle: int) -> None:
@@ -205,38 +204,38 @@ class RecordFunction:
         self._handle = whole_number(handle, "handle", UINT64)
 
     def debug_handle(self) -> int:
-        """By which a mobile model finds its source, -1 where there is none."""
+        """The number by which a mobile model finds its source, -1 if there is none."""
         return self._debug_handle
 
     def set_debug_handle(self, debug_handle: int) -> None:
-        """Set it, a 64-bit number, before the range begins."""
+        """Set the debug handle, a 64-bit number, before the range begins."""
         self._debug_handle = whole_number(debug_handle, "debug_handle", INT64)
 
     # --- what goes in and out
 
     def inputs(self) -> Sequence[Any]:
-        """What ``before`` was given, in a start callback of this range."""
+        """The inputs that ``before`` was given, readable in a start callback of this range."""
         return _readable(self._inputs, "inputs")
 
     def kwinputs(self) -> Mapping[str, Any]:
-        """The same by name."""
+        """The inputs by keyword, readable in a start callback of this range."""
         return _readable(self._kwinputs, "kwinputs")
 
     def num_inputs(self) -> int:
-        """How many inputs; of a schema, how many arguments it declares."""
+        """The number of inputs; with a schema, of arguments that it declares."""
         schema = self.operator_schema()
         return len(schema.arguments) if schema is not None else self._num_inputs
 
     def outputs(self) -> Sequence[Any]:
-        """What ``set_outputs`` was given."""
+        """The outputs that ``set_outputs`` was given."""
         return self._outputs
 
     def set_outputs(self, outputs: Sequence[Any]) -> None:
-        """Give end callbacks the outputs: what the sequence holds now."""
+        """Give end callbacks the outputs: the sequence's items now."""
         self._outputs = list(outputs)
 
     def num_outputs(self) -> int:
-        """How many outputs; of a schema, how many it declares."""
+        """The number of outputs; with a schema, of those that it declares."""
         schema = self.operator_schema()
         return len(schema.returns) if schema is not None else len(self._outputs)
 
@@ -247,11 +246,11 @@ class RecordFunction:
         return self._step.thread_id
 
     def forward_thread_id(self) -> int:
-        """Of a backward range, the logical id of the thread that ran its forward operator; else 0."""
+        """The logical id of the thread that ran a backward range's forward operator; else 0."""
         return self._forward_thread_id
 
     def set_forward_thread_id(self, thread_id: int) -> None:
-        """Set it, a logical thread id, which has 32 bits, before the range begins."""
+        """Set the logical id of the forward thread, a 32-bit number, before the range begins."""
         self._forward_thread_id = whole_number(thread_id, "forward_thread_id", UINT32)
 
     @staticmethod
@@ -261,18 +260,18 @@ class RecordFunction:
 
     @staticmethod
     def get_default_node_id() -> int:
-        """The node's number in distributed profiling, -1 where it has none."""
+        """The process's number in distributed profiling, -1 if it has none."""
         return recorder.default_node_id()
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
-        """Set it, a 64-bit number."""
+        """Set the node id of the process, a 64-bit number."""
         recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- kinds of ranges
 
     def is_async(self) -> bool:
-        """Whether it ends elsewhere, in another thread or when a future completes."""
+        """Whether the range ends elsewhere: in another thread, or when a future completes."""
         return bool(self._flags & ASYNC)
 
     def is_static_runtime_out_variant(self) -> bool:
@@ -280,7 +279,7 @@ class RecordFunction:
         return bool(self._flags & OUT_VARIANT)
 
     def is_nccl_meta(self) -> bool:
-        """Whether it carries the metadata of a collective."""
+        """Whether the range carries the metadata of a collective."""
         return bool(self._flags & NCCL_META)
 
     def _set_async(self) -> None:
@@ -299,9 +298,9 @@ class RecordFunction:
         self._outputs, self._contexts = (), []
         self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
 
-    def _keep_from_others(self) -> None:
-        """Observers that are not ours see what it stands for by themselves."""
-        self._elsewhere = not_told
+    def _hide_from_torch(self) -> None:
+        """Hide the range from PyTorch's observers, which see by themselves what it stands for."""
+        self._elsewhere = not_shown
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
@@ -324,7 +323,7 @@ class RecordFunction:
 
 
 class TracedRange(RecordFunction):
-    """What ``torch.compile`` traces in place of a RecordFunction: it is not active, as compiled code can't run callbacks."""
+    """The stand-in for a RecordFunction in ``torch.compile``: it is inactive, as compiled code can't run callbacks."""
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._make(scope if isinstance(scope, StepCallbacks) else StepCallbacks((), 0, scope))
@@ -332,23 +331,23 @@ class TracedRange(RecordFunction):
     def before(
         self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
     ) -> None:
-        """Nobody sees it."""
+        """Begin nothing, since nobody sees it."""
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """Nothing to end."""
+        """End nothing."""
 
     def __exit__(self, *_error: object) -> None:
         pass
 
     def is_active(self) -> bool:
-        """Whether somebody may see it."""
+        """Whether a callback or the recorder sees the range."""
         return False
 
     needs_inputs = needs_outputs = is_active
 
 
 def next_handle() -> int:
-    """A handle that no range has had; exact as a float."""
+    """A handle that no range has had, small enough to be exact as a float."""
     return next(_handles)
 
 
@@ -371,12 +370,12 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 
 
 def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
-    """Begin a range that a callback may want. ``args`` is its only input (``Recorder.set_range_observer``)."""
+    """Begin a range that a callback may select. ``args`` is its only input (``Recorder.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
-    if not step.callbacks and not Others.told:
+    if not step.callbacks and not TorchObservers.present:
         leave_next_unobserved()
         if not registry.global_entries():
-            registry.watch_ranges()  # the thread whose callback wanted ranges may have ended
+            registry.watch_ranges()  # the thread whose callback selected ranges may have ended
         return record_range(name, flags, code)
     range_ = RecordFunction(step)
     range_._flags, range_._code = flags, code

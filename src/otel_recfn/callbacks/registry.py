@@ -1,4 +1,4 @@
-"""The callbacks of the process and those of the calling thread, by their handles; and which run on the range that begins now.
+"""The callbacks of the process and of the calling thread, by their handles; and which of them run on the range that begins now.
 
 thread-local   only ranges of the thread that added them, and of work that ``ThreadLocalState`` carries elsewhere
 global         ranges of every thread
@@ -6,7 +6,7 @@ global         ranges of every thread
 (source: ``at::addGlobalCallback`` and its kin). Each thread caches which callbacks run on its ranges, and compares one number,
 ``_version``, to see whether the cache is valid.
 
-Two are told of changes: the recorder, which hands ranges of ``record_function`` to the range observer while a callback may want
+Two follow changes: the recorder, which hands ranges of ``record_function`` to the range observer while a callback may want
 them, and ``TorchCallbacks``, which has PyTorch's own operators call the callbacks.
 """
 
@@ -28,7 +28,7 @@ from otel_recfn.callbacks.callback import (
     StartEndPair,
     StepCallbacks,
 )
-from otel_recfn.callbacks.range_in_torch import Others
+from otel_recfn.callbacks.range_in_torch import TorchObservers
 from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
@@ -41,12 +41,12 @@ from otel_recfn.support.signal_handlers import raised_by_signal_handler
 _logger = logging.getLogger("otel_recfn")
 
 INVALID_CALLBACK_HANDLE = 0
-"""No callback has this handle."""
+"""A handle that no callback has."""
 
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _lock = ForkSafeLock()
 _version = 0
-"""Changes with the global callbacks. Whoever caches reads it before them, so that a change in between is noticed."""
+"""The version of the global callbacks. A cache reads it before them, so that a change in between is noticed."""
 _global_entries: Entries = ()
 _failed: set[int] = set()
 _threads_with_callbacks: weakref.WeakSet[ThreadState] = weakref.WeakSet()
@@ -80,17 +80,17 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
 
 
 def remove_callback(handle: int) -> None:
-    """Remove a callback of this thread, or a global one. Open ranges still get its end. Other handles: nothing happens."""
-    _change(handle, lambda entries: _without(entries, handle))
+    """Remove a callback of this thread, or a global one; open ranges still get its end. Does nothing for other handles."""
+    _change(handle, lambda entries: _without_handle(entries, handle))
 
 
 def disable_callback(handle: int) -> None:
-    """Stop running a callback of this thread, or a global one, until it is reenabled. Other handles: nothing happens."""
+    """Stop running a callback of this thread, or a global one, until it is reenabled. Does nothing for other handles."""
     _change(handle, lambda entries: _switched(entries, handle, False))
 
 
 def reenable_callback(handle: int) -> None:
-    """Take back ``disable_callback``. Other handles: nothing happens."""
+    """Take back ``disable_callback``. Does nothing for other handles."""
     _change(handle, lambda entries: _switched(entries, handle, True))
 
 
@@ -105,7 +105,7 @@ def _change(handle: int, change: Callable[[Entries], Entries]) -> None:
             _set_global(change(_global_entries))
 
 
-def _without(entries: Entries, handle: int) -> Entries:
+def _without_handle(entries: Entries, handle: int) -> Entries:
     return tuple([entry for entry in entries if entry.handle != handle])
 
 
@@ -131,12 +131,12 @@ def clear_callbacks() -> None:
 
 
 def has_global_callbacks() -> bool:
-    """Whether a global callback is there and enabled."""
+    """Whether there is an enabled global callback."""
     return any(entry.enabled for entry in _global_entries)
 
 
 def has_thread_local_callbacks() -> bool:
-    """Whether this thread has a callback of its own that is enabled."""
+    """Whether this thread has an enabled callback of its own."""
     return any(entry.enabled for entry in thread_entries())
 
 
@@ -154,7 +154,7 @@ def global_entries() -> Entries:
 
 
 def _set_global(entries: Entries) -> None:
-    """Call it under the lock."""
+    """Replace the global callbacks. The caller holds the lock."""
     global _global_entries, _version
     _global_entries = entries
     _version += 1
@@ -163,7 +163,7 @@ def _set_global(entries: Entries) -> None:
 
 
 def thread_entries() -> Entries:
-    """The callbacks of the calling thread, without those that failed, here or in another thread.
+    """The callbacks of the calling thread, without those that failed, in this thread or in another.
 
     In a thread that works for another one they are that one's.
     """
@@ -222,7 +222,7 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
 
 
 def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
-    """The same; None where nothing runs."""
+    """The callbacks of the range that begins now; None if none runs. Each call counts as a range."""
     step = get_step_callbacks(scope)
     return step if step.callbacks else None
 
@@ -237,7 +237,7 @@ def leave_next_unobserved() -> None:
 
 
 def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
-    """The calling thread's sampler, with all ranges counted that began."""
+    """The calling thread's sampler, with all ranges counted that have begun."""
     unobserved = recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     own = thread_entries()
     if state.version != _version:
@@ -245,14 +245,14 @@ def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     sampler = state.samplers.get(scope)
     if sampler is None:
         entries = (*_global_entries, *own)
-        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _asked)
+        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
     elif unobserved:
         sampler.pass_over(-unobserved)
     return sampler
 
 
-def _asked(entry: CallbackEntry, scope: RecordScope) -> bool:
-    """What the callback's ``should_run`` says; one that raises is removed with its callback."""
+def _should_run(entry: CallbackEntry, scope: RecordScope) -> bool:
+    """The answer of the callback's ``should_run``; if it raises, its callback is removed."""
     should_run = entry.callback.should_run()
     assert should_run is not None
     try:
@@ -271,7 +271,7 @@ def run_starts(pairs: Sequence[StartEndPair], range_: Any, contexts: list[Any]) 
     A callback that is interrupted has not started, nor have those after it: they get no end.
     """
     with RunningCallback():
-        for pair in pairs:  # one by one: those before an interrupted one have started
+        for pair in pairs:  # one by one, so that those before an interrupted one have started
             contexts.append(_run(pair, pair.start, range_))  # noqa: PERF401
 
 
@@ -298,12 +298,12 @@ def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *
 
 
 def failed(handle: int, error: BaseException, name: str = "") -> None:
-    """A callback raised, on the range ``name``: it is removed, in every thread, and that is logged once."""
+    """Remove a callback that raised on the range ``name``, in every thread, and log it once."""
     with _lock:
         if handle in _failed:
             return
         _failed.add(handle)
-        _set_global(_without(_global_entries, handle))
+        _set_global(_without_handle(_global_entries, handle))
         _torch_callbacks.fail(handle)
         thread_entries()
     where = f" (on the range {name!r})" if name else ""
@@ -312,7 +312,7 @@ def failed(handle: int, error: BaseException, name: str = "") -> None:
 
 
 def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
-    """A callback raised on a range of PyTorch's. What a signal handler raised in it goes on to the program."""
+    """Handle an error of a callback on a range of PyTorch's. What a signal handler raised goes on to the program."""
     if not isinstance(error, (Exception, SystemExit)) or raised_by_signal_handler(error):
         return True
     failed(handle, error, name)
@@ -322,29 +322,29 @@ def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
 _torch_callbacks = TorchCallbacks(_lock, global_entries, _failed_in_torch)
 
 
-# --- who is told
+# --- who follows changes
 
 
 def observe_ranges_with(observer: RangeObserver) -> None:
-    """Hand ranges of ``record_function`` to ``observer`` while a callback may want them."""
+    """Hand ranges of ``record_function`` to ``observer`` while a callback may select them."""
     global _observer
     _observer = observer
     watch_ranges()
 
 
 def watch_ranges() -> None:
-    """Tell the recorder, and generated wrappers, whether a callback may want ranges."""
+    """Say to the recorder and to generated wrappers whether a callback may select ranges."""
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
-        recorder.set_range_observer(_observer if wanted or Others.told else None, _version)
+        recorder.set_range_observer(_observer if wanted or TorchObservers.present else None, _version)
         if wanted:
             watch(__name__)
         else:
             unwatch(__name__)
 
 
-def tell_others(told: bool) -> None:
-    """Whether ranges are told to PyTorch's observers too, from now on."""
+def show_ranges_to_torch(shown: bool) -> None:
+    """Show ranges to PyTorch's observers from now on, or no longer."""
     with _lock:
-        Others.told = told
-        _set_global(_global_entries)  # a new version, so that no thread leaves ranges unobserved that it begins now
+        TorchObservers.present = shown
+        _set_global(_global_entries)  # a new version, because threads have left ranges unobserved

@@ -41,30 +41,30 @@ _waits_for_torch = False
 
 
 def enable_record_function(enable: bool = True) -> None:
-    """Switch RecordFunction in this thread. Off, nobody observes what it does: no callback, and not the recorder either.
+    """Switch RecordFunction on or off in this thread. While it is off, neither callbacks nor the recorder see what it does.
 
     With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``), which PyTorch's profilers obey
-    too, and which PyTorch hands on to what works for the thread. Where it isn't there yet, the thread that imports it tells it.
+    too, and which PyTorch hands on to what works for the thread. The thread that imports torch sets it there.
     """
     global _waits_for_torch
     if bool(enable) == is_record_function_enabled():
         return
     recorder.set_thread_enabled(bool(enable))
     if "torch" in sys.modules:
-        _tell_torch()
+        _switch_torch()
     elif not _waits_for_torch:
         _waits_for_torch = True
-        when_torch_is_imported(_tell_torch)
+        when_torch_is_imported(_switch_torch)
 
 
-def _tell_torch() -> None:
+def _switch_torch() -> None:
     switch = details.find("thread_switch")
     if switch is not None:
         switch(recorder.thread_enabled())
 
 
 class RecordFunctionGuard:
-    """``with RecordFunctionGuard(enabled):`` switches RecordFunction in this thread; leaving switches it back. Guards nest."""
+    """``with RecordFunctionGuard(enabled):`` switches RecordFunction in this thread, and back on leaving. Guards nest."""
 
     def __init__(self, is_enabled: bool = True) -> None:
         self._enabled = is_enabled
@@ -80,7 +80,7 @@ class RecordFunctionGuard:
 
 
 class DisableRecordFunctionGuard(RecordFunctionGuard):
-    """``with DisableRecordFunctionGuard():`` nobody observes this thread."""
+    """``with DisableRecordFunctionGuard():`` hides this thread from observers."""
 
     def __init__(self) -> None:
         super().__init__(False)
@@ -94,12 +94,12 @@ class RecordFunctionTLS(NamedTuple):
 
 
 def get_record_function_tls() -> RecordFunctionTLS:
-    """The calling thread's."""
+    """The calling thread's callbacks and flag."""
     return RecordFunctionTLS(registry.thread_entries(), is_record_function_enabled())
 
 
 def set_record_function_tls(tls: RecordFunctionTLS) -> None:
-    """Make it the calling thread's. Callbacks keep their handles."""
+    """Give the calling thread these callbacks and this flag. Callbacks keep their handles."""
     registry.install(tls.sorted_tls_callbacks)
     enable_record_function(tls.tls_record_function_enabled)
 
@@ -110,7 +110,7 @@ def set_record_function_seed_for_testing(seed: int) -> None:
 
 
 class ThreadLocalState:
-    """A snapshot of the calling thread: its callbacks, its flag, its debug info, and what it traces into.
+    """A snapshot of the calling thread: its callbacks, its flag, its debug info, and the graph that it traces into.
 
     What the thread changes later isn't in it.
     """
@@ -122,14 +122,14 @@ class ThreadLocalState:
         self._tracer = thread_locals.current().tracer
 
     def set_thread_local_state(self) -> None:
-        """Make the calling thread's state this one (source: ``ThreadLocalState::setThreadLocalState``)."""
+        """Give the calling thread this state (source: ``ThreadLocalState::setThreadLocalState``)."""
         set_record_function_tls(self._tls)
         set_current_debug_info(self._debug_info)
         thread_locals.current().tracer = self._tracer
 
 
 class ThreadLocalStateGuard:
-    """``with ThreadLocalStateGuard(state):`` the thread has that state; leaving gives it back its own. Guards nest."""
+    """``with ThreadLocalStateGuard(state):`` gives the thread that state, and its own back on leaving. Guards nest."""
 
     __slots__ = ("_before", "_state")
 
@@ -150,7 +150,7 @@ class ThreadLocalStateGuard:
 
 
 def propagate(work: T) -> T:
-    """``work``, a function or a coroutine, to be run with the calling thread's state as it is now.
+    """A wrapper of ``work``, a function or a coroutine, that runs it with the calling thread's state as it is now.
 
     A function may be called any number of times, from many threads at once.
     """
@@ -197,7 +197,7 @@ def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generat
 
 
 class PropagatingExecutor(Executor):
-    """An executor of threads whose work, which another one runs, has the state of the thread that submitted it."""
+    """An executor that hands work to another one, to run with the state of the thread that submitted it."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

@@ -1,4 +1,4 @@
-"""What belongs to a thread: its own callbacks, whether RecordFunction is enabled, its sampling and its debug info.
+"""The thread-local state: a thread's own callbacks, whether RecordFunction is enabled, its sampling and its debug info.
 
 These belong to a thread and not to a contextvars context, as in PyTorch: observers are put on a thread for a piece of code that
 runs there, and ``ThreadLocalState`` hands them on. The current span and the enclosing ``async with record_function`` belong to
@@ -23,25 +23,25 @@ from random import Random
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks.callback import Entries, ScopeSampler
-from otel_recfn.model.errors import DebugInfoError
+from otel_recfn.errors import DebugInfoError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.recording.recorder import recorder
 
 STALE = -1
-"""A version that the list of global callbacks never has."""
+"""A version that the global callbacks never have."""
 
 
 class Carried(NamedTuple):
-    """What a thread hands on."""
+    """The callbacks and debug info that a thread hands on."""
 
     callbacks: Entries = ()
     debug_info: DebugInfo | None = None
 
     @property
     def has_any(self) -> bool:
-        """Whether there is something to hand on."""
+        """Whether there is anything to hand on."""
         return bool(self.callbacks) or self.debug_info is not None
 
 
@@ -49,7 +49,7 @@ NOTHING = Carried()
 
 
 class ThreadState:
-    """One thread's. Only that thread reads and writes it."""
+    """The state of one thread, which only that thread reads and writes."""
 
     __slots__ = (
         "__weakref__",
@@ -68,18 +68,18 @@ class ThreadState:
         self.is_handed_on = False
         """Whether ``carried`` is in PyTorch's thread-local state, too."""
         self.callbacks: Entries = ()
-        """Those that its samplers were made of."""
+        """The callbacks that its samplers were made of."""
         self._in_callback = False
         self.generator = Random()
         self.samplers: dict[RecordScope, ScopeSampler] = {}
-        """By scope; valid while ``version`` is that of the global callbacks."""
+        """The samplers by scope; valid while ``version`` is that of the global callbacks."""
         self.version = STALE
         self.tracer: Any = None
-        """What generated wrappers record calls into (``tracing/trace.py``); None where nothing is traced."""
+        """The graph that generated wrappers record calls into (``tracing/trace.py``); None if nothing is traced."""
 
     @property
     def in_callback(self) -> bool:
-        """A callback runs now: ranges that it begins reach no callbacks, or it would call itself without end."""
+        """Whether a callback runs now: ranges that it begins reach no callbacks, or it would call itself without end."""
         return self._in_callback if _torchs is None else bool(_torchs.is_inside())
 
     @in_callback.setter
@@ -103,7 +103,7 @@ def current() -> ThreadState:
 
 
 class RunningCallback:
-    """``with RunningCallback():`` says that this thread runs a callback now."""
+    """``with RunningCallback():`` marks this thread as running a callback."""
 
     __slots__ = ("_outer", "_state")
 
@@ -115,7 +115,7 @@ class RunningCallback:
         self._state.in_callback = self._outer
 
 
-# --- flags of the thread that PyTorch's operators see
+# --- flags that PyTorch's operators see
 
 _torchs: Any = None
 """The library that calls callbacks on PyTorch's operators (``torch_callbacks.py``), once it is loaded."""
@@ -130,7 +130,7 @@ def share_torchs_flags(library: Any) -> None:
 
 
 def is_record_function_enabled() -> bool:
-    """Whether anybody observes this thread: PyTorch's own switch, where that can be read."""
+    """Whether this thread may be observed: PyTorch's own switch, where that can be read."""
     return recorder.thread_enabled() if _torchs is None else bool(_torchs.is_enabled())
 
 
@@ -140,7 +140,7 @@ KEY = "otel_recfn"
 
 
 class TorchState:
-    """The calling thread's state of PyTorch, as a place for one of our objects."""
+    """A place for one of our objects in PyTorch's thread-local state."""
 
     def __init__(self, torch_c: Any) -> None:
         self._has, self._get, self._stash = torch_c._is_key_in_tls, torch_c._get_obj_in_tls, torch_c._stash_obj_in_tls
@@ -149,16 +149,16 @@ class TorchState:
         kept = Carried()
         before = sys.getrefcount(kept)
         self._stash(KEY, kept)
-        if sys.getrefcount(kept) == before:  # PyTorch 2.4 takes none to what it keeps, and gives one back all the same
+        if sys.getrefcount(kept) == before:  # PyTorch 2.4 takes no reference to what it keeps, but releases one
             self._takes_reference = False
             _take_reference(kept)
 
     def get(self) -> Carried | None:
-        """What is kept in the calling thread."""
+        """The object in the calling thread's state."""
         return self._get(KEY) if self._has(KEY) else None
 
     def put(self, state: Carried | None) -> None:
-        """Keep it there."""
+        """Put an object into the calling thread's state."""
         if state is not None or self._remove is None:
             if not self._takes_reference:
                 _take_reference(state)
@@ -176,7 +176,7 @@ _waits_for_torch = False
 
 
 def look() -> Carried:
-    """What the calling thread has now: of its own, or because it works for another one."""
+    """The calling thread's callbacks and debug info: its own, or those of the thread that it works for."""
     state = current()
     if _torch_state is not None:
         carried = _torch_state.get()
@@ -186,7 +186,7 @@ def look() -> Carried:
 
 
 def put(carried: Carried) -> None:
-    """Make it the calling thread's."""
+    """Set the calling thread's callbacks and debug info."""
     global _waits_for_torch
     current().carried = carried
     if carried.has_any and not _waits_for_torch:
@@ -196,12 +196,12 @@ def put(carried: Carried) -> None:
 
 
 def is_handed_on() -> bool:
-    """Whether a thread may work with another one's state."""
+    """Whether a thread may work with the state of another one."""
     return _torch_state is not None
 
 
 def _carry_with_torch() -> None:
-    """Have PyTorch hand on what threads have, this one's from now on; others' from their next change on."""
+    """Have PyTorch hand on the state of threads: of this one from now on, of others from their next change on."""
     global _torch_state
     if details.find("carries") is not None:
         _torch_state = TorchState(sys.modules["torch"]._C)
@@ -250,17 +250,17 @@ _profiler_listeners: list[Callable[[Any], None]] = []
 
 
 def debug_info_get(kind: DebugInfoKind) -> Any:
-    """The innermost info of this slot in the calling thread, None where there is none."""
+    """The innermost info of this slot in the calling thread; None if there is none."""
     return _find(current_debug_info(), kind)
 
 
 def debug_info_push(kind: DebugInfoKind, info: Any) -> None:
-    """Put ``info`` into the slot, in front of what is there."""
+    """Put ``info`` into the slot, in front of the others."""
     set_current_debug_info(DebugInfo(kind, info, current_debug_info()))
 
 
 def debug_info_pop(kind: DebugInfoKind) -> Any:
-    """Take the innermost entry away, which must be of this slot, and return its info."""
+    """Remove the innermost entry, which must be of this slot, and return its info."""
     innermost = _innermost(kind)
     set_current_debug_info(innermost.outer)
     return innermost.info
@@ -272,12 +272,12 @@ def debug_info_peek(kind: DebugInfoKind) -> Any:
 
 
 def current_debug_info() -> DebugInfo | None:
-    """The calling thread's whole map, to be set elsewhere."""
+    """The calling thread's whole map, for another thread."""
     return look().debug_info
 
 
 def set_current_debug_info(debug_info: DebugInfo | None) -> None:
-    """Make this the calling thread's map."""
+    """Give the calling thread this map."""
     before = look()
     if debug_info is not before.debug_info:
         put(before._replace(debug_info=debug_info))
@@ -288,12 +288,12 @@ def set_current_debug_info(debug_info: DebugInfo | None) -> None:
 
 
 def on_profiler_state(listener: Callable[[Any], None]) -> None:
-    """Call ``listener`` with the innermost PROFILER_STATE (or None) in every thread where that changes, from now on."""
+    """Call ``listener`` with the innermost PROFILER_STATE (or None) in every thread where it changes, from now on."""
     _profiler_listeners.append(listener)
 
 
 class DebugInfoGuard:
-    """``with DebugInfoGuard(kind, info):`` keeps ``info`` in the slot; leaving restores the map. None as info does nothing."""
+    """``with DebugInfoGuard(kind, info):`` keeps ``info`` in the slot, and restores the map on leaving. None does nothing."""
 
     def __init__(self, kind: DebugInfoKind, info: Any) -> None:
         self._kind, self._info = kind, info

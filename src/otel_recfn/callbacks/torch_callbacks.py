@@ -1,4 +1,4 @@
-"""Repeats the callbacks on PyTorch's RecordFunction, so that PyTorch's own operators call them.
+"""Our callbacks as callbacks of PyTorch's, so that PyTorch's own operators call them.
 
 Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in C++. The library that does
 it (``native/callbacks/torch_callbacks.cpp``) is built and loaded once there is a callback and torch is imported; before that
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import CallbackEntry, Entries
-from otel_recfn.model.errors import InputsError, RangeOver, RecfnError
+from otel_recfn.errors import InputsError, RangeOver, RecfnError
 from otel_recfn.model.events import RecordScope, scopes_mask
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
@@ -41,29 +41,29 @@ class OperatorName(NamedTuple):
 
 
 Library: TypeAlias = Any
-"""The extension module. Callbacks go by our handles; unknown ones are ignored."""
+"""The extension module. It names callbacks by our handles, and ignores unknown ones."""
 Report: TypeAlias = Callable[[int, BaseException, str], bool]
-"""Is given what a callback, by its handle, raised on which range; true where that goes on to the program."""
+"""A function that is given a callback's handle, its error and the range's name; true if the error goes on to the program."""
 
 _library: Library | None = None
 
 
 def loaded() -> Library | None:
-    """The library, if it was loaded."""
+    """The library, if it is loaded."""
     return _library
 
 
 def load(report: Report) -> Library:
     """The library, built if needed and loaded once per process; torch must be imported.
 
-    The first ``report`` is told of what callbacks raise. Where it can't be loaded, a RecfnError says why.
+    The first ``report`` gets what callbacks raise. Where it can't be loaded, a RecfnError says why.
     """
     global _library
     if _library is None:
-        from otel_recfn.pytorch import observer_build  # which programs without callbacks need not import
+        from otel_recfn.pytorch import observer_build  # imported late, as programs without callbacks need not build anything
 
         library = observer_build.load(observer_build.TORCH_CALLBACKS, _open)
-        details.tell_losses(library.features(), details.CALLBACKS)
+        details.log_losses(library.features(), details.CALLBACKS)
         library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, report)
         atexit.register(library.close)
         around_forks(Order.THREAD_STATE, in_child=library.forked)
@@ -82,24 +82,24 @@ def _open(path: Path) -> Library:
 
 
 def _schema(text: str) -> Any:
-    """PyTorch's FunctionSchema; where this torch has no parser in Python, the text."""
+    """PyTorch's FunctionSchema; the text, if this torch has no parser in Python."""
     parse = details.find("parse_schema")
     return parse(text) if parse is not None else text
 
 
 class _ThreadList:
-    """A thread's own callbacks. It is gone when the thread has ended, or has other ones."""
+    """A thread's own callbacks, which live until it ends or gets others."""
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
 
 
-class _OfThread(threading.local):
+class _PerThread(threading.local):
     own = _ThreadList(())
 
 
 class TorchCallbacks:
-    """Makes PyTorch's lists of callbacks the same as ours, after each change of ours. It never raises.
+    """A copy of our lists of callbacks in PyTorch, updated after each change of ours. It never raises.
 
     Whoever changes our lists, and calls ``repeat_...`` or ``fail``, holds ``lock``.
     """
@@ -110,15 +110,15 @@ class TorchCallbacks:
         self._asked_for = False
         self._warned = False
         self._global: dict[int, bool] = {}
-        """Which of PyTorch's callbacks are global, and whether they are enabled."""
-        self._of_thread = _OfThread()
+        """The global callbacks in PyTorch, and whether each is enabled."""
+        self._per_thread = _PerThread()
         self._lists: weakref.WeakSet[_ThreadList] = weakref.WeakSet()
-        """Of all threads. Snapshots of a thread that are kept have no part in it: their callbacks keep no places."""
+        """The lists of all threads. Snapshots of a thread have no part in it: their callbacks keep no places."""
         self._placed: set[int] = set()
-        """Which callbacks of threads are PyTorch's."""
+        """The callbacks of threads that PyTorch has."""
 
     def repeat_global(self) -> None:
-        """The global callbacks have changed."""
+        """Copy the global callbacks, which have changed."""
         if _library is None:
             return
         wanted = {entry.handle: entry for entry in self._global_entries()}
@@ -134,17 +134,17 @@ class TorchCallbacks:
                 _library.switch_global(handle, entry.enabled)
 
     def repeat_thread(self, entries: Entries) -> None:
-        """The calling thread's own callbacks are these now."""
-        self._of_thread.own = _ThreadList(entries)
-        self._lists.add(self._of_thread.own)
+        """Copy the calling thread's own callbacks, which are these now."""
+        self._per_thread.own = _ThreadList(entries)
+        self._lists.add(self._per_thread.own)
         self._repeat_own()
 
     def _repeat_own(self) -> None:
         if _library is None:
             return
-        entries = self._of_thread.own.entries
+        entries = self._per_thread.own.entries
         handles = tuple([entry.handle for entry in entries if entry.enabled])
-        _library.set_thread(handles)  # no longer those whose places are given away
+        _library.set_thread(handles)  # first leave out the callbacks that lose their places
         without_place = [entry for entry in entries if entry.handle not in self._placed]
         for entry in without_place:
             if self._add(_library, entry, is_global=False):
@@ -153,12 +153,12 @@ class TorchCallbacks:
             _library.set_thread(handles)
 
     def fail(self, handle: int) -> None:
-        """A callback failed, which is no longer among the global ones: no thread may call it again."""
+        """Keep every thread from calling a callback that failed, and that is no longer among the global ones."""
         if _library is not None:
             _library.fail(handle)
 
     def seed(self, seed: int) -> None:
-        """The calling thread's sampling starts anew from this seed."""
+        """Start the calling thread's sampling anew from this seed."""
         if _library is not None:
             _library.seed(seed)
 
@@ -187,7 +187,7 @@ class TorchCallbacks:
         return has_place
 
     def finish_adding(self) -> None:
-        """Callbacks were added: load the library if that wasn't done. The caller holds no lock of ours, as this takes long.
+        """Load the library after callbacks were added, unless it is loaded. It takes long, so the caller holds no lock of ours.
 
         While another thread loads the library, this one waits, and then installs its own callbacks.
         """

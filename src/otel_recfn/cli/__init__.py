@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 CODEGEN = (
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build() -> int:
-    """Compile what is compiled against torch, unless it is there; print where it is, and how long that took."""
+    """Compile what is compiled against torch, unless that was done; print where it is, and how long it took."""
     from otel_recfn.pytorch import observer_build
     from otel_recfn.support.native_part import native_part
 
@@ -59,10 +59,10 @@ def build() -> int:
 
 def codegen(options: argparse.Namespace) -> int:
     """Write or check the files; returns the exit code."""
-    from otel_recfn.codegen.modules import Request, generate, stale_files, write
+    from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
 
     try:
-        generated = generate(Request(options.schema, options.dispatch or "", options.shards))
+        generated = generate(WrapperRequest(options.schema, options.dispatch or "", options.shards))
         changed = (stale_files if options.check else write)(options.out, generated.texts)
     except (RecfnError, OSError) as error:
         print(f"otel-recfn codegen: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
 
 The first needs nothing but Python. What shows only where PyTorch is loaded is examined beside the rest, in a process of its
-own, because an import of torch takes seconds, and a broken one may take its process down; it is told last.
+own, because an import of torch takes seconds, and a broken one may take its process down; it comes last.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from otel_recfn.model.errors import RecfnError
+from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
-    from otel_recfn.pytorch.observer_build import Library
+    from otel_recfn.pytorch.observer_build import NativeLibrary
 
 MARKS = {True: "ok", False: "no", None: "--"}
 NAME_WIDTH = 12
 Finding = tuple[bool | None, str]
-"""Whether it is good; None for information, neither good nor bad. Then the fact; where it is bad, then the way out."""
+"""Whether it is good (None: information), then the fact, and if it is bad the way out."""
 
 
 def doctor() -> int:
-    """Print all findings; returns 0 where PyTorch's operators can become spans."""
+    """Print all findings; returns 0 if PyTorch's operators can become spans."""
     failed = []
     for name, (ok, text) in examine():
         print(line(name, ok, text), flush=True)
@@ -42,13 +42,13 @@ def doctor() -> int:
 
 
 def line(name: str, ok: bool | None, text: str) -> str:
-    """How a finding is told."""
+    """The line that prints a finding."""
     head = f"{MARKS[ok]}  {name:<{NAME_WIDTH}}"
     return textwrap.indent(text, " " * len(head)).replace(" " * len(head), head, 1)
 
 
 def examine() -> Iterator[tuple[str, Finding]]:
-    """Each finding with its name, as soon as it is known."""
+    """All findings with their names, each as soon as it is known."""
     yield "package", package()
     with ThreadPoolExecutor(1) as beside:
         loading = beside.submit(loaded)
@@ -61,7 +61,7 @@ def examine() -> Iterator[tuple[str, Finding]]:
 
 
 def examinations() -> dict[str, Callable[[], Finding]]:
-    """What is examined in this process."""
+    """The examinations of this process."""
     from otel_recfn.cli import doctor_export as export
 
     recording = {"settings": settings, "recorder": recorder, "compiler": compiler, "torch": torch, "cache": cache}
@@ -70,7 +70,7 @@ def examinations() -> dict[str, Callable[[], Finding]]:
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
-    """One that raises unexpectedly counts as failed."""
+    """The findings of an examination, of which an unexpected error is a bad one."""
     try:
         return examination()
     except Exception as error:
@@ -88,7 +88,7 @@ def package() -> Finding:
 
 
 def settings() -> Finding:
-    """What the environment asks for; a value that isn't allowed keeps everything else from starting."""
+    """The settings in the environment. A wrong value keeps everything from starting."""
     from otel_recfn.settings.table import Settings, unknown_variables
 
     try:
@@ -103,14 +103,14 @@ def settings() -> Finding:
 
 
 def recorder() -> Finding:
-    """Whether there is the native part, and why not."""
+    """Whether there is the native part, and if not, why."""
     from otel_recfn.support.native_part import native_part
 
     return _found(lambda: str(native_part().__file__))
 
 
 def compiler() -> Finding:
-    """Whether there is a compiler. It is needed once per torch, and not where everything is built already."""
+    """Whether there is a compiler, which is needed once per torch, until the observer is built."""
     from otel_recfn.pytorch import observer_build
 
     try:
@@ -126,7 +126,7 @@ def compiler() -> Finding:
 
 
 def torch() -> Finding:
-    """Which torch is installed, found by its files."""
+    """The installed torch, found by its files."""
     from otel_recfn.pytorch import observer_build
 
     def found() -> str:
@@ -198,7 +198,7 @@ def loaded() -> dict[str, Finding]:
         places = {"details": "", **places}
     except RecfnError:
         findings["details"] = None, "torch is not here, so nothing is looked for in it"
-    said = _said_with_torch([programs[name] for name in places])
+    said = _output_with_torch([programs[name] for name in places])
     for (name, path), (text, error) in zip(places.items(), said, strict=True):
         known = {"details": details.PYTHON, "observer": details.OPERATORS, "callbacks": details.CALLBACKS}[name]
         found, missing = ([], text.split()) if name == "details" else details.found_and_missing(text)
@@ -212,11 +212,11 @@ def loaded() -> dict[str, Finding]:
         else:
             findings[name] = True, "this torch has all that is looked for in Python"
     ok, text = findings["callbacks"]
-    return findings | {"callbacks": (ok or None, text)}  # spans and files do without
+    return findings | {"callbacks": (ok or None, text)}  # spans and files need no callbacks
 
 
-def _built(library: Library, findings: dict[str, Finding], name: str) -> str:
-    """Where it is; empty where it can't be loaded yet, with a finding that says why."""
+def _built(library: NativeLibrary, findings: dict[str, Finding], name: str) -> str:
+    """The path of a built library; empty, with a finding that says why, if it can't be loaded yet."""
     from otel_recfn.pytorch import observer_build
 
     try:
@@ -231,8 +231,8 @@ def _built(library: Library, findings: dict[str, Finding], name: str) -> str:
     return ""
 
 
-def _said_with_torch(programs: Sequence[str]) -> list[tuple[str, str]]:
-    """What each of them prints, and the error that ended it, or nothing. One that takes its process down ends the next ones."""
+def _output_with_torch(programs: Sequence[str]) -> list[tuple[str, str]]:
+    """The output of each program in a process with torch, and the error that ended it. A crash ends the later ones too."""
     if not programs:
         return []
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, *programs]

@@ -1,5 +1,5 @@
-"""The doctor on what exports: OpenTelemetry's context, SDK, provider, exporters and endpoint, as this process's environment
-sets them up. The program's own code may set up others."""
+"""The doctor's findings on exporting: OpenTelemetry's context, SDK, provider, exporters and endpoint, as the environment sets
+them up. The program's own code may set up others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import socket
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from otel_recfn.model.errors import RecorderUnavailable
+from otel_recfn.errors import RecorderUnavailable
 from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_from_environment, secrets_of
 
 Finding = tuple[bool | None, str]
-"""Whether it is good; None for information, neither good nor bad. Then the fact; where it is bad, then the way out."""
+"""Whether it is good (None: information), then the fact, and if it is bad the way out."""
 
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
@@ -48,7 +48,7 @@ def sdk() -> Finding:
 
 
 def provider() -> Finding:
-    """Which provider is set. Here, where no program has run, there is none, except under opentelemetry-instrument."""
+    """Whether a provider is set, which in a process of its own happens only under opentelemetry-instrument."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -78,7 +78,7 @@ def exporters() -> Finding:
 
 
 def endpoint() -> Finding:
-    """Whether something listens where OTLP goes. Another machine is contacted only if the environment names it."""
+    """Whether something listens at the OTLP endpoint. Another machine is contacted only if the environment names it."""
     protocol = _traces_setting("PROTOCOL") or "grpc"
     named = _traces_setting("ENDPOINT")
     port = DEFAULT_PORTS.get(protocol, 4318)
@@ -102,7 +102,7 @@ def endpoint() -> Finding:
 
 
 def _other_protocol(spoken: str) -> str:
-    """What to do where another protocol is spoken than was asked for."""
+    """The way out if the endpoint speaks another protocol."""
     of_traces = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
     variable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" if of_traces else "OTEL_EXPORTER_OTLP_PROTOCOL"
     looks, other = ("gRPC", "HTTP") if spoken == "grpc" else ("HTTP", "gRPC")
@@ -111,13 +111,12 @@ def _other_protocol(spoken: str) -> str:
 
 
 def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
-    """What became of a request without spans, as the program's exporter would send it, or to another endpoint; None where it
-    was taken."""
+    """Why an empty request, sent as the program's exporter would send it, was refused; None if it was accepted."""
     module = "grpc" if protocol == "grpc" else "http"
     made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
-    heard = _Heard()
+    last_message = _LastMessage()
     logger = logging.getLogger("opentelemetry")
-    logger.addHandler(heard)
+    logger.addHandler(last_message)
     propagated, logger.propagate = logger.propagate, False
     try:
         exporter = made(endpoint=endpoint, timeout=REQUEST_SECONDS)
@@ -125,12 +124,12 @@ def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | N
         exporter.shutdown()
     finally:
         logger.propagate = propagated
-        logger.removeHandler(heard)
-    return None if taken else safe_text(heard.message, secrets_from_environment()) or "no answer"
+        logger.removeHandler(last_message)
+    return None if taken else safe_text(last_message.message, secrets_from_environment()) or "no answer"
 
 
-class _Heard(logging.Handler):
-    """Keeps the last message, which says why."""
+class _LastMessage(logging.Handler):
+    """A log handler that keeps the last message, which says why a request failed."""
 
     message = ""
 
@@ -160,5 +159,5 @@ def native_otlp() -> Finding:
 
 
 def _traces_setting(name: str) -> str:
-    """A setting of the OTLP exporter: the variable for traces, else the one for all signals."""
+    """An OTLP setting from the environment: the variable for traces, else the one for all signals."""
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""

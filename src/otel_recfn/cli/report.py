@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from otel_recfn.model.errors import RecfnError, TraceFileError
+from otel_recfn.errors import RecfnError, TraceFileError
 
 
 def report(options: argparse.Namespace) -> int:

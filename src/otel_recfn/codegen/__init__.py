@@ -1,1 +1,1 @@
-"""Writes trace wrappers from operator schemas; programs that use the wrappers import none of this."""
+"""The generator of trace wrappers from operator schemas; programs that use the wrappers import none of this."""

@@ -1,4 +1,4 @@
-"""Modules of wrappers: their text, and the files, which are only written when they changed, and never over somebody else's.
+"""Modules of wrappers: their texts, and their files, which are written only when they change, and never over other people's.
 
 Each wrapper is in the shard that the hash of its operator's root name gives; a package has them all. Texts are as they come, a
 statement a line or a part a line: each file tells formatters and linters to leave it alone.
@@ -23,23 +23,23 @@ from otel_recfn.codegen import python_words
 from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
 from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
-"""How every file of ours begins."""
+"""The first words of every file of ours."""
 WIDTH, STEP = 88, "    "
 TELLS = [
     "# fmt: off",
     "# ruff: noqa",
-    # mypy would have defaults compared one by one, and can't know that an operator returns what its schema says.
+    # mypy would compare defaults one by one, and can't know that an operator returns what its schema says.
     '# mypy: disable-error-code="comparison-overlap, no-any-return"',
 ]
 SINGLETONS = ("None", "True", "False")
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be written.
+class WrapperRequest:
+    """A request: which operators are to be wrapped, and how the modules are split.
 
     Attributes:
         schema: the file.
@@ -53,7 +53,7 @@ class Request:
 
     @property
     def header(self) -> list[str]:
-        """The lines with which each file begins. They don't depend on where files lie."""
+        """The first lines of each file, which don't depend on where files are."""
         options = f" --dispatch {self.dispatch}" if self.dispatch else ""
         command = f"otel-recfn codegen --schema {self.schema.name}{options} --shards {self.shards} --out ..."
         return [f"{MARK}, which overwrites changes:", f"#     {command}", *TELLS]
@@ -61,18 +61,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Generated:
-    """What came of a request."""
+    """The result of a request."""
 
     texts: dict[str, str]
-    """The text of each file, by its name."""
+    """The text of each file, by name."""
     wrapped: int
     traced: int
-    """How many of these are recorded in graphs."""
+    """The number of wrapped operators that graphs record."""
     left_out: list[str]
-    """Operators without a wrapper, because PyTorch's tracing of them is written by hand."""
+    """Operators without a wrapper, because PyTorch's own tracing of them is written by hand."""
 
 
-def generate(request: Request) -> Generated:
+def generate(request: WrapperRequest) -> Generated:
     """Read the schemas and make the modules' texts.
 
     Raises:
@@ -94,7 +94,7 @@ def generate(request: Request) -> Generated:
 
 
 def shard_of(root_name: str, shards: int) -> int:
-    """As PyTorch's generator shards its files (source: ``torchgen.utils.string_stable_hash``)."""
+    """The shard of an operator, chosen as PyTorch's generator does (source: ``torchgen.utils.string_stable_hash``)."""
     digest = hashlib.sha1(root_name.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest, "little") % shards
 
@@ -103,12 +103,12 @@ def _shard(number: int) -> str:
     return f"wrappers_{number}"
 
 
-def _statement(opening: str, parts: Sequence[str], closing: str, indent: str = "") -> list[str]:
-    """Its line; where there is no room on one, each part has its own."""
-    flat = f"{indent}{opening}{', '.join(parts)}{closing}"
+def _statement(opening: str, parts: Sequence[str], closing: str) -> list[str]:
+    """A statement on one line; if that is too long, with a line for each part."""
+    flat = f"{opening}{', '.join(parts)}{closing}"
     if len(flat) <= WIDTH or not parts:
         return [flat]
-    return [indent + opening, *[f"{indent}{STEP}{part}," for part in parts], indent + closing]
+    return [opening, *[f"{STEP}{part}," for part in parts], closing]
 
 
 def _tuple(parts: Sequence[str]) -> str:
@@ -120,7 +120,7 @@ def _tuple(parts: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Wrapper:
-    """An operator that is wrapped."""
+    """The wrapper of one operator, as text."""
 
     operator: Operator
     facts: Facts
@@ -133,7 +133,7 @@ class Wrapper:
 
     @property
     def constants(self) -> dict[str, str]:
-        """Constants of its module that the defaults are compared with: expressions by name."""
+        """The constants of its module that defaults are compared with: expressions by name."""
         named = {_constant(value): value for value in self._defaults.values()}
         return {name: value for name, value in named.items() if name != value}
 
@@ -144,7 +144,7 @@ class Wrapper:
         return {each.name: python_words.default(each, self.operator, self.words) for each in optional}
 
     def lines(self) -> list[str]:
-        """The Operator object and the function."""
+        """The lines of the Operator object and of the function."""
         name, arguments = self.operator.name, self.operator.arguments
         types = ", ".join([f'"{each.name}": "{each.type.text}"' for each in arguments])
         returns = _tuple([f'"{each.type.text}"' for each in self.operator.returns])
@@ -194,7 +194,7 @@ class Wrapper:
         return _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
 
     def _check_parameters(self) -> None:
-        """Python wants what schemas don't say: names that differ, and defaults after what has none."""
+        """Refuse signatures that Python can't have: a name twice, or an argument without a default after one with it."""
         names = [parameter_name(each.name) for each in self.operator.arguments]
         if len({*names}) < len(names) or not all(each.isidentifier() and not each.startswith(OBJECTS) for each in names):
             raise SchemaError(self.operator.location, f"arguments {names} can't be parameters of a function; rename them")
@@ -203,7 +203,7 @@ class Wrapper:
             raise SchemaError(self.operator.location, "an argument without a default follows one with a default; give it one")
 
     def _unobserved(self) -> Iterator[str]:
-        """What the wrapper does where nobody observes: ``if dtype is device is None and alpha is _DEFAULT_1: ...``"""
+        """The lines that run while nobody observes: ``if dtype is device is None and alpha is _DEFAULT_1: ...``"""
         arguments = self.operator.arguments
         keywords = [each.name for each in arguments if each.keyword_only and each.name in self._defaults]
         for names in dict.fromkeys((tuple(self._defaults), tuple(keywords))):
@@ -234,13 +234,13 @@ def _passed(argument: Argument) -> str:
 
 
 def _constant(expression: str) -> str:
-    """The name under which a default is compared: itself, where ``is`` may stand beside it."""
+    """The name under which a default is compared: itself, if ``is`` may stand beside it."""
     if expression in SINGLETONS or expression.startswith("torch."):
         return expression
     readable = "_DEFAULT_" + re.sub(r"\W+", "_", expression.replace("-", "minus ")[:30]).strip("_")
     if re.fullmatch(r"-?\d{,20}", expression):
         return readable
-    # Others may read the same: 2, "2" and (2,).
+    # equal values may be written differently: 2, "2" and (2,)
     return f"{readable}_{hashlib.sha1(expression.encode(), usedforsecurity=False).hexdigest()[:6]}"
 
 
@@ -252,14 +252,14 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
     for each in wrappers:
         other = seen.setdefault(each.name, each)
         if other is not each:
-            told = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
-            raise SchemaError(each.operator.location, f"{told}; rename one of them, or write it into another package")
+            problem = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
+            raise SchemaError(each.operator.location, f"{problem}; rename one of them, or write it into another package")
         if each.name.startswith(OBJECTS):
-            told = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
-            raise SchemaError(each.operator.location, told)
+            problem = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
+            raise SchemaError(each.operator.location, problem)
 
 
-def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
+def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
     dispatch = f', "{request.dispatch}"' if request.dispatch else ""
     library = "Library" if dispatch else "torch_library"
     constants = {name: value for each in wrappers for name, value in each.constants.items()}
@@ -278,7 +278,7 @@ def _module(wrappers: Sequence[Wrapper], request: Request) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: Request) -> str:
+def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: WrapperRequest) -> str:
     about = "# A wrapper for each operator."
     about += f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}." if left_out else ""
     lines, names = [*request.header, about, ""], sorted([each.name for shard in shards for each in shard])
@@ -292,7 +292,7 @@ def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], reque
 
 
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """The files that are missing, differ, or were written for a shard that is no more.
+    """The files that are missing, differ, or belong to a shard that is no more.
 
     Raises:
         GeneratorError: one of them was not written by the generator.
@@ -304,7 +304,7 @@ def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write what is stale, and remove shards that are no more. Returns the files that changed.
+    """Write the stale files, and remove shards that are no more. Returns the files that changed.
 
     Raises:
         GeneratorError: a file is there that was not written by the generator.
@@ -314,7 +314,7 @@ def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for path in stale:
         if path.name in texts:
-            beside = path.with_name(f".{path.name}.{os.getpid()}")  # replaced at once: no program imports half a file
+            beside = path.with_name(f".{path.name}.{os.getpid()}")  # replaced at once, so that no program imports half a file
             beside.write_text(texts[path.name], encoding="utf-8")
             beside.replace(path)
         else:
@@ -323,7 +323,7 @@ def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def _content(path: Path) -> str | None:
-    """What is in the file; None where it is not there."""
+    """The content of a file; None if there is no file."""
     if not path.exists():
         return None
     text = _read(path)
@@ -333,5 +333,5 @@ def _content(path: Path) -> str | None:
 
 
 def _read(path: Path) -> str:
-    """The text, whatever the encoding of a file that isn't ours."""
+    """The text of a file, whatever its encoding."""
     return path.read_text(encoding="utf-8", errors="replace")

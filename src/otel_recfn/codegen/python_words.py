@@ -1,4 +1,4 @@
-"""Names, types and defaults of schemas in Python's words: for operators of PyTorch, and for any others."""
+"""Names, types and defaults of schemas as Python writes them, for PyTorch's operators and for others."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 
 from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, Return, SchemaType
-from otel_recfn.model.errors import SchemaError
+from otel_recfn.errors import SchemaError
 
 # --- names: reserved words, and what written modules use themselves, get an underscore
 
 RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
-"""What written modules import from ``tracing/wrappers.py``."""
+"""The names that written modules import from ``tracing/wrappers.py``."""
 IMPORTED = frozenset({*RUNTIME, "Annotated", "Any", "Sequence", "annotations", "torch"})
-"""Names that they import."""
+"""The other names that they import."""
 BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
-"""Builtin types that their hints use."""
+"""The builtin types in their hints."""
 MODULES_OWN = frozenset({*dir(ModuleType("any")), "__all__", "__file__", "__getattr__", "__path__"})
-"""Names to which Python gives a meaning in every module."""
+"""Names that Python gives a meaning to in every module."""
 OBJECTS = ("_DEFAULT_", "_LIB_", "_OP_")
-"""How names of objects in written modules begin: neither wrappers nor their arguments have such names."""
+"""The first letters of objects' names in written modules; no wrapper or argument has such a name."""
 
 
 def function_name(name: OperatorName) -> str:
-    """The wrapper's name: that of the operator and of its overload."""
+    """The wrapper's name: the operator's, with its overload."""
     full = f"{name.full}_{name.overload}" if name.overload else name.full
     return f"{full}_" if re.fullmatch(r"wrappers_\d+", full) else _usable(full, IMPORTED | BUILTIN_HINTS | MODULES_OWN)
 
 
 def parameter_name(name: str) -> str:
-    """An argument's name in the wrapper's signature."""
+    """The argument's name in the wrapper's signature."""
     return _usable(name, IMPORTED)
 
 
@@ -48,17 +48,17 @@ PLAIN: Mapping[str, str] = MappingProxyType(
     {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}
     | {"int": "int", "str": "str", "Dimname": "str", "DimVector": "Sequence[int]", "GraphModule": "Any"}
 )
-"""The same for all operators. Where ``complex`` stands, Python's type system takes any number."""
+"""The hints that are the same for all operators. For ``complex`` Python's type system takes any number."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """How hints and defaults are written."""
+    """The Python words for base types and for defaults."""
 
     types: Mapping[str, str]
     """The hint of each base type."""
     defaults: Mapping[str, str]
-    """By the words that schemas have as defaults, beside numbers, texts, lists, True, False and None."""
+    """The expressions of defaults that are words, but for True, False and None."""
 
 
 TORCH = Words(
@@ -80,16 +80,16 @@ TORCH = Words(
     ),
     defaults=MappingProxyType(
         {word: f"torch.{word}" for word in ("channels_last", "contiguous_format", "double", "float", "int", "long")}
-        | {"preserve_format": "torch.preserve_format", "strided": "torch.strided", "Mean": "1"}  # at::Reduction::Mean
+        | {"preserve_format": "torch.preserve_format", "strided": "torch.strided", "Mean": "1"}  # the number of Mean
     ),
 )
-"""Of operators in ``torch.ops``."""
+"""The words for operators in ``torch.ops``."""
 
 ANY = Words(
     types=PLAIN,
     defaults=MappingProxyType({"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"}),
 )
-"""Of any other operators: their tensors, dtypes and devices are whatever their library takes; words are texts."""
+"""The words for any other operators: tensors, dtypes and devices are whatever their library takes, and words are texts."""
 
 
 def hint(type_: SchemaType, words: Words) -> str:
@@ -99,13 +99,13 @@ def hint(type_: SchemaType, words: Words) -> str:
         return found if found == "Any" else f"{found} | None"
     if (element := type_.element) is not None:
         found = f"Sequence[{hint(element, words)}]"
-        # One number may stand for as many as the list has.
+        # one number may stand for all of the list
         return f"{found} | {hint(element, words)}" if type_.size is not None else found
     return words.types.get(type_.text, "Any")
 
 
 def return_hint(operator: Operator, words: Words) -> str:
-    """What the wrapper returns; a list is one then, where an argument may be any sequence."""
+    """The hint of the wrapper's result. A list is a list there, while an argument may be any sequence."""
     returns = [_returned(each, words) for each in operator.returns]
     return f"tuple[{', '.join(returns)}]" if len(returns) > 1 else "".join(returns) or "None"
 
@@ -116,7 +116,7 @@ def _returned(declared: Return, words: Words) -> str:
 
 
 def default(argument: Argument, operator: Operator, words: Words) -> str:
-    """A default as a Python expression that can't be changed by calls: lists become tuples.
+    """A default as a Python expression that calls can't change: lists become tuples.
 
     Raises:
         SchemaError: it is none that is known.
@@ -128,11 +128,11 @@ def default(argument: Argument, operator: Operator, words: Words) -> str:
     try:
         value = float(text) if is_number else ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        told = f"the default {text!r} of {argument.name!r} can't be read; write a number, a text, a list, True, False or None"
-        raise SchemaError(operator.location, told) from None
+        problem = f"the default {text!r} of {argument.name!r} can't be read; write a number, text, list, True, False or None"
+        raise SchemaError(operator.location, problem) from None
     size = (argument.type.optional or argument.type).size
     if size is not None and value is not None and not isinstance(value, list):
-        value = [value] * size  # one number stands for as many as the list has
+        value = [value] * size  # one number stands for all of the list
     return _literal(tuple(value) if isinstance(value, list) else value)
 
 

@@ -1,7 +1,6 @@
-"""Which operators are wrapped, and what is recorded of their calls: PyTorch's rules as data (source: ``gen_trace_type.py``).
+"""The operators that are wrapped and what graphs record of them: PyTorch's rules as data (source: ``gen_trace_type.py``).
 
-A tracer records what a program does, with operators that write in place and into ``out``; or, with ``force_outplace``, the same
-with operators that only return their results.
+A tracer records operators as they are called, also those that write; with ``force_outplace``, all as returning results.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from types import MappingProxyType
 from otel_recfn.codegen.schemas import Operator
 
 OPTIONS = ("dtype", "layout", "device", "pin_memory")
-"""The four in which tensor options are recorded."""
+"""The four arguments that make up the tensor options."""
 UNTRACEABLE_TYPES = frozenset({"Storage", "Type", "ConstQuantizerPtr"})
-"""Types of arguments with which an operator is wrapped and not recorded."""
+"""Types of arguments whose operators are wrapped but not recorded."""
 FACTORY = "factory"
-"""The ``category_override`` that says what ``Rules.factories`` does."""
+"""The ``category_override`` of operators that ``Rules.factories`` is about."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for a namespace's operators. Names are bases of operator names, but where it says otherwise."""
+    """The rules for a namespace's operators, named by the bases of their names unless said otherwise."""
 
     manual: frozenset[str] = frozenset()
-    """C++ names of operators whose kernels or tracing PyTorch writes by hand: they are not wrapped."""
+    """C++ names of operators that get no wrapper, because PyTorch writes their kernels or tracing by hand."""
     never_recorded: frozenset[str] = frozenset()
-    """Operators that are wrapped and not recorded, because those are recorded of which they consist."""
+    """Operators that are wrapped but not recorded, because the operators that they consist of are."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """By operator name without overload: the name that is recorded instead."""
+    """The recorded name, by operator name without overload."""
     options_added: frozenset[str] = frozenset()
-    """Operators whose variants that write, when recorded as ones that don't, get default options and a memory format."""
+    """Operators whose writing variants get default options and a memory format when recorded out of place."""
     factories: frozenset[str] = frozenset()
     """Operators whose out variants are recorded with the options of the result, though they have tensors as inputs."""
 
@@ -49,18 +48,18 @@ ATEN = Rules(
     options_added=frozenset({"fill", "zero"}),
     factories=frozenset({"normal"}),
 )
-"""Of PyTorch's own operators."""
+"""The rules for PyTorch's own operators."""
 
 OTHERS = Rules()
-"""Of all other namespaces: whatever a library calls its operators, they are wrapped, and recorded where they return tensors."""
+"""The rules for other namespaces: every operator is wrapped, and recorded if it returns tensors."""
 
 
 def rules_of(namespace: str) -> Rules:
-    """The rules that hold for its operators."""
+    """The rules for a namespace's operators."""
     return ATEN if namespace == "aten" else OTHERS
 
 
-# --- what holds for one operator
+# --- one operator
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,14 @@ class Input:
     """An input of the recorded node."""
 
     name: str
-    """Its name in the node."""
+    """The input's name in the node."""
     value: str
-    """An argument's name; or ``out.dtype``, an option of an argument; or ``=None``, a constant in Python."""
+    """An argument's name, or an option of an argument (``out.dtype``), or a constant in Python (``=None``)."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The node that is recorded, in one mode."""
+    """The node that is recorded in one mode."""
 
     kind: str
     """The operator's name in the node, without namespace."""
@@ -86,16 +85,16 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Guard:
-    """What is checked with ``force_outplace``: that nobody else uses the data which the operator writes."""
+    """A check with ``force_outplace`` that nobody else uses the data which the operator writes."""
 
     operator: str
-    """What the warning calls the operator."""
+    """The operator's name in the warning."""
     argument: str
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is recorded of a wrapped operator's calls; nothing where its wrapper calls it with tracing as it is."""
+    """The facts that a wrapper needs of its operator's recording; none if it isn't recorded."""
 
     in_place: Recorded | None = None
     out_of_place: Recorded | None = None
@@ -114,7 +113,7 @@ strided layout, the CPU, memory that is not pinned, and the argument's memory fo
 
 
 def facts_of(operator: Operator, rules: Rules) -> Facts | None:
-    """The facts about an operator; None where it has no wrapper."""
+    """The facts about an operator; None if it gets no wrapper."""
     if operator.cpp_name in rules.manual:
         return None
     if not _is_traced(operator, rules):
@@ -142,14 +141,14 @@ def _is_traced(operator: Operator, rules: Rules) -> bool:
 
 
 def _recorded_name(operator: Operator, rules: Rules, otherwise: str) -> str:
-    """What the node is called: as the operator where that is called the same in both modes."""
+    """The node's name: the operator's, if that is the same in both modes."""
     has_one_name = operator.kind in ("functional", "out") or operator.name.is_dunder
     name = operator.name.full if has_one_name else otherwise
     return rules.renamed.get(name, name)
 
 
 def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[Input, ...]:
-    """The arguments but for those that take results; in their place what a factory needs to make them."""
+    """The arguments without those that take results; in their place the options that a factory needs."""
     inputs = [Input(each.name, each.name) for each in operator.in_arguments]
     if operator.out_arguments and _is_factory(operator, rules):
         out = operator.out_arguments[0].name

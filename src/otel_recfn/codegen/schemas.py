@@ -1,4 +1,4 @@
-"""Operators, as read from a file in the form of PyTorch's ``native_functions.yaml``: a list of entries, with a schema each.
+"""Operators, as read from a file like PyTorch's ``native_functions.yaml``: a list of entries, each with a schema.
 
 This is the one place that knows torchgen, the generator inside the torch wheel: it parses the schemas, and its model of one
 becomes ours. Where an entry says ``autogen``, it makes the variants that PyTorch would have: then all entries of the file have
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
-# --- the model: all that the generator knows of an operator
+# --- the model of operators
 
 
 class Location(NamedTuple):
@@ -25,7 +25,7 @@ class Location(NamedTuple):
     file: str
     line: int
     operator: str = ""
-    """Its schema's text up to the arguments, as far as it could be read."""
+    """The schema's text up to the arguments, as far as it could be read."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.operator}" if self.operator else f"{self.file}:{self.line}"
@@ -39,24 +39,24 @@ class SchemaType:
 
     @property
     def optional(self) -> SchemaType | None:
-        """Of an optional type, the type that it is when it is there."""
+        """The type without its optionality."""
         return SchemaType(self.text[:-1]) if self.text.endswith("?") else None
 
     @property
     def element(self) -> SchemaType | None:
-        """Of a list, its elements' type."""
+        """The type of a list's elements."""
         found = re.fullmatch(r"(.+)\[[0-9]*\]", self.text)
         return SchemaType(found[1]) if found else None
 
     @property
     def size(self) -> int | None:
-        """Of a list with a size, the size: one element may stand for so many."""
+        """The size of a list that declares one, for which one element may stand."""
         found = re.fullmatch(r".+\[([0-9]+)\]", self.text)
         return int(found[1]) if found else None
 
     @property
     def base(self) -> str:
-        """The name without lists and optionals."""
+        """The name of the type, without lists and optionals."""
         inner = self.optional or self.element
         return inner.base if inner else self.text
 
@@ -68,7 +68,7 @@ class Argument:
     name: str
     type: SchemaType
     default: str | None
-    """As the schema writes it."""
+    """The default as the schema writes it."""
     alias: str | None
     """The alias annotation: ``a``, ``a!``, ``a -> *``."""
     keyword_only: bool
@@ -77,7 +77,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Return:
-    """What an operator returns, or one of several."""
+    """A result of an operator."""
 
     name: str | None
     type: SchemaType
@@ -102,13 +102,13 @@ class OperatorName:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator, as its schema declares it."""
+    """An operator as its schema declares it."""
 
     name: OperatorName
     kind: str
-    """What it does with its arguments, by torchgen's names: functional, inplace, out, mutable or scratch."""
+    """The operator's use of its arguments, by torchgen's names: functional, inplace, out, mutable or scratch."""
     arguments: tuple[Argument, ...]
-    """In schema order: positional, keyword-only, out."""
+    """The arguments in schema order: positional, keyword-only, out."""
     returns: tuple[Return, ...]
     category: str | None
     """The entry's ``category_override``."""
@@ -132,7 +132,7 @@ class Operator:
         return f"{self.name.full}_out" if self.out_arguments else self.name.full
 
     def return_names(self) -> Iterator[str]:
-        """What the results are called: as the argument that is returned (source: ``torchgen.api.cpp.return_names``)."""
+        """The names of the results: of the argument that is returned (source: ``torchgen.api.cpp.return_names``)."""
         argument_names = {each.name for each in self.arguments}
         for number, each in enumerate(self.returns):
             if self.name.is_inplace:
@@ -148,21 +148,21 @@ class Operator:
 # --- entries, from YAML
 
 LINE = "__line__"
-"""The key under which torchgen expects each mapping's line."""
+"""The key under which torchgen expects the line of each mapping."""
 
 
 class Entry(NamedTuple):
-    """One operator's entry."""
+    """The entry of one operator."""
 
     location: Location
     schema: str
-    """With the namespace where it has one."""
+    """The schema, with the namespace if it has one."""
     fields: dict[str, Any]
-    """As YAML has them, and ``LINE``."""
+    """The entry's fields as YAML has them, and ``LINE``."""
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The file's entries in their order.
+    """The entries of the file in order.
 
     Raises:
         SchemaError: it is no YAML, or no list of mappings with a ``func``.
@@ -192,7 +192,7 @@ def _entry(file: str, fields: Any) -> Entry:
 
 
 def _loader(yaml: Any) -> Any:
-    """A loader that adds its line to each mapping, and takes no ``func`` twice: there, a new entry's dash is missing."""
+    """A YAML loader that adds its line to each mapping, and refuses a second ``func`` in it: an entry without its dash."""
 
     class LineLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -211,10 +211,10 @@ def _loader(yaml: Any) -> Any:
 DEFAULT_NAMESPACE = "aten"
 KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
 REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
-"""What torchgen raises at what it can't read."""
+"""The errors by which torchgen refuses a schema."""
 _ODD_BLANKS = re.compile(r""",\S|\s\s|\s=|=\s|[(\[]\s|\s[)\]\[]|\)->|->\S|\[[^\]]*\s|="[^"]*, |='[^']*, """)
 BLANKS = "; write one blank after each comma between arguments and around ->, and none elsewhere: int[2] x=[1,2]"
-"""What to say where blanks may be to blame, by which PyTorch's parser tells arguments apart: its error says nothing of them."""
+"""A hint for errors where blanks may be to blame: PyTorch's parser splits arguments by them, and doesn't mention it."""
 
 
 def operators_of(entries: Sequence[Entry]) -> list[Operator]:
@@ -274,7 +274,7 @@ def _refused(entry: Entry, error: BaseException) -> SchemaError:
 
 
 def _with_generated(entries: Sequence[Entry], model: Any) -> list[Operator]:
-    """The operators of all entries, and those that torchgen makes of them."""
+    """The operators of all entries, and those that torchgen derives from them."""
     from torchgen.gen import add_generated_native_functions, parse_tags_yaml
 
     tags = parse_tags_yaml(str(_packaged() / "tags.yaml"))

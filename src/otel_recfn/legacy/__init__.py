@@ -1,5 +1,5 @@
 # ruff: noqa: I001 - each name is imported as itself, which hands it on
-"""The legacy profiler: runs of its own per thread, their events as pushes and pops.
+"""The legacy profiler: runs that belong to a thread, with events as pushes and pops.
 
 Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
 """
@@ -36,4 +36,4 @@ from otel_recfn.legacy.record_profile import (
     RecordProfile as RecordProfile,
     write_profiler_events_to_stream as write_profiler_events_to_stream,
 )
-from otel_recfn.model.errors import ProfilerError as ProfilerError
+from otel_recfn.errors import ProfilerError as ProfilerError

@@ -1,4 +1,4 @@
-"""What a profiler run records and how it ends, the kinds of its events, and its error; most values and names are PyTorch's."""
+"""The configuration of a profiler run, the kinds of its events, and its error. Most values and names are PyTorch's."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from otel_recfn.model.errors import ProfilerError
+from otel_recfn.errors import ProfilerError
 from otel_recfn.model.events import Extra
 
 NUM_VALUES = 3
-"""Of a config that travels: state, shapes, memory."""
+"""The values of a config that is sent: state, shapes, memory."""
 START_PROFILE = "__start_profile"
 STOP_PROFILE = "__stop_profile"
-"""The marks at the two ends of a run."""
+"""The marks at the begin and the end of a run."""
 
 
 class EventKind(IntEnum):
-    """What happened. The values are PyTorch's."""
+    """The kind of a legacy event, with PyTorch's values."""
 
     MARK = 0
     PUSH_RANGE = 1
@@ -26,7 +26,7 @@ class EventKind(IntEnum):
 
 
 class ProfilerState(IntEnum):
-    """What a run observes with. The values are PyTorch's (``torch::profiler::impl::ProfilerState``)."""
+    """The observer of a run, with PyTorch's values (``torch::profiler::impl::ProfilerState``)."""
 
     DISABLED = 0
     CPU = 1
@@ -45,7 +45,7 @@ class ProfilerState(IntEnum):
 
 
 class ActiveProfilerType(IntEnum):
-    """Which profiler runs in a thread. The values are PyTorch's (``torch::profiler::impl::ActiveProfilerType``)."""
+    """The profiler that runs in a thread, with PyTorch's values (``torch::profiler::impl::ActiveProfilerType``)."""
 
     NONE = 0
     LEGACY = 1
@@ -79,12 +79,12 @@ class ProfilerConfig:
     trace_id: str = ""
 
     def to_value_list(self) -> list[Any]:
-        """What of it travels to another process, as PyTorch has it (``ProfilerConfig::toIValue``)."""
+        """The values that are sent to another process, as in PyTorch (``ProfilerConfig::toIValue``)."""
         return [int(self.state), self.report_input_shapes, self.profile_memory]
 
     @classmethod
     def from_value_list(cls, values: Any) -> ProfilerConfig:
-        """What ``to_value_list`` gave elsewhere; what follows the third value is ignored (``ProfilerConfig::fromIValue``).
+        """The config from the values of ``to_value_list``; later values are ignored (``ProfilerConfig::fromIValue``).
 
         Raises:
             ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
@@ -98,25 +98,25 @@ class ProfilerConfig:
 
     @property
     def disabled(self) -> bool:
-        """Whether such a run records nothing at all, and counts as not running."""
+        """Whether such a run records nothing, and counts as not running."""
         return self.state == ProfilerState.DISABLED
 
     @property
     def records_events(self) -> bool:
-        """Whether such a run has events in the end: NVTX ranges go to NVIDIA's tools alone."""
+        """Whether such a run has events: NVTX ranges go to NVIDIA's tools alone."""
         return self.state not in (ProfilerState.DISABLED, ProfilerState.NVTX)
 
     @property
     def extras(self) -> Extra:
-        """What the recorder is to record for it."""
-        shapes = self.report_input_shapes or self.with_flops  # FLOPs are counted from shapes, which events say
+        """The extras that the recorder records for it."""
+        shapes = self.report_input_shapes or self.with_flops  # FLOPs are counted from shapes
         of_operators = Extra.SHAPES * shapes | Extra.STACK * self.with_stack | Extra.FLOPS * self.with_flops
         return Extra(of_operators | Extra.MEMORY * self.profile_memory)
 
 
 @dataclass(frozen=True)
 class ProfilerDisableOptions:
-    """How ``disable_profiler_legacy`` ends a run.
+    """The way in which ``disable_profiler_legacy`` ends a run.
 
     Attributes:
         cleanup_tls_state: take the run out of the calling thread; else it goes on there.

@@ -1,4 +1,4 @@
-"""What the profiler asks of CUDA: events that time the GPU, and NVTX ranges; a run's times, and the callback that takes them.
+"""CUDA for the legacy profiler: events that time the GPU, NVTX ranges, a run's times, and the callback that takes them.
 
 Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h; a build of PyTorch without CUDA has none there either.
 """
@@ -25,42 +25,42 @@ class CudaRecord(NamedTuple):
 
     device: int
     event: Any
-    """What the stubs' ``elapsed_us`` takes: a ``torch.cuda.Event``."""
+    """The argument of ``elapsed_us``: a ``torch.cuda.Event``."""
     cpu_ns: int
-    """When it was asked for, in Unix nanoseconds."""
+    """The time of the call, in Unix nanoseconds."""
 
 
 class CudaStubs:
-    """CUDA, as far as the profiler uses it, by way of PyTorch, where the program has imported that."""
+    """The part of CUDA that the profiler uses, through PyTorch, if the program has imported it."""
 
     def enabled(self) -> bool:
         """Whether there is a device to time."""
         return "torch" in sys.modules and bool(_cuda().is_available())
 
     def record(self) -> CudaRecord:
-        """An event on the current stream of the current device."""
+        """Record an event on the current stream of the current device."""
         cuda = _cuda()
         device, event, now = cuda.current_device(), cuda.Event(enable_timing=True), time.time_ns()
         event.record()
         return CudaRecord(device, event, now)
 
     def elapsed_us(self, begin: Any, end: Any) -> float:
-        """Microseconds between two events; waits for both."""
+        """The microseconds between two events; waits for both."""
         begin.synchronize()
         end.synchronize()
         elapsed_ms: float = begin.elapsed_time(end)
         return elapsed_ms * MICROSECONDS_PER_MILLISECOND
 
     def mark(self, name: str) -> None:
-        """An NVTX mark."""
+        """Set an NVTX mark."""
         _cuda().nvtx.mark(name)
 
     def range_push(self, name: str) -> None:
-        """An NVTX range begins in this thread."""
+        """Begin an NVTX range in this thread."""
         _cuda().nvtx.range_push(name)
 
     def range_pop(self) -> None:
-        """The innermost NVTX range of this thread ends."""
+        """End the innermost NVTX range of this thread."""
         _cuda().nvtx.range_pop()
 
 
@@ -72,12 +72,12 @@ _stubs: Any = CudaStubs()
 
 
 def cuda_stubs() -> Any:
-    """What stands for CUDA now: the CudaStubs, or what was registered in their place."""
+    """The stubs in use: the CudaStubs, or what was registered in their place."""
     return _stubs
 
 
 def register_cuda_methods(stubs: Any) -> Any:
-    """Put something else in CUDA's place, as another device's plugin or a test does. Returns what was there.
+    """Register other stubs, as another device's plugin or a test does. Returns the ones before.
 
     It has the methods of CudaStubs; ``record`` gives a CudaRecord, and ``elapsed_us`` takes the events of two.
     """
@@ -86,11 +86,11 @@ def register_cuda_methods(stubs: Any) -> Any:
     return replaced
 
 
-# --- when ranges and marks of a run came to pass on a GPU
+# --- the times of a run's ranges and marks on a GPU
 
 
 class CudaTimes:
-    """CUDA events by what they time, until that becomes an event of the run. Methods may be called from any thread.
+    """Moments on the GPU, kept until they become events of the run. Methods may be called from any thread.
 
     Args:
         most: moments kept; what comes beyond is not timed, as its range wouldn't be kept either.
@@ -104,16 +104,16 @@ class CudaTimes:
         return len(self._records)
 
     def record(self, kind: EventKind, key: int) -> None:
-        """The push or pop of the range with handle ``key``, or the mark with that id, happens now on the current stream."""
+        """Record the current moment for the push or pop of the range with handle ``key``, or for the mark with that id."""
         if len(self._records) < self._most:
             self._records[kind, key] = cuda_stubs().record()
 
     def take(self, kind: EventKind, key: int) -> CudaRecord | None:
-        """What was recorded for it; None where nothing was."""
+        """Remove and return a recorded moment; None if there is none."""
         return self._records.pop((kind, key), None)
 
 
-# --- a CUDA run's or an NVTX run's callback on the thread's ranges
+# --- the callback of a CUDA run or an NVTX run
 
 
 NOT_TIMED = frozenset(
@@ -121,18 +121,17 @@ NOT_TIMED = frozenset(
     for name in {"view", "t", "transpose", "stride", "empty", "empty_like", "empty_strided", "as_strided", "expand", "resize_"}
     | {"squeeze", "unsqueeze", "slice", "_unsafe_view", "size"}
 )
-"""Operators that launch nothing on a GPU: timing them would only cost."""
+"""Operators that launch nothing on a GPU, so that timing them would only cost."""
 
 
 def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | None]) -> int:
-    """Time the calling thread's ranges on the GPU, or announce them to NVIDIA's tools, if a run asks for that.
+    """Time the calling thread's ranges on the GPU, or show them to NVIDIA's tools, if a run asks for it.
 
-    The thread-local state carries the callback to work that the thread launches. If the run is disabled without cleanup, the
-    callback stays and does nothing.
+    The callback goes along with thread-local state. If the run is disabled without cleanup, it stays and does nothing.
 
     Args:
         config: of the run.
-        living: gives its times, and None where it is over, or another run shadows it.
+        living: gives its times, and None if it is over, or another run shadows it.
 
     Returns:
         The callback's handle, or INVALID_CALLBACK_HANDLE.
@@ -171,7 +170,7 @@ def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | N
 
 
 def nvtx_text(name: str, sequence_nr: int, shapes: list[list[int]]) -> str:
-    """What NVIDIA's tools show: ``aten::add, seq = 3, sizes = [[2, 3], []]`` (source: ``getNvtxStr``)."""
+    """A range's text for NVIDIA's tools: ``aten::add, seq = 3, sizes = [[2, 3], []]`` (source: ``getNvtxStr``)."""
     text = f"{name}, seq = {sequence_nr}" if sequence_nr >= 0 else name
     return f"{text}, sizes = {shapes}" if shapes else text
 

@@ -1,4 +1,4 @@
-"""One event of the legacy profiler: a begin, an end, a mark or a memory report. It is read and sent as PyTorch's own are.
+"""An event of the legacy profiler: a begin, an end, a mark or a memory report, with PyTorch's fields and values.
 
 Source: ``LegacyEvent`` in torch/csrc/autograd/profiler_legacy.h; the same fields under the same names.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.cuda import cuda_stubs
-from otel_recfn.model.errors import ProfilerError
 
 log = logging.getLogger("otel_recfn")
 
@@ -29,7 +29,7 @@ KIND_WORDS = {
 
 @dataclass(slots=True)
 class LegacyEvent:
-    """An event. A push says everything about its range; its pop has the same handle and node, and says when and where it ended.
+    """An event. A push describes its range; its pop has the same handle and node, and its own time and thread.
 
     Attributes:
         kind: what happened.
@@ -37,19 +37,19 @@ class LegacyEvent:
         thread_id: RecordFunction's logical id of the thread it happened in.
         handle: of the range; 0 for marks and memory.
         shapes: one per input; empty for inputs that are no tensors, and for lists of tensors.
-        node_id: of a process in a group, -1 where there is none.
+        node_id: of a process in a group, -1 if there is none.
         is_async: the range may end on another thread.
         is_remote: it came from another process, as values.
         cpu_ns: Unix nanoseconds.
         cpu_memory_usage: bytes that were allocated, negative when freed.
         cuda_memory_usage: the same on the GPU.
-        device: the GPU, -1 where none was recorded.
+        device: the GPU, -1 if none was recorded.
         cuda_us: microseconds on the GPU's clock; for remote events, -1 elsewhere.
         cuda_event: what ``device`` recorded.
-        sequence_nr: of autograd, -1 where there is none.
-        fwd_thread_id: of the forward range, 0 where there is none.
+        sequence_nr: of autograd, -1 if there is none.
+        fwd_thread_id: of the forward range, 0 if there is none.
         scope: RecordScope.
-        flops: floating point operations, 0 where they weren't counted.
+        flops: floating point operations, 0 if they weren't counted.
         stack: ``file(line): function``, innermost first.
         event_id: the same in spans and Chrome traces; 0 for remote events.
         correlation_id: for whoever joins it with events of a device; 0 until then.
@@ -80,16 +80,16 @@ class LegacyEvent:
 
     @property
     def extra_args(self) -> dict[str, Any]:
-        """What the floating point operations were counted from, by PyTorch's names; empty where they weren't."""
+        """The arguments from which floating point operations were counted, by PyTorch's names; empty if they weren't."""
         return self._extra_args if self._extra_args is not None else {}
 
     def set_extra_args(self, extra_args: Mapping[str, Any]) -> None:
-        """Replace what ``extra_args`` says."""
+        """Replace the value of ``extra_args``."""
         self._extra_args = dict(extra_args)
 
     @property
     def kind_str(self) -> str:
-        """``mark``, ``push``, ``pop`` or ``memory_alloc``."""
+        """The kind as a text: ``mark``, ``push``, ``pop`` or ``memory_alloc``."""
         return KIND_WORDS[self.kind]
 
     @property
@@ -99,7 +99,7 @@ class LegacyEvent:
 
     @property
     def has_cuda(self) -> bool:
-        """Whether it has a time on a GPU."""
+        """Whether the event has a time on a GPU."""
         return self.cuda_event is not None or (self.is_remote and self.device != -1)
 
     def cpu_elapsed_us(self, later: LegacyEvent) -> float:
@@ -126,7 +126,7 @@ class LegacyEvent:
         return elapsed_us
 
     def to_value_list(self) -> list[Any]:
-        """Twelve values in which the event travels to another process (``LegacyEvent::toIValue``).
+        """The twelve values that are sent to another process (``LegacyEvent::toIValue``).
 
         Of times on the GPU only ``cuda_us`` goes along; set it before.
         """
@@ -147,7 +147,7 @@ class LegacyEvent:
 
     @classmethod
     def from_value_list(cls, values: Any) -> LegacyEvent:
-        """The remote event that ``to_value_list`` gave elsewhere (``LegacyEvent::fromIValue``).
+        """The remote event from the values of ``to_value_list`` (``LegacyEvent::fromIValue``).
 
         Raises:
             ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
@@ -157,7 +157,7 @@ class LegacyEvent:
 
 @cache
 def is_on_cuda(device: str) -> bool | None:
-    """Whether memory on this device counts as the GPU's, or as the CPU's; None as neither, which is logged once."""
+    """Whether memory on this device counts as the GPU's or the CPU's; None for neither, which is logged once."""
     kind = device.partition(":")[0]
     if kind in CUDA_MEMORY or kind in CPU_MEMORY:
         return kind in CUDA_MEMORY
@@ -181,11 +181,11 @@ VALUES: tuple[tuple[str, type], ...] = (
     ("cuda_us", int),
     ("shapes", list),
 )
-"""What travels, in this order, and as what. A handle is a float, so one above 2**53 was rounded; shapes are lists of lists."""
+"""The values that are sent, in order, with their types. A handle is a float, rounded above 2**53; shapes are lists of lists."""
 
 
 def _decoded(values: Any) -> dict[str, Any]:
-    """The fields of a LegacyEvent from its values; what follows the twelfth is ignored."""
+    """The fields of a LegacyEvent from its values; later values are ignored."""
     if not isinstance(values, list):
         raise ProfilerError(f"Expected an event as a list of values, got {type(values).__name__}; pass what to_value_list gave")
     if len(values) < len(VALUES):
@@ -219,7 +219,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def torch_records(lists: Iterable[Iterable[LegacyEvent]]) -> list[list[TorchRecord]]:
-    """What ``disable_profiler_legacy`` gave, as ``torch.autograd._disable_profiler_legacy`` gives its own.
+    """The lists of ``disable_profiler_legacy`` in the form of ``torch.autograd._disable_profiler_legacy``.
 
     from torch.autograd.profiler_legacy import _parse_legacy_records
     from torch.autograd.profiler_util import EventList
@@ -230,7 +230,7 @@ def torch_records(lists: Iterable[Iterable[LegacyEvent]]) -> list[list[TorchReco
 
 
 class TorchRecord:
-    """A LegacyEvent as ``torch._C._autograd.ProfilerEvent``: what are attributes of our events are methods there."""
+    """A LegacyEvent with the interface of ``torch._C._autograd.ProfilerEvent``, where our attributes are methods."""
 
     __slots__ = ("event",)
 
@@ -244,11 +244,11 @@ class TorchRecord:
         return lambda: _with_lists(value)
 
     def cpu_elapsed_us(self, later: TorchRecord) -> float:
-        """Microseconds from this event to a later one."""
+        """The microseconds from this event to a later one."""
         return self.event.cpu_elapsed_us(later.event)
 
     def cuda_elapsed_us(self, later: TorchRecord) -> float:
-        """Microseconds on the GPU from this event to a later one."""
+        """The microseconds on the GPU from this event to a later one."""
         return self.event.cuda_elapsed_us(later.event)
 
 
@@ -257,7 +257,7 @@ METHODS = {"kind": "kind_str", "start_us": "cpu_us"} | {
     for name in {"name", "thread_id", "fwd_thread_id", "device", "has_cuda", "shapes", "cpu_memory_usage", "cuda_memory_usage"}
     | {"handle", "node_id", "is_remote", "sequence_nr", "stack", "scope", "correlation_id", "flops", "is_async"}
 }
-"""Of ``TorchRecord``: the attributes that they give."""
+"""The attributes that the methods of ``TorchRecord`` return."""
 
 
 def _with_lists(value: Any) -> Any:

@@ -1,12 +1,11 @@
-"""The events of a run in lists per thread, made of rows when a list is first looked at: most of a run of millions never are.
+"""The events of a run in lists per thread, made when a list is first read: most of the millions never are.
 
 Of a thread, begins are ordered by the ordinals of their event ids, and ends by their rows. Whether an end or a begin came first
 is decided by their times, and where those are equal by their rows: what began inside a range has an earlier row.
 
     x's end comes before y's begin when x began before y, and x.end_ns < y.start_ns, or they are equal and x's row is above y's
 
-A range that ended on another thread has its pop on its own thread's list, with the other thread's id, where its time is. One
-that is open still has no pop.
+A range that ended on another thread has its pop in its own thread's list, with the other thread's id; an open one none.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ RANGE = events.EventKind.RANGE
 KINDS = np.zeros(len(events.EventKind), np.uint8)
 KINDS[RANGE] = EventKind.PUSH_RANGE
 KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
-"""What each kind of row is for the legacy profiler when it begins."""
+"""The legacy profiler's kind for the begin of each kind of row."""
 EXACT_AS_FLOAT = 1 << 53
-"""Whole numbers up to this one are, and handles travel as floats."""
+"""The largest whole number up to which floats, as which handles are sent, are exact."""
 BLOCK = 4096
-"""Events that are made at once."""
+"""The number of events that are made at once."""
 
 
 class ThreadEvents(UserList[LegacyEvent]):
-    """A list of events. Each place has one object, whoever looks and however often.
+    """A list of events, which has one object at each place, whoever reads it and however often.
 
     Args:
         events: those that are there already.
@@ -61,7 +60,7 @@ class ThreadEvents(UserList[LegacyEvent]):
 
     @classmethod
     def made_by(cls, count: int, make: Callable[[], list[LegacyEvent]]) -> ThreadEvents:
-        """As many events, which ``make`` makes when one is looked at."""
+        """A list of so many events, which ``make`` makes when one is read."""
         found = cls()
         found._count, found._make = count, make  # type: ignore[assignment]
         return found
@@ -71,13 +70,13 @@ class ThreadEvents(UserList[LegacyEvent]):
         """The list that UserList works on."""
         if self._count:
             collects = gc.isenabled()
-            gc.disable()  # Python's collector would look at millions of new objects again and again while they are made
+            gc.disable()  # Python's collector would go through millions of new objects again and again
             try:
                 self._events = self._make()
             finally:
                 if collects:
                     gc.enable()
-            self._count, self._make = 0, list[LegacyEvent]  # what they are made of may go
+            self._count, self._make = 0, list[LegacyEvent]  # lets go of what the events were made of
         return self._events
 
     def __len__(self) -> int:
@@ -91,7 +90,7 @@ class ThreadEvents(UserList[LegacyEvent]):
 
 
 class ThreadEventLists(list["MutableSequence[LegacyEvent]"]):
-    """The events of each thread, in their order; each event is made when it is first looked at.
+    """The events of each thread, in order; each event is made when it is first read.
 
     Attributes:
         lost: what ran and is not in them, by counter; empty where all is.
@@ -108,25 +107,25 @@ class ThreadEventLists(list["MutableSequence[LegacyEvent]"]):
         self.lost = dict(lost or {})
 
     def key_averages(self) -> KeyAverages:
-        """Count, total and self time per name, of the ranges of this process; as those of ``profile``."""
+        """Count, total and self time per name, of the ranges of this process, as ``profile`` has them."""
         averages = self._averages() if self._averages is not None else KeyAverages(())
         return KeyAverages(averages, self.lost)
 
 
 def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> list[ThreadEvents]:
-    """One list per thread that has rows, in the order in which the threads first recorded."""
+    """A list for each thread that has rows, in the order in which the threads first recorded."""
     maker, lists = _EventMaker(batch, cuda_times, config), []
     number = batch.event_id >> np.uint64(ORDINAL_BITS)
     for each in np.unique(number):
         moments = _moments(batch, np.flatnonzero(number == each))
         lists.append(ThreadEvents.made_by(len(moments.rows), partial(maker.events, moments)))
         if len(cuda_times):
-            _time_memory(lists[-1])
+            _add_times_to_memory(lists[-1])
     return lists
 
 
-def _time_memory(events: Iterable[LegacyEvent]) -> None:
-    """Give changes of memory the newest time on the GPU that their thread had then; none where it had none yet.
+def _add_times_to_memory(events: Iterable[LegacyEvent]) -> None:
+    """Give changes of memory the newest time on the GPU that their thread had then, if it had one.
 
     They have none of their own: PyTorch's allocator of GPU memory holds its lock as it reports a change, and whoever waits for
     that lock may have the GIL.
@@ -139,15 +138,15 @@ def _time_memory(events: Iterable[LegacyEvent]) -> None:
             device, newest = event.device, event.cuda_event
 
 
-# --- in which order the begins and ends of a thread came to pass
+# --- the order of begins and ends in a thread
 
 
 class Moments(NamedTuple):
-    """What happened in a thread, in its order."""
+    """The moments of a thread, in order."""
 
     rows: Rows
     kinds: NDArray[np.uint8]
-    """Of the legacy profiler: a push and a pop of a range have one row."""
+    """The legacy profiler's kinds: a push and a pop of a range have one row."""
 
 
 def _moments(batch: Batch, rows: Rows) -> Moments:
@@ -165,7 +164,7 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
 
 
 def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
-    """Each where its time is, after what happened in the thread at that time."""
+    """The moments, with ends on other threads added at their times, after what happened in the thread at that time."""
     rows = np.concatenate((here.rows, ends))
     kinds = np.concatenate((here.kinds, np.full(len(ends), EventKind.POP_RANGE, np.uint8)))
     times = np.where(kinds == EventKind.POP_RANGE, batch.end_ns[rows], batch.start_ns[rows])
@@ -174,9 +173,9 @@ def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
 
 
 def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
-    """How many begins stand before each end; both in the order in which they came to pass.
+    """The number of begins before each end; begins and ends are each in their order.
 
-    An end stands before the first begin that came after it, and after the ends that stand before it in their rows' order.
+    An end comes before the first begin after its time, and after the ends of earlier rows.
     """
     starts = np.maximum.accumulate(batch.start_ns[begins])  # a clock may go back
     own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
@@ -190,11 +189,11 @@ def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
     return found
 
 
-# --- their events
+# --- the events
 
 
 class _EventMaker:
-    """Makes the events of a batch's rows, many at a time: their columns are lists of numbers meanwhile."""
+    """A maker of the events of a batch's rows, many at a time, with columns as lists of numbers."""
 
     def __init__(self, batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> None:
         self._batch, self._cuda_times, self._config = batch, cuda_times, config
@@ -210,19 +209,19 @@ class _EventMaker:
             self._handles[inexact] = [next_handle() for _ in range(len(inexact))]
 
     def events(self, moments: Moments) -> list[LegacyEvent]:
-        """All events of a thread."""
+        """The events of a thread."""
         made: list[LegacyEvent] = []
         for first in range(0, len(moments.rows), BLOCK):
             made += self._block(moments.rows[first : first + BLOCK], moments.kinds[first : first + BLOCK])
         return made
 
     def _block(self, rows: Rows, kinds: NDArray[np.uint8]) -> list[LegacyEvent]:
-        """A push says everything of its range, the others little."""
+        """The events of some rows: a push with all fields of its range, the others with few."""
         batch, names = self._batch, self._batch.names
         push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
 
-        def column(name: str, told: Any = push, otherwise: int = 0) -> list[Any]:
-            found: list[Any] = np.where(told, getattr(batch, name)[rows], otherwise).tolist()
+        def column(name: str, has_it: Any = push, otherwise: int = 0) -> list[Any]:
+            found: list[Any] = np.where(has_it, getattr(batch, name)[rows], otherwise).tolist()
             return found
 
         on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
@@ -260,11 +259,11 @@ class _EventMaker:
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs")]
         for event, shapes, dtypes, concrete in zip(made, *texts, strict=True):
             if event.kind == EventKind.PUSH_RANGE and event.name in SIZES:
-                told = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
-                event.set_extra_args(told)
+                arguments = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
+                event.set_extra_args(arguments)
 
 
-# --- what FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)
+# --- the arguments that FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)
 
 _FIRST, _SECOND = "mat1_size", "mat2_size"
 CONV = "aten::conv2d"
@@ -277,19 +276,19 @@ SIZES: dict[str, tuple[tuple[str, int], ...]] = {
     "aten::baddbmm": ((_FIRST, 1), (_SECOND, 2)),
     CONV: (("input_size", 0), ("weight_size", 1)),
 }
-"""By operator: PyTorch's names, and which inputs they are the sizes of. Where one of these is no tensor, nothing is told."""
+"""By operator: PyTorch's names of sizes, and the inputs that have them. If one of these is no tensor, there are none."""
 OTHERS_OF_CONV = (("stride", 3), ("padding", 4), ("dilation", 5), ("groups", 6))
-"""The same for inputs that are numbers, or lists of numbers."""
+"""PyTorch's names of the inputs that are numbers, or lists of numbers."""
 DIMENSIONS_OF_CONV = 4
-"""Of its weight: nothing is told of others."""
+"""The dimensions of the weight; with others there are no sizes."""
 NO_TENSORS = ("", "Scalar", "...")
-"""What stands in the place of a dtype."""
+"""Texts in place of a dtype."""
 KEPT = 1024
-"""Distinct texts of inputs that are kept as what they say."""
+"""The number of distinct texts of inputs whose meanings are kept."""
 
 
 def extra_args(operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str) -> dict[str, Any]:
-    """Of an operator that is counted, from its row's columns; nothing of inputs that it can't be counted of."""
+    """The arguments of a counted operator, from its row's columns; empty if it can't be counted from them."""
     of_inputs = _dtypes(dtypes)
     for _, place in SIZES[operator]:
         dtype = of_inputs[place] if place < min(len(shapes), len(of_inputs)) else ""
@@ -311,7 +310,7 @@ def _dtypes(text: str) -> tuple[Any, ...]:
 
 @lru_cache(KEPT)
 def _values(concrete_inputs: str) -> dict[int, Any]:
-    """By place: whole numbers, and lists of numbers."""
+    """The whole numbers and lists of numbers, by place."""
     texts = _parsed(concrete_inputs)
     numbers = {place: _parsed(text) for place, text in enumerate(texts)} if isinstance(texts, list) else {}
     return {place: value for place, value in numbers.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The legacy profiler: enabled and disabled in the calling thread, and what a run of it is.
+"""The legacy profiler: runs, and how they are enabled and disabled in the calling thread.
 
 Source: torch/csrc/autograd/profiler_legacy.cpp. A run belongs to a thread and to the work that the thread launches meanwhile:
 it is debug info (slot PROFILER_STATE), which goes where thread-local state goes, and is shadowed by what is pushed above it.
@@ -33,6 +33,7 @@ from otel_recfn.callbacks.thread_locals import (
     debug_info_push,
     on_profiler_state,
 )
+from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.config import (
     START_PROFILE,
     STOP_PROFILE,
@@ -45,34 +46,33 @@ from otel_recfn.legacy.config import (
 from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, cuda_stubs
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import ThreadEventLists, event_lists
-from otel_recfn.model.errors import ProfilerError
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import process_session
 from otel_recfn.sinks.in_memory import EventStoreSink
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
 
 MAX_EVENTS = 4_000_000
-"""Rows kept until they are consolidated; beyond it the oldest are dropped, and that is logged."""
+"""The rows that are kept until they are consolidated; beyond it the oldest are dropped, which is logged."""
 STOP_SECONDS = 10.0
 _numbers = count(1)
 
 
 class ProfilerRun:
-    """A run, from ``start`` to ``stop``; one that nobody refers to any more ends by itself.
+    """A run, from ``start`` to ``stop``; it ends when the last reference to it is dropped.
 
     Attributes:
         config: what it records.
         number: what marks its rows; the process's first has 1.
         cuda_times: when its ranges came to pass on the GPU.
-        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE where it needs none.
+        callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE if it needs none.
         over: it was stopped.
     """
 
@@ -85,7 +85,7 @@ class ProfilerRun:
         self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
-        self._give_up: weakref.finalize[..., ProfilerRun] | None = None
+        self._finalizer: weakref.finalize[..., ProfilerRun] | None = None
         self._pid = os.getpid()
         self._start_mark: LegacyEvent | None = None
         self._remote_events: list[list[LegacyEvent]] = []
@@ -94,18 +94,18 @@ class ProfilerRun:
         """Record what happens in threads that take part."""
         if self.config.records_events:
             process_session().start(self._capture)
-            self._give_up = weakref.finalize(self, _stop_soon, self._capture)
-            self._give_up.atexit = False
+            self._finalizer = weakref.finalize(self, _stop_soon, self._capture)
+            self._finalizer.atexit = False
 
     def stop(self) -> None:
-        """Record nothing more; ranges that are open stay without an end."""
+        """Record nothing more; open ranges stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        if self._give_up is not None:
-            self._give_up.detach()
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     def mark(self, name: str, include_cuda: bool = True) -> None:
-        """Note a mark in the calling thread; in a CUDA run also on the GPU."""
+        """Set a mark in the calling thread; in a CUDA run also on the GPU."""
         if self.config.state == ProfilerState.NVTX:
             cuda_stubs().mark(name)
         elif self.config.records_events:
@@ -114,16 +114,16 @@ class ProfilerRun:
                 self.cuda_times.record(EventKind.MARK, event_id)
 
     def mark_start(self) -> None:
-        """The mark that times are relative to, kept beside the store: it survives when the oldest events are dropped."""
+        """The mark that times are relative to. It is kept beside the store, which drops the oldest events first."""
         self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder.current_thread_id(), cpu_ns=time.time_ns())
         self.mark(START_PROFILE, include_cuda=False)
 
     def add_remote_events(self, events: Iterable[LegacyEvent]) -> None:
-        """Events of another process, a list of their own when the run is consolidated."""
+        """Add events of another process, which are a list of their own when the run is consolidated."""
         self._remote_events.append(list(events))
 
     def consolidate(self) -> ThreadEventLists:
-        """The events of every thread since the last time, then those that were added. They are the caller's now.
+        """The events of every thread since the last time, then those that were added. The run forgets them.
 
         A range that is open stays until it has ended, or the run has.
         """
@@ -135,7 +135,7 @@ class ProfilerRun:
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost(self._capture))
 
     def _lost_start(self) -> list[list[LegacyEvent]]:
-        """The start mark where the store lost it: older events were dropped, or this is a forked child, which begins empty."""
+        """The start mark if the store lost it: older events were dropped, or this is a forked child, which begins empty."""
         mark, self._start_mark = self._start_mark, None
         dropped = self._store.dropped
         if dropped:
@@ -152,7 +152,7 @@ def _stop_soon(capture: Capture) -> None:
         return
     try:
         _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
-    except RuntimeError:  # no more threads here, or none any more: the capture ends with the process, at the latest
+    except RuntimeError:  # no thread can be started: the capture ends with the process, at the latest
         pass
 
 
@@ -178,7 +178,7 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
     try:
         run.start()
         debug_info_push(DebugInfoKind.PROFILER_STATE, run)
-        run.callback_handle = add_cuda_callback(config, partial(_living, weakref.ref(run)))
+        run.callback_handle = add_cuda_callback(config, partial(_times_if_running, weakref.ref(run)))
         run.mark_start()
     except BaseException:
         if debug_info_get(DebugInfoKind.PROFILER_STATE) is run:
@@ -187,18 +187,18 @@ def enable_profiler_legacy(config: ProfilerConfig) -> None:
         raise
 
 
-def _living(reference: weakref.ref[ProfilerRun]) -> CudaTimes | None:
-    """The run's times, where it isn't over and no other one shadows it. PyTorch's own threads have no debug info of ours."""
+def _times_if_running(reference: weakref.ref[ProfilerRun]) -> CudaTimes | None:
+    """The run's times, unless it is over or another one shadows it. PyTorch's own threads have no debug info of ours."""
     run = reference()
     shadow = debug_info_get(DebugInfoKind.PROFILER_STATE)
     return run.cuda_times if run is not None and not run.over and shadow in (None, run) else None
 
 
 def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> ThreadEventLists:
-    """End the calling thread's run, or with ``options`` only read it, or only leave it to others.
+    """End the calling thread's run; with ``options`` only read it, or only leave it to others.
 
     Returns:
-        The events of every thread that took part; none where they weren't asked for, and for NVTX.
+        The events of every thread that took part; none if they weren't asked for, and for NVTX.
 
     Raises:
         ProfilerError: none runs in this thread.
@@ -253,7 +253,7 @@ def profiler_enabled() -> bool:
 
 
 def profiler_config() -> ProfilerConfig:
-    """What the calling thread's run was asked for (source: ``getProfilerConfig``).
+    """The config of the calling thread's run (source: ``getProfilerConfig``).
 
     Raises:
         ProfilerError: none runs in this thread.
@@ -265,20 +265,20 @@ def profiler_config() -> ProfilerConfig:
 
 
 def profiler_type() -> ActiveProfilerType:
-    """Which of our profilers runs in the calling thread (source: ``profilerType``)."""
+    """The kind of our profiler that runs in the calling thread (source: ``profilerType``)."""
     run = _current_run()
     return ActiveProfilerType.LEGACY if run is not None else ActiveProfilerType.NONE
 
 
 def mark(name: str, include_cuda: bool = True) -> None:
-    """Something happens now. Nothing where no profiler runs in the calling thread."""
+    """Set a mark now. Does nothing if no profiler runs in the calling thread."""
     run = _current_run()
     if run is not None:
         run.mark(name, include_cuda)
 
 
 def _no_mark(name: str, include_cuda: bool = True) -> None:
-    """What stands for ``mark`` in compiled code."""
+    """The stand-in for ``mark`` in compiled code."""
 
 
 def add_event_list(events: Iterable[LegacyEvent]) -> None:
@@ -302,7 +302,7 @@ def _innermost_run(options: ProfilerDisableOptions) -> ProfilerRun:
     run = _current_run()
     if run is None:
         raise ProfilerError("Can't disable profiler when it's not running; call enable_profiler_legacy in this thread first")
-    debug_info_peek(DebugInfoKind.PROFILER_STATE)  # refuses where other debug info was pushed since and isn't popped yet
+    debug_info_peek(DebugInfoKind.PROFILER_STATE)  # an error if other debug info was pushed since and isn't popped yet
     if run.config.disabled:
         if options.cleanup_tls_state:
             debug_info_pop(DebugInfoKind.PROFILER_STATE)
@@ -311,15 +311,15 @@ def _innermost_run(options: ProfilerDisableOptions) -> ProfilerRun:
 
 
 def _leave(run: ProfilerRun, *, stop: bool) -> None:
-    """Take the run out of the calling thread. Where nobody read it yet, it goes on in the threads that got it from this one."""
+    """Take the run out of the calling thread. If nobody has read it, it goes on in the threads that got it from this one."""
     if stop:
         run.stop()
     debug_info_pop(DebugInfoKind.PROFILER_STATE)
     remove_callback(run.callback_handle)
 
 
-def _belong_to(info: object) -> None:
-    """From here on the calling thread's rows are those of the run ``info``."""
+def _mark_rows_as(info: object) -> None:
+    """Mark the calling thread's rows as those of the run ``info`` from now on."""
     run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
     number = run.number if run is not None else 0
     recorder.set_profiler(number)
@@ -327,18 +327,18 @@ def _belong_to(info: object) -> None:
     if run is not None and run.config.profile_memory:
         profilers.keep_memory(MEMORY_OWNER)
     else:
-        profilers.give_up_memory(MEMORY_OWNER)
+        profilers.release_memory(MEMORY_OWNER)
 
 
-on_profiler_state(_belong_to)
+on_profiler_state(_mark_rows_as)
 
 
-def _belong_again() -> None:
-    """A forked child's recorder starts empty: it has to be told."""
+def _mark_rows_again() -> None:
+    """Mark rows again in a forked child, whose recorder starts empty."""
     info = debug_info_get(DebugInfoKind.PROFILER_STATE)
     if info is not None:
-        _belong_to(info)
+        _mark_rows_as(info)
 
 
-around_forks(Order.THREAD_STATE, in_child=_belong_again)
+around_forks(Order.THREAD_STATE, in_child=_mark_rows_again)
 trace_instead(mark, _no_mark)

@@ -1,4 +1,4 @@
-"""Profiles a block of code into a trace file in the legacy profiler's own format, for chrome://tracing.
+"""Profiles of a block of code as trace files in the legacy profiler's own format, for chrome://tracing.
 
 Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/autograd/profiler_legacy.cpp.
 """
@@ -16,10 +16,11 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerState
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.model.errors import ProfilerError
+from otel_recfn.sinks.chrome.encoder import microseconds
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
 
@@ -30,7 +31,7 @@ log = logging.getLogger("otel_recfn")
 
 
 class RecordProfile:
-    """Profiles from its making to ``close``, in one thread, or until it is dropped; then open the file in chrome://tracing.
+    """A profile of one thread, written to a file by ``close``, or when the last reference is dropped.
 
         with RecordProfile("steps.trace"):
             model(x)
@@ -51,14 +52,14 @@ class RecordProfile:
         self._out = out
         try:
             if isinstance(out, str | os.PathLike):
-                GrowingFile(out).close()  # what can't be made is told now, and not after the run
+                GrowingFile(out).close()  # what can't be made is an error now, and not after the run
         except BaseException:
             disable_profiler_legacy()
             raise
         self._running = True
 
     def close(self) -> None:
-        """Stop and write the trace. Never raises: what goes wrong is logged."""
+        """Stop and write the trace. Never raises: errors are logged."""
         if not self._running:
             return
         self._running = False
@@ -70,7 +71,7 @@ class RecordProfile:
             log.exception("the profile could not be written")
 
     def _write(self, events: Sequence[LegacyEvent]) -> None:
-        """A file is open only while it is written: the program may close descriptors that it doesn't know meanwhile."""
+        """Write the trace. The file is open only meanwhile, since the program may close descriptors that it doesn't know."""
         if not isinstance(self._out, str | os.PathLike):
             write_profiler_events_to_stream(self._out, events)
             return
@@ -80,7 +81,7 @@ class RecordProfile:
             file.show(whole.getvalue().encode())
 
     def __del__(self) -> None:
-        # As in PyTorch, one that nobody can close any more ends here, and writes.
+        # As in PyTorch, a profile that nobody holds any more ends and is written.
         if getattr(self, "_running", False) and not sys.is_finalizing():
             if threading.get_ident() == self._thread:
                 self.close()
@@ -95,7 +96,7 @@ class RecordProfile:
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
-    """Write a list with one complete event per range of a run, each as soon as its pop is read. The stream encodes as UTF-8.
+    """Write a list with a complete event for each range of a run, as soon as its pop is read. The stream encodes as UTF-8.
 
     Times are microseconds since the mark ``__start_profile``, with three decimals.
 
@@ -115,7 +116,7 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
 
 
 def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:
-    """Pushes with their pops, by handle and node: processes number their ranges alike."""
+    """Pushes with their pops, by handle and node, since processes number their ranges alike."""
     pushes: dict[tuple[int, int], LegacyEvent] = {}
     for event in events:
         key = event.handle, event.node_id
@@ -131,10 +132,5 @@ def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, Legacy
 
 
 def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
-    times = f'"ts":{_microseconds(push.cpu_ns - start.cpu_ns)},"dur":{_microseconds(pop.cpu_ns - push.cpu_ns)}'
+    times = f'"ts":{microseconds(push.cpu_ns - start.cpu_ns)},"dur":{microseconds(pop.cpu_ns - push.cpu_ns)}'
     return f'{{"name":{json_value(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
-
-
-def _microseconds(ns: int) -> str:
-    whole, rest = divmod(abs(ns), 1000)
-    return f"{'-' if ns < 0 else ''}{whole}.{rest:03}"

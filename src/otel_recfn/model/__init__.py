@@ -1,1 +1,1 @@
-"""What an event is: scopes, kinds, flags, columns, time and errors. Open to every layer, imports none of them."""
+"""The model of an event: scopes, kinds, flags, columns, and time. It is open to every layer and imports none of them."""

@@ -1,12 +1,11 @@
-"""Sealed columns: what one drain hands to every sink.
+"""Sealed columns, which a drain hands to every sink.
 
 A batch never changes once it is made, but for one thing: ``names`` may be a list that later batches share, which grows at its
 end (copying some 65,536 names would cost more than the drain). What the rows of a batch index stays where it is. Batches also
 share the memory of empty columns, which is read-only: ``torch.from_numpy`` only warns of that, so copy what is to be written.
 
 Rows stand in the order in which the drain closed them: a child before its parent, and per thread in the order of their ends.
-``opened`` announces the top-level ranges that began, in their order, before any row below them is seen, so that a sink can
-decide on a trace before its children arrive.
+``opened`` announces top-level ranges that began, in order, so that a sink can decide on a trace before their children come.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from otel_recfn.model.columns import (
 __all__ = ["COLUMN_TYPES", "NO_CONTEXT", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
 
 SHARED_ROWS = 1 << 18
-"""Of longer batches each has its own empty columns."""
+"""The rows up to which batches share empty columns."""
 
 
 def empty_column(dtype: Any, count: int, empty: int = 0) -> NDArray[Any]:
-    """So many rows that say that there is nothing; nobody may write to it.
+    """So many empty values, which nobody may write to.
 
     Args:
         dtype: of the column.
@@ -58,7 +57,7 @@ def shared_column(dtype: Any, empty: int = 0) -> NDArray[Any]:
 
 
 def _filled(count: int, dtype: type[np.generic], value: int) -> NDArray[Any]:
-    """As ``np.full``, but memory that is zero costs nothing until it is written."""
+    """An array like ``np.full``'s, but without a cost for zeros until they are written."""
     return np.full(count, value, dtype) if value else np.zeros(count, dtype)
 
 
@@ -74,11 +73,11 @@ class Opened(NamedTuple):
     context: int
     """Index into ``Batch.contexts``."""
     flags: int = 0
-    """EventFlag bits, as far as they are known at the begin."""
+    """The EventFlag bits that are known at the begin."""
 
 
 class OpenedColumns:
-    """``Batch.opened``. A program without module calls announces every operator: tuples would cost more than the drain.
+    """The columns of ``Batch.opened``. Where a program announces every operator, tuples would cost more than the drain.
 
     Args:
         columns: those of an Opened, in its order; ``name`` is an index.
@@ -89,11 +88,11 @@ class OpenedColumns:
         self.columns, self._names = columns, names
 
     def in_contexts(self, contexts: Collection[int]) -> OpenedColumns:
-        """Those in these contexts, by index. A program below a span of its own may announce every operator of it."""
+        """The announced ranges in these contexts, by index. A program may announce every operator below a span of its own."""
         column = self.columns["context"]
         wanted = np.zeros(max([*contexts, int(column.max(initial=0))], default=0) + 1, np.bool_)
         wanted[list(contexts)] = True
-        are_wanted = np.take(wanted, column)  # numpy crashes where wanted[column], which is of uint32, finds no memory
+        are_wanted = np.take(wanted, column)  # numpy crashes if wanted[column], of uint32, finds no memory
         return OpenedColumns({name: each[are_wanted] for name, each in self.columns.items()}, self._names)
 
     def __len__(self) -> int:
@@ -108,7 +107,7 @@ NOTHING_OPENED = OpenedColumns({name: np.zeros(0, COLUMN_TYPES[name]) for name i
 
 
 class Event(ColumnValues):
-    """One row, with the columns as attributes and every index resolved."""
+    """A row, with the columns as attributes and every index resolved."""
 
     __slots__ = ()
 
@@ -119,13 +118,13 @@ class Event(ColumnValues):
 
     @property
     def duration_ns(self) -> int:
-        """Nanoseconds between begin and end."""
+        """The nanoseconds between begin and end."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, eq=False)
 class Batch(ColumnArrays):
-    """Columns of equal length (``columns.py`` says what they mean) and the tables they index.
+    """Columns of equal length (``columns.py`` has their meanings) and the tables that they index.
 
     The first ``closed`` rows are what happened. What follows, where a drain was asked for it, are copies of ranges that are
     still open: they are partial, end now, and come again as rows when they really end.
@@ -136,15 +135,14 @@ class Batch(ColumnArrays):
     contexts: Sequence[SpanContextRef] = (NO_CONTEXT,)
     opened: OpenedColumns = NOTHING_OPENED
     closed: int = -1
-    """How many rows are not copies of open ranges; the default, -1, means all rows and is replaced by their number."""
+    """The number of rows that are no copies of open ranges; -1 (default) for all rows."""
     clock_jump_ns: int = 0
-    """By how much somebody set the wall clock, if by over a second. Ranges that begin from here on use the new time."""
+    """The nanoseconds by which the wall clock was set, if by over a second. Later ranges use the new time."""
     drained_ns: int = 0
-    """When the drain began, in Unix nanoseconds of the wall clock as it was then: what had ended by then is in this batch or an
-    earlier one. 0 where it isn't known."""
+    """When the drain began, in Unix nanoseconds: what had ended by then is in this or earlier batches. 0: unknown."""
     long_open: Batch | None = None
-    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row when it ends.
-    There every quarter of that time, and once without any when there are no more; else None."""
+    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row again when it
+    ends. Set every quarter of that time, and once empty when there are no more; else None."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:
@@ -154,7 +152,7 @@ class Batch(ColumnArrays):
         return len(self.event_id)
 
     def is_empty(self, column: Column[Any, Any]) -> bool:
-        """Whether nothing is in a column, which batches share then: who copies rows need not read it."""
+        """Whether a column is empty, and shared with other batches, so that a copy of rows need not read it."""
         dtype: Any = column.dtype
         return column.seldom and getattr(self, column.name).base is shared_column(dtype, column.empty)
 
@@ -169,7 +167,7 @@ class Batch(ColumnArrays):
         return replace(self, **{"opened": NOTHING_OPENED, "long_open": None, **taken, **columns}, closed=-1)
 
     def events(self) -> Iterator[Event]:
-        """The rows, one by one, every index resolved. For reading and for tests; sinks read the columns."""
+        """The rows as events, every index resolved. For reading and for tests; sinks read the columns."""
         return itertools.starmap(Event, zip(*[self._resolved(column) for column in COLUMNS], strict=True))
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -188,7 +186,7 @@ class Batch(ColumnArrays):
 
 
 def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """An array per column of a Batch, and what it announces, over the memory that the drain filled.
+    """An array for each column of a Batch, and the announced ranges, over the memory that the drain filled.
 
     Args:
         rows: what is in the columns; one that is seldom filled, and wasn't, is left out.
@@ -201,7 +199,7 @@ def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: 
 
 
 def columns_of(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """An array per column of a Batch of so many rows; those whose bytes aren't given are empty."""
+    """An array for each column of a Batch of so many rows; columns whose bytes aren't given are empty."""
     return {
         column.name: np.frombuffer(filled[column.name], column.dtype)
         if column.name in filled

@@ -1,4 +1,4 @@
-"""What every row of a batch says: each column is declared once, in ``Columns``.
+"""The columns of a batch: each is declared once, in ``Columns``.
 
 All else follows from the declaration: the arrays of a batch and the values of an event, the rows that a drain writes and what
 Python is given of them, what a capture's view leaves out, attributes of spans, and arguments in Chrome traces. What C++ needs
@@ -24,26 +24,26 @@ class Track(NamedTuple):
     """A thread that recorded something."""
 
     number: int
-    """The recorder's own number, from 1, never reused: the upper bits of the thread's event ids."""
+    """The recorder's own number of the thread, from 1, never reused: the upper bits of the thread's event ids."""
     thread_id: int
     """RecordFunction's logical thread id (PyTorch's where PyTorch is observed, else the recorder's number)."""
     native_id: int
     """The operating system's thread id (``threading.get_native_id()``)."""
     ident: int
-    """``threading.get_ident()`` of the thread; 0 where it has none."""
+    """``threading.get_ident()`` of the thread; 0 if there is none."""
     name: str
-    """Python's name of the thread; empty where it has none."""
+    """Python's name of the thread; empty if there is none."""
 
 
 class SpanContextRef(NamedTuple):
-    """The OpenTelemetry span that was current; all zero where none was."""
+    """The OpenTelemetry span that was current; all zero if there was none."""
 
     trace_id: int
     span_id: int
     flags: int
     """ContextFlag bits."""
     trace_state: str = ""
-    """As in the W3C header ``tracestate``; empty where there is none."""
+    """The W3C header ``tracestate``; empty if there is none."""
 
 
 NO_CONTEXT = SpanContextRef(0, 0, 0)
@@ -51,32 +51,32 @@ NO_CONTEXT = SpanContextRef(0, 0, 0)
 
 @dataclass(eq=False)
 class Column(Generic[D, V]):
-    """One column."""
+    """A column, with all that follows from it."""
 
     dtype: type[D]
-    """Of what a batch holds."""
+    """The dtype of a batch's array."""
     value: type[V]
-    """What an event has. A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track
-    as one into its tracks, a SpanContextRef as one into its contexts."""
+    """The value of an event. A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track as
+    one into its tracks, a SpanContextRef as one into its contexts."""
     meaning: str
     empty: int = 0
-    """What says that there is nothing."""
+    """The value that stands for nothing."""
     announced: bool = False
-    """Also told of a top-level range that began: ``Opened`` has it."""
+    """Whether ``Opened`` has it, for a top-level range that began."""
     seldom: bool = False
-    """Few drains have any: the recorder doesn't write it in those where it is empty in every row."""
+    """Whether few drains have any value: the recorder leaves the column out if every row is empty."""
     is_rare: bool = False
-    """A number that few begins have: recorders write it before those, and nothing before others."""
+    """Whether few begins have the number: a recorder writes it before those, and nothing before others."""
     of_end: bool = False
-    """A number that few ends have: the same."""
+    """Whether few ends have the number: the same for ends."""
     is_json: bool = False
-    """The text is JSON, a list or an object."""
+    """Whether the text is JSON, a list or an object."""
     extra: Extra = Extra.NONE
-    """Captures that didn't ask for this see nothing in it."""
+    """The extra that a capture must ask for to see it."""
     attribute: str = ""
-    """Of spans of rows that have something in it; none where empty. EACH_KEY: of an object in JSON, each key is one."""
+    """The name of the span attribute, for rows that aren't empty; empty for none. EACH_KEY: one for each key of an object."""
     argument: str = ""
-    """Of such rows' events in Chrome traces; none where empty."""
+    """The name of the argument in Chrome traces, for rows that aren't empty; empty for none."""
     name: str = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -91,12 +91,12 @@ class Column(Generic[D, V]):
         def __get__(self, holder: Any, owner: type) -> Any: ...
 
 
-def _text(meaning: str, **told: Any) -> Column[np.uint32, str]:
-    return Column(np.uint32, str, meaning, **told)
+def _text(meaning: str, **more: Any) -> Column[np.uint32, str]:
+    return Column(np.uint32, str, meaning, **more)
 
 
 class Columns:
-    """The columns, in their order."""
+    """The columns, in order."""
 
     event_id = Column(
         np.uint64,
@@ -116,7 +116,7 @@ class Columns:
     sequence_nr = Column(
         np.int64,
         int,
-        "The same for a forward operator and its backward node; -1 where there is none.",
+        "The same for a forward operator and its backward node; -1 if there is none.",
         empty=-1,
         attribute="recfn.sequence_nr",
         argument="Sequence number",
@@ -124,7 +124,7 @@ class Columns:
     forward_thread_id = Column(
         np.uint64,
         int,
-        "RecordFunction's id of the forward operator's thread; 0 where there is none.",
+        "RecordFunction's id of the forward operator's thread; 0 if there is none.",
         attribute="recfn.forward_thread_id",
         argument="Fwd thread id",
     )
@@ -137,7 +137,7 @@ class Columns:
     debug_handle = Column(
         np.int64,
         int,
-        "PyTorch's debug handle; -1 where there is none.",
+        "PyTorch's debug handle; -1 if there is none.",
         empty=-1,
         seldom=True,
         attribute="recfn.debug_handle",
@@ -165,13 +165,13 @@ class Columns:
     node_id = Column(
         np.int64,
         int,
-        "The process's node in a distributed run; -1 where there is none.",
+        "The process's node in a distributed run; -1 if there is none.",
         empty=-1,
         seldom=True,
         attribute="recfn.node_id",
         argument="Node id",
     )
-    profiler = Column(np.uint32, int, "The profiler run that the thread worked for; 0 where there was none.", seldom=True)
+    profiler = Column(np.uint32, int, "The profiler run that the thread worked for; 0 if there was none.", seldom=True)
     flops = Column(
         np.int64,
         int,
@@ -189,7 +189,7 @@ class Columns:
     caller = Column(
         np.uint64,
         int,
-        "Event id of the innermost traced Python call that was open in the thread when it began; 0 where there was none.",
+        "Event id of the innermost traced Python call that was open in the thread when it began; 0 if there was none.",
         seldom=True,
     )
     step_number = Column(
@@ -202,7 +202,7 @@ class Columns:
         attribute="recfn.step.number",
     )
     module_class = _text(
-        "The class of the nn.Module that it is a call of: spans have it, which are called by the module's path.",
+        "The class of the nn.Module that it is a call of, for spans, whose names are the module's path.",
         seldom=True,
         attribute="recfn.module.class",
     )
@@ -219,7 +219,7 @@ class Columns:
         argument="Concrete Inputs",
     )
     attributes = _text(
-        "JSON, an object: what a range's end says beside its other columns, by the names of attributes of spans.",
+        "A JSON object: further attributes of the span, which the range's end has, by their names.",
         seldom=True,
         is_json=True,
         attribute=EACH_KEY,
@@ -228,8 +228,8 @@ class Columns:
     cpu_time_ns = Column(
         np.int64,
         int,
-        "What its thread worked from begin to end, where it is a module call, a step or an outermost record_function range; -1 "
-        "of others, and where another thread or task had a part in it.",
+        "The time its thread worked from begin to end, for module calls, steps and outermost record_function ranges; -1 for "
+        "others, and if another thread or task had a part in it.",
         empty=-1,
         seldom=True,
         of_end=True,
@@ -240,7 +240,7 @@ class Columns:
 
 COLUMNS: tuple[Column[Any, Any], ...] = tuple([each for each in vars(Columns).values() if isinstance(each, Column)])
 BY_SIZE = tuple(sorted(COLUMNS, key=lambda column: -np.dtype(column.dtype).itemsize))
-"""As C++ has them, and as spans and Chrome traces tell them."""
+"""The columns as C++ has them, in the order in which spans and Chrome traces show them."""
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}
 ROW_BYTES = sum([np.dtype(dtype).itemsize for dtype in COLUMN_TYPES.values()])
 TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
@@ -251,10 +251,10 @@ ANNOUNCED_COLUMNS = tuple(column.name for column in COLUMNS if column.announced)
 if TYPE_CHECKING:
 
     class ColumnArrays(Columns):
-        """A batch's columns."""
+        """The arrays of a batch's columns."""
 
     class ColumnValues(Columns):
-        """What a row says in each of them, with every index resolved."""
+        """The values of a row, with every index resolved."""
 
         def __init__(self, *values: Any) -> None: ...
 

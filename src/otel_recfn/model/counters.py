@@ -1,10 +1,9 @@
-"""The numbers that say what became of what a capture recorded: whether anything was lost, where, and why.
+"""The counters of a capture, which show whether anything was lost, where, and why.
 
     recorded + added = exported + folded + unsampled + failed + waiting + all of ``dropped.<reason>``
 
-``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. ``incomplete`` ranges are among
-the others: they lack their end, their name, shapes or a stack. What a sink beside the spans lacks is
-``<sink>.dropped.<reason>``.
+``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. ``incomplete`` ranges lack their
+end, name, shapes or stack, and are among the others. Losses of other sinks are ``<sink>.dropped.<reason>``.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ SETTLED = ("exported", "folded", "unsampled", "failed")
 DROPPED = ("dropped.buffer_full", "dropped.queue_full", "dropped.shutdown", "dropped.error")
 FATES = (*SETTLED, *DROPPED)
 NEVER_SEALED = ("unsampled", "dropped.buffer_full", "dropped.error")
-"""What the recorder tells of ranges that came to no sink."""
+"""The recorder's counters of ranges that came to no sink."""
 
 
 def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -> dict[str, int]:
-    """A capture's counters.
+    """The counters of a capture.
 
     Args:
         rows: that were handed to its sinks.
@@ -38,10 +37,10 @@ def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -
 
 
 def is_loss(name: str) -> bool:
-    """Whether what such a counter counts was lost."""
+    """Whether a counter counts what was lost."""
     return name in ("failed", "incomplete") or "dropped." in name
 
 
 def losses(counters: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counters that say that something was lost."""
+    """The counters of losses among these that aren't 0."""
     return {name: count for name, count in counters.items() if count and is_loss(name)}

@@ -1,4 +1,4 @@
-"""What events are: kinds, flags, sources and scopes, and the layout of their ids.
+"""The kinds, flags, sources and scopes of events, the layout of their ids, and the numbers that they hold.
 
 Event id, 64 bits (it stays below 2**63, so that it fits an OTLP int attribute):
 
@@ -16,15 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from operator import index
+from typing import SupportsIndex
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 
 ORDINAL_BITS = 40
 ORDINAL_MASK = (1 << ORDINAL_BITS) - 1
+INT64 = range(-(1 << 63), 1 << 63)
+UINT32 = range(1 << 32)
+UINT64 = range(1 << 64)
 
 
 class EventKind(IntEnum):
-    """What a row of a batch is."""
+    """The kind of a row."""
 
     RANGE = 0
     MARK = 1
@@ -32,7 +37,7 @@ class EventKind(IntEnum):
 
 
 class EventFlag(IntFlag):
-    """Bits of the ``flags`` column."""
+    """The bits of the ``flags`` column."""
 
     NONE = 0
     ASYNC = 1
@@ -46,19 +51,19 @@ class EventFlag(IntFlag):
     SHOWN = 64
     """The program saw the range's span as the current one, so that spans of its own may be its children."""
     EVALUATION = 128
-    """A module call that is no part of training, as a validation loop's (``pytorch/evaluation.py``). Known at the begin."""
+    """A module call that is no part of training, as a validation loop's (``pytorch/modules.py``). Known at the begin."""
     CROSSING = 256
-    """It isn't asynchronous, but ended on another thread, or while what began in it was still open there: it doesn't nest."""
+    """A range that doesn't nest: not asynchronous, but ended on another thread, or before a range that began in it."""
     IN_COMPILATION = 512
-    """``torch.compile`` ran it while it compiled, mostly with tensors that have no data: no span tells of it alone."""
+    """A range that ``torch.compile`` ran while it compiled, mostly with tensors without data: it has no span of its own."""
 
 
 OVERLAPPING = int(EventFlag.ASYNC | EventFlag.CROSSING)
-"""A row with one of these may overlap what is beside it in its thread."""
+"""The flags of rows that may overlap others in their thread."""
 
 
 class Extra(IntFlag):
-    """What is recorded only when somebody asks for it, because it makes every operator slower."""
+    """The extras, which are recorded only on request, because they make every operator slower."""
 
     NONE = 0
     SHAPES = 1
@@ -72,7 +77,7 @@ class Extra(IntFlag):
 
 
 class EventSource(IntEnum):
-    """Who said begin and end; ``SOURCES`` says what differs between them."""
+    """The source of a begin and an end; ``SOURCES`` has what differs between them."""
 
     TORCH = 0
     RECORD_FUNCTION = 1
@@ -83,14 +88,14 @@ class EventSource(IntEnum):
 
 
 class ContextFlag(IntFlag):
-    """Bits of a context's ``flags``."""
+    """The bits of a context's ``flags``."""
 
     NONE = 0
     SAMPLED = 1
     SUPPRESSED = 2
     """Instrumentation is suppressed in this context: no spans."""
     STEP = 4
-    """The span is a step's own: the step's range, which is the outermost one in this context, gets no other."""
+    """The span is a step's own, so the step's range, the outermost one in this context, gets no other."""
 
 
 def make_event_id(thread_number: int, ordinal: int) -> int:
@@ -99,7 +104,7 @@ def make_event_id(thread_number: int, ordinal: int) -> int:
 
 
 class RecordScope(IntEnum):
-    """What kind of range a RecordFunction announces. The values are PyTorch's (source: ``at::RecordScope``)."""
+    """The kind of range that a RecordFunction announces, with PyTorch's values (source: ``at::RecordScope``)."""
 
     FUNCTION = 0
     BACKWARD_FUNCTION = 1
@@ -118,7 +123,7 @@ ALL_SCOPES_MASK = (1 << NUM_SCOPES) - 1
 
 
 def scopes_mask(scopes: Iterable[RecordScope] | None) -> int:
-    """A bit per scope, bit n for value n. None and the empty set mean every scope.
+    """The bits of scopes, bit n for value n. None and the empty set mean every scope.
 
     Raises:
         SettingError: not an iterable of RecordScope.
@@ -133,17 +138,16 @@ def scopes_mask(scopes: Iterable[RecordScope] | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SourceTraits:
-    """Of the rows of a source."""
+    """The traits of a source's rows."""
 
     by_scope: bool = True
-    """Scopes select them. Else a capture asks for all of them or for none, and their scope is just said."""
+    """Whether scopes select them. If not, a capture asks for all of them or for none."""
     call_prefix: str | None = None
-    """What names of calls of Python code begin with, before what is called; None: the source announces no such calls."""
+    """The prefix of names of calls of Python code, before what is called; None if the source announces no such calls."""
     trace_name: str = ""
-    """What a trace of our own is called that begins with one of them; empty: after its thread. ``{}`` stands for the name after
-    ``call_prefix``."""
+    """The name of a trace that we start with such a range; empty: its thread's. ``{}``: the name after ``call_prefix``."""
     begins_traces: bool = False
-    """Each of its ranges at top level, but an optimizer's step, begins a trace, which is called after it."""
+    """Whether each of its ranges at top level, but an optimizer's step, starts a trace, which is named after it."""
 
 
 SOURCES: dict[int, SourceTraits] = {
@@ -158,10 +162,10 @@ SOURCES: dict[int, SourceTraits] = {
 }
 
 OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"
-"""How the names of ranges begin in which optimizers work (``zero_grad``, too), and in which they step."""
+"""The prefixes of names of ranges in which optimizers work (``zero_grad``, too), and in which they step."""
 
 UNNAMED_STEP = "step"
-"""What a step is called that the program gave no name."""
+"""The name of a step to which the program gave none."""
 
 SOURCES_WITHOUT_SCOPES = frozenset(source for source, traits in SOURCES.items() if not traits.by_scope)
 
@@ -173,17 +177,32 @@ def is_call(source: int, name: str) -> bool:
 
 
 def trace_name(source: int, name: str) -> str:
-    """What a trace of our own is called that begins with a range of that source and name; empty: after its thread."""
+    """The name of a trace that we start with a range of that source and name; empty: that of its thread."""
     traits = SOURCES[source]
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
 
 
+def whole_number(value: SupportsIndex, name: str, allowed: range) -> int:
+    """``value`` as an int.
+
+    Raises:
+        SettingError: no whole number, or not an allowed one.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        number = allowed[0] - 1
+    if number not in allowed:
+        raise SettingError(f"{name}={value!r} is not allowed; allowed: a whole number from {allowed[0]} to {allowed[-1]}")
+    return number
+
+
 CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
-"""Attributes of spans: what a thread worked in it, and what it waited where that is most of it."""
+"""Attributes of spans: the time that a thread worked in it, and the time that it waited, if that is most of it."""
 LEAST_WAIT_NS = 1_000_000
 
 
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:
-    """What is told of waiting in so long a time: 0 where it isn't most of it, or where the CPU time isn't known (-1)."""
+    """The time of waiting in a duration; 0 if it isn't most of it, or if the CPU time isn't known (-1)."""
     waited_ns = duration_ns - cpu_time_ns
     return waited_ns if cpu_time_ns >= 0 and waited_ns >= LEAST_WAIT_NS and 2 * waited_ns > duration_ns else 0

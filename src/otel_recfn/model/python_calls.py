@@ -1,4 +1,4 @@
-"""Which calls of Python and C functions are recorded: ``profile(python_calls=PythonCalls(include=["my_app"]))``."""
+"""The choice of Python and C calls to record: ``profile(python_calls=PythonCalls(include=["my_app"]))``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import reduce
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """Which calls become ranges. The calls that are left out cost less, too.
+    """A choice of calls that become ranges. The calls that are left out cost less, too.
 
     A module is named with its dots (``"torch.nn"``, ``"__main__"``) and stands for what is in it and below it; a path has a
     slash, or is that of a ``.py`` file, and may be as it is shown in names (``"torch/nn"``). What a function calls that is left
@@ -48,7 +48,7 @@ class PythonCalls:
                 raise ValueError(f"{name}={value!r}; True or False")
 
     def __or__(self, other: PythonCalls) -> PythonCalls:
-        """What shows every call that one of the two shows."""
+        """The choice of every call that one of the two includes."""
         depths = (self.max_depth, other.max_depth)
         return PythonCalls(
             include=tuple({**dict.fromkeys(self.include), **dict.fromkeys(other.include)})
@@ -63,13 +63,13 @@ class PythonCalls:
 
 
 def together(asked: Iterable[PythonCalls]) -> PythonCalls:
-    """What shows every call that one of them shows; all calls, where there are none."""
+    """The choice of every call that one of them includes; all calls if there are none."""
     each = list(asked)
     return reduce(PythonCalls.__or__, each) if each else ALL_CALLS
 
 
 def places_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Files, and folders with a slash at their end, in which the functions of these modules and paths are.
+    """The files, and folders with a slash at their end, that hold the functions of these modules and paths.
 
     Those of modules are as names of files are shown: without the folder of ``sys.path`` that they are in.
     """
@@ -77,10 +77,10 @@ def places_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _of_path(name: str) -> tuple[str, ...]:
-    if name.startswith("<"):  # what CPython calls code without a file
+    if name.startswith("<"):  # CPython's name for code without a file
         return (name,)
     absolute = os.path.abspath(os.path.expanduser(name))
-    paths = dict.fromkeys([absolute, os.path.normpath(name)])  # a relative one may be as names of files are shown
+    paths = dict.fromkeys([absolute, os.path.normpath(name)])  # a relative one may be written as in names of ranges
     return tuple([place for path in paths for place in ((path,) if path.endswith(".py") else (path, path + os.sep))])
 
 

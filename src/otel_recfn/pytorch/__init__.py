@@ -1,1 +1,1 @@
-"""All that knows PyTorch, on the Python side."""
+"""The Python code that knows PyTorch."""

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_recfn.model.errors import CacheUnsafe
+from otel_recfn.errors import CacheUnsafe
 
 log = logging.getLogger("otel_recfn")
 
@@ -38,8 +38,8 @@ LOCK_LOOK_SECONDS = 0.05
 
 
 def find(cache: Path, build: str) -> Path | None:
-    """The library of this name and key, checked, ready to load; CacheUnsafe where somebody else could have written it."""
-    for path in _of(cache, build):
+    """The library of this name and key, checked and ready to load; CacheUnsafe if somebody else could have written it."""
+    for path in _builds_of(cache, build):
         check_file(path)
         if not _is_whole(path):
             log.warning("the cached %s is damaged and is not loaded; it is built again", path)
@@ -51,18 +51,18 @@ def find(cache: Path, build: str) -> Path | None:
 
 
 def keep(output: Path, cache: Path, build: str, library: str) -> Path:
-    """Move a finished library into the cache, in place of earlier ones of its key; gives its path there.
+    """Move a finished library into the cache, in place of earlier ones of its key, and return its path there.
 
     Of the library, the builds that were used last are kept; one that another process has loaded stays loaded there.
     """
     output.chmod(0o755)  # the compiler follows the umask, which may let the group write
     target = cache / f"{build}-{_checksum(output)}.so"
     os.replace(output, target)
-    for path in _of(cache, build):
+    for path in _builds_of(cache, build):
         if path != target:
             path.unlink(missing_ok=True)
     check_file(target)
-    with contextlib.suppress(OSError):  # another process prunes, too, or they are another user's; what is left does no harm
+    with contextlib.suppress(OSError):  # another process prunes too, or they are another user's; what is left does no harm
         built = sorted(cache.glob(f"{library}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
         for path in built[KEPT_BUILDS:]:
             path.unlink(missing_ok=True)
@@ -71,12 +71,12 @@ def keep(output: Path, cache: Path, build: str, library: str) -> Path:
 
 @contextlib.contextmanager
 def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
-    """A directory to compile in, gone afterwards. Several processes of one training run start at once: one has it, the others
-    wait, and find what it has built. After ``wait_s`` seconds they go ahead: compiling twice is harmless."""
+    """A temporary directory to compile in. Of several processes that start at once, one compiles there, and the others wait and
+    find what it has built. After ``wait_s`` seconds they go ahead: compiling twice is harmless."""
     lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if _locked(lock, wait_s):
-            for left in cache.glob(f"{UNFINISHED}*"):  # by killed compilers
+            for left in cache.glob(f"{UNFINISHED}*"):  # left by killed compilers
                 if not left.is_symlink():
                     shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=cache) as directory:
@@ -88,7 +88,7 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
 
 
 def _locked(lock: int, wait_s: float) -> bool:
-    """Whether nobody else compiles, as far as is known: there are file systems without locks."""
+    """Whether nobody else compiles, as far as can be known: there are file systems without locks."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -103,7 +103,7 @@ def _locked(lock: int, wait_s: float) -> bool:
             return False
 
 
-def _of(cache: Path, build: str) -> list[Path]:
+def _builds_of(cache: Path, build: str) -> list[Path]:
     return sorted(cache.glob(f"{build}-{'[0-9a-f]' * CHECKSUM_DIGITS}.so"))
 
 
@@ -122,21 +122,21 @@ def _checksum(path: Path) -> str:
 
 
 def chosen_directory() -> Path:
-    """Where the cache is or would be; touches nothing."""
+    """The directory where the cache is or would be. Touches nothing."""
     explicit = os.environ.get(ENVIRONMENT_VARIABLE)
     if explicit:
-        return _at_home(explicit)
-    return _at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "otel-recfn"
+        return _expanded(explicit)
+    return _expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "otel-recfn"
 
 
-def _at_home(path: str) -> Path:
-    """The absolute path. In a container the user may have neither a HOME nor a name, and is at home in / as far as we know."""
+def _expanded(path: str) -> Path:
+    """The absolute path. In a container the user may have neither a HOME nor a name; then / is the home."""
     expanded = os.path.expanduser(path)
     return Path(f"/{expanded[2:]}" if expanded.split("/")[0] == "~" else expanded).absolute()
 
 
 def open_directory() -> Path:
-    """The cache directory, made where it was missing; CacheUnsafe where it can't be, or somebody else could write in it."""
+    """The cache directory, made if missing; CacheUnsafe if it can't be made, or if somebody else could write in it."""
     directory = chosen_directory()
     try:
         _make(directory)
@@ -153,7 +153,7 @@ def open_directory() -> Path:
 
 
 def _make(directory: Path) -> None:
-    """mkdir -p, every new directory 0700 whatever the umask."""
+    """Make directories as ``mkdir -p`` does, each 0700 whatever the umask."""
     missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process was faster; the checks decide about what it made
@@ -183,7 +183,7 @@ def check_file(path: Path) -> None:
 
 
 def _check(path: Path, status: os.stat_result, what: str, *, others_may_write: bool = False) -> None:
-    # Whoever owns / decides everything here anyway; in a user namespace root's files show another number.
+    # The owner of / decides everything anyway; in a user namespace root's files show another number.
     if status.st_uid not in {0, os.geteuid(), os.lstat("/").st_uid}:
         raise CacheUnsafe(f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}")
     if status.st_mode & OTHERS_MAY_WRITE and not others_may_write:

@@ -1,7 +1,6 @@
-"""The modules and optimizers that calls are of: their names, their paths, and what parameters they had at first sight.
+"""The modules and optimizers that are called: their names, their paths, and their parameters at first sight.
 
-No object is kept alive. One is told from another one at the same address by a weak reference, which is dead where it is gone
-(``support/foreign.py``).
+No object is kept alive. Weak references tell objects from later ones at the same address (``support/foreign.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PREFIX = SOURCES[EventSource.MODULE].call_prefix
 
 
 class InstanceNames:
-    """Numbers the instances of each class name in the order of their first call.
+    """The numbers of instances, counted per class in the order of their first calls.
 
     The number of an instance that is gone is given to the next one: a program that makes ``nn.Softmax()`` anew in every
     forward has one name for it, and not one per step.
@@ -64,13 +63,13 @@ class InstanceNames:
 
 
 class ModulePaths:
-    """Qualified names within an outermost module, as its ``named_modules()`` tells them."""
+    """The qualified names within an outermost module, as its ``named_modules()`` gives them."""
 
     def __init__(self) -> None:
         self._trees: WeakIdentityMap[_Tree] = WeakIdentityMap()
 
     def path(self, outermost: Any, module: object) -> str:
-        """``"encoder.layers.0"``; empty for the outermost itself and where it isn't known."""
+        """``"encoder.layers.0"``; empty for the outermost itself and if it isn't known."""
         if module is outermost:
             return ""
         tree = self._trees.get(outermost)
@@ -120,24 +119,24 @@ def _read(outermost: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
 # --- parameters at first sight
 
 MOST_OBJECTS = 10_000
-"""Of a capture: a program that makes modules in every step would fill the memory."""
+"""The objects that a capture keeps: a program that makes modules in every step would fill the memory."""
 ALL = "*"
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor, without its data."""
+    """The facts of a tensor, without its data."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Empty where its layout has none."""
+    """The strides; empty if the layout has none."""
     dtype: str
     device: str
     layout: str
     tensor_id: int
-    """The same for the same tensor while it lives, for a weight that two modules share; as torch.profiler's ``impl_ptr``."""
+    """A number of the tensor while it lives, the same for a weight that two modules share; as torch.profiler's ``impl_ptr``."""
     storage_id: int
-    """The same for tensors that share their memory; 0 where the layout has none."""
+    """A number of the memory, the same for tensors that share it; 0 if the layout has none."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class ParameterFacts:
     tensor: TensorFacts
     gradient: TensorFacts | None
     state: Mapping[str, TensorFacts] = field(default_factory=dict)
-    """What an optimizer keeps for it."""
+    """The values that an optimizer keeps for it."""
 
 
 @dataclass(frozen=True)
@@ -156,47 +155,47 @@ class CalledObject:
     """A module or an optimizer at its first traced call."""
 
     name: str
-    """Of a module, as its ranges are called."""
+    """The name of a module's ranges."""
     kind: str
     """The name of its class."""
     self_id: int
-    """``id`` of the object, which another one may have when it is gone."""
+    """The ``id`` of the object, which another one may have when it is gone."""
     class_id: int
-    """``id`` of its class."""
+    """The ``id`` of its class."""
     parameters: tuple[ParameterFacts, ...]
     left_out: tuple[str, ...] = ()
-    """The names of parameters that are not among these: of a class of their own, whose attributes may be anything. ``*``: all,
-    because the object has them in a way of its own."""
+    """The names of parameters that are left out, as their classes are the program's; ``*``: all, kept in the object's own
+    way."""
 
 
 Named: TypeAlias = "Iterable[tuple[str, ParameterFacts | None]]"
-"""Parameters by their names; None for what is left out."""
+"""Parameters by name; None for those that are left out."""
 
 
 class CalledObjects:
-    """What was called while a capture ran. From any thread."""
+    """The objects that were called while a capture ran. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._known: WeakIdentityMap[bool] = WeakIdentityMap()
         self._modules: list[CalledObject] = []
         self._optimizers: list[CalledObject] = []
         self.left_out = 0
-        """Objects that were called when there were MOST_OBJECTS of their kind already."""
+        """The number of objects that were called after MOST_OBJECTS of their kind."""
 
     def modules(self) -> list[CalledObject]:
-        """In the order in which they were first called; without the modules in them."""
+        """The modules in the order of their first calls, each without those in it."""
         return list(self._modules)
 
     def optimizers(self) -> list[CalledObject]:
-        """In the order of their first steps, as they were after these."""
+        """The optimizers in the order of their first steps, as they were after these."""
         return list(self._optimizers)
 
     def see_module(self, module: object, name: str) -> None:
-        """It is being called."""
+        """Note a module that is being called."""
         self._see(module, name, self._modules, _parameters_of_module)
 
     def see_optimizer(self, optimizer: object, name: str) -> None:
-        """It has just made a step."""
+        """Note an optimizer that has just made a step."""
         self._see(optimizer, name, self._optimizers, _parameters_of_optimizer)
 
     def _see(self, seen: object, name: str, among: list[CalledObject], read: Callable[[Any], Named]) -> None:
@@ -217,7 +216,7 @@ class CalledObjects:
 
 
 captures_of_calls: list[CalledObjects] = []
-"""Of the captures that ask for what is called in them, while they run."""
+"""The objects of each running capture that asks for them."""
 
 
 def _parameters_of_module(module: Any) -> Named:
@@ -241,7 +240,7 @@ def _state(kept: Mapping[Any, Any]) -> dict[str, TensorFacts]:
 
 
 def _facts(value: Any) -> TensorFacts | None:
-    """None for what is no tensor, or of a class of its own, whose attributes may be anything."""
+    """The facts of a tensor; None for other objects, and for a class of its own, whose attributes may be anything."""
     torch: Any = sys.modules["torch"]
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
@@ -258,25 +257,25 @@ def _facts(value: Any) -> TensorFacts | None:
 
 
 def _address(object_of_torchs: Any) -> int:
-    """Of the C++ object: reading a storage's data_ptr() would make a lazy copy of the program's a real one."""
+    """The address of the C++ object. A storage's data_ptr() would turn a lazy copy of the program's into a real one."""
     return int(getattr(object_of_torchs, "_cdata", 0))
 
 
 # --- traced calls
 
 FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
-"""Where PyTorch has that code."""
+"""The files of PyTorch in which that code is."""
 
 
 class ModuleCalls:
-    """A FrameNamer. Where hooks announce modules, it hides their calls: a module has one range."""
+    """A FrameNamer for calls of modules. Where hooks announce modules, it hides their calls, as a module has one range."""
 
     def __init__(self, names: InstanceNames, hooks_announce: Callable[[], bool]) -> None:
         self._names, self._hooks_announce = names, hooks_announce
         self._optimizers = InstanceNames("Optimizer: ")
 
     def __call__(self, code: CodeType, usual: str) -> NameOfFrame | None:
-        """How calls that run this code are named by their frames."""
+        """The namer of calls that run this code."""
         if code is _code_of("module_call"):
             return self._module
         return partial(self._step, usual) if code is _code_of("step_code") else None
@@ -304,7 +303,7 @@ def _first_argument(frame: FrameType) -> Any:
 
 
 def _code_of(detail: str) -> CodeType | None:
-    """Of what runs when a module is called, or after an optimizer's step; None before torch was imported."""
+    """The code that runs when a module is called, or after an optimizer's step; None before torch is imported."""
     if details.PYTHON[detail].place[0] not in sys.modules:
         return None
     code: CodeType | None = getattr(details.find(detail), "__code__", None)

@@ -1,18 +1,19 @@
-"""Ranges of what ``torch.compile`` compiles: of which function, why, and how long each phase took.
+"""Ranges of ``torch.compile``'s compilations: the function, the reason, and the time of each phase.
 
     a compiled function is called, and no guards hold
-      convert_frame._compile ──► torch.compile: forward        its end tells the id, why again, graph breaks, caches
+      convert_frame._compile ──► torch.compile: forward        its end has the id, reason, graph breaks, caches
         dynamo_timed(key) ─────► <key> (dynamo_timed)          as torch.profiler names it
-          operators ───────────► EventFlag.IN_COMPILATION      by the drain: no span tells of one alone
+          operators ───────────► EventFlag.IN_COMPILATION      by the drain: none is a span of its own
     the first backward pass through it
       dynamo_timed(BACKWARD) ──► torch.compile: backward
 
-PyTorch looks these functions up by their names whenever it compiles, and there ours stand meanwhile: where nothing is compiled,
-nothing is done. PyTorchs before 2.13 may announce phases to every observer themselves, as all do while torch.profiler runs.
+PyTorch looks these functions up by their names whenever it compiles, and finds ours: if nothing is compiled, nothing is done.
+PyTorchs before 2.13 may announce phases to every observer themselves, as all do while torch.profiler runs.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import threading
@@ -27,17 +28,19 @@ from otel_recfn.pytorch import details
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WrappedFunction
-from otel_recfn.support.texts import failure, python_call_name
+from otel_recfn.support.texts import code_text, failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
-FRAME, BACKWARD = "_compile.compile_inner (dynamo_timed)", "backward._backward_impl (dynamo_timed)"
-"""The phases that are all of a compilation."""
-POOLED = "compile_file (dynamo_timed)"
-"""The C++ compiler. Threads of Inductor's run it, too: who waits for these waits in a phase, and nothing is around it there."""
+SUFFIX = " (dynamo_timed)"
+FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"
+"""The phases that cover a whole compilation."""
+POOLED = f"compile_file{SUFFIX}"
+"""The C++ compiler. Inductor's threads run it, too, where no range is around it: the thread that waits for them has a phase."""
 CACHES = {"aot_autograd": "autograd_cache", "inductor": "fxgraph_cache"}
-"""Of PyTorch's counters those of caches, and how their keys begin; ``_hit``, ``_miss`` or ``_bypass`` follows."""
-MOST_BREAKS = 16
-"""Of which a compilation tells why."""
+"""PyTorch's counters of caches, and the beginnings of their keys; ``_hit``, ``_miss`` or ``_bypass`` follows."""
+MOST_BREAKS, MOST_CHARACTERS = 16, 500
+"""The most graph breaks that a compilation has the reasons of, and the length of a reason."""
+EXPLAINED = "Explanation: "
 
 Counts = dict[str, Counter[str]]
 Enters = Callable[[str], AbstractContextManager[Any]]
@@ -46,11 +49,11 @@ Enters = Callable[[str], AbstractContextManager[Any]]
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.open: list[Compilation] = []
-        """What the thread is compiling, the innermost last."""
+        """The open compilations of the thread, the innermost last."""
 
 
 class Compilations(Source):
-    """A source: opens a range for each compilation and each of its phases."""
+    """A source that opens a range for each compilation and each of its phases."""
 
     name = "compilation"
     announces: EventSource | None = EventSource.COMPILATION
@@ -58,34 +61,38 @@ class Compilations(Source):
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._removals: list[Callable[[], object]] = []
+        self._active = False
+        self._put_back: dict[str, Callable[[], bool]] = {}
+        """By the details in whose places ours stand."""
+        self._reasons: WrappedFunction | None = None
         self._thread = _Thread()
 
     def enable(self, _wanted: Wanted) -> None:
-        """Put our functions in the place of PyTorch's, where they aren't there."""
-        if self._removals:
+        """Put our functions in the place of PyTorch's, unless they are there."""
+        if self._active:
             return
-        frame, phase, reasons = (details.find(name) for name in ("compile_frame", "compile_phase", "recompile_reasons"))
-        if frame is not None:
-            self._removals.append(_replace("compile_frame", self._frames(frame)))
-        if phase is not None:
-            self._removals.append(_replace("compile_phase", self._phases(phase)))
+        self._active = True
+        for detail, ours in (("compile_frame", self._frames), ("compile_phase", self._phases)):
+            if detail not in self._put_back and (theirs := details.find(detail)) is not None:
+                self._put_back[detail] = _replace(detail, ours(theirs))
+        reasons = details.find("recompile_reasons")
         if reasons is not None:
-            wrapper = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
-            wrapper.install()
-            self._removals.append(wrapper.remove)
+            self._reasons = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
+            self._reasons.install()
 
     def disable(self) -> None:
-        """Put PyTorch's back; where somebody has wrapped ours, these only pass calls on while nothing is recorded."""
-        removals, self._removals = self._removals, []
-        for remove in removals:
-            remove()
+        """Put PyTorch's back; if somebody has wrapped ours, they only pass calls on."""
+        self._active = False
+        self._put_back = {detail: put_back for detail, put_back in self._put_back.items() if not put_back()}
+        if self._reasons is not None:
+            self._reasons.remove()
+            self._reasons = None
 
     def _frames(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = getattr(getattr(theirs, "__code__", None), "co_varnames", ())
+        parameters = getattr(getattr(inspect.unwrap(theirs), "__code__", None), "co_varnames", ())
 
         def otel_recfn_compile(code: CodeType, *arguments: Any, **options: Any) -> Any:
-            if not self._recorder.recording:
+            if not (self._active and self._recorder.recording):
                 return theirs(code, *arguments, **options)
             if "skip" in options:  # how many frames PyTorch leaves out of the stack that it logs
                 options["skip"] += 1
@@ -97,12 +104,12 @@ class Compilations(Source):
 
     def _phases(self, theirs: Enters) -> Enters:
         def otel_recfn_phase(name: str) -> AbstractContextManager[Any]:
-            if not self._recorder.recording:
+            if not (self._active and self._recorder.recording):
                 return theirs(name)
             if name == BACKWARD:
                 return self._backward(theirs)
-            told_otherwise = name == FRAME if self._thread.open else name == POOLED
-            return theirs(name) if told_otherwise or details.find("profiler_runs") else _Phase(self._recorder, name)
+            is_known = name == FRAME if self._thread.open else name == POOLED
+            return theirs(name) if is_known or details.find("profiler_runs") else _Phase(self._recorder, name)
 
         return otel_recfn_phase
 
@@ -119,22 +126,22 @@ class Compilations(Source):
 
 
 class Compilation(AbstractContextManager[None]):
-    """What is being compiled: a range from enter to exit, with what becomes known meanwhile.
+    """A compilation: a range from enter to exit, with the facts that become known meanwhile.
 
     Args:
-        recorder: what it is told to.
-        beside: what the thread is compiling.
-        code: of the function; None for a backward graph.
-        given: what PyTorch's compiler of functions is called with, by its names.
+        recorder: the recorder.
+        beside: the open compilations of the thread.
+        code: the function's; None for a backward graph.
+        given: the arguments of PyTorch's compiler of functions, by name.
     """
 
     def __init__(self, recorder: Recorder, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
         self.reasons: list[str] = []
-        """Why what was compiled before doesn't do."""
+        """The guards of earlier compilations that failed."""
         self._recorder, self._beside, self._before = recorder, beside, _counted()
         self._id = str(given.get("compile_id") or "")
         self._is_whole = bool(given.get("one_graph"))
-        name, text = (code.co_name, _code(code, given.get("globals"))) if code is not None else ("backward", "")
+        name, text = _function(code, given) if code is not None else ("backward", "")
         self._event_id = recorder.begin(f"torch.compile: {name}", SCOPE, SOURCE, code=text)
 
     def __enter__(self) -> None:
@@ -142,35 +149,36 @@ class Compilation(AbstractContextManager[None]):
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._beside.remove(self)
-        told = self._told()
+        attributes = self._attributes()
         if error is not None and not self._is_whole and isinstance(error, details.find("graph_break") or ()):
-            told["recfn.compile.fallback"], error = _first_line(error), None
+            attributes["recfn.compile.fallback"], error = _short(error), None
         text, stacktrace = failure(error)
-        self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(told))
+        self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": "; ".join(self.reasons)}
+    def _attributes(self) -> dict[str, Any]:
+        reason = "; ".join(self.reasons)[: 2 * MOST_CHARACTERS]
+        found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": reason}
         since = {group: counts - self._before[group] for group, counts in _counted().items()}
-        told["recfn.compile.graph_breaks"] = [_first_line(reason) for reason in since["graph_break"]][:MOST_BREAKS]
+        found["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][:MOST_BREAKS]
         for group, prefix in CACHES.items():
             outcomes = [each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]]
-            told[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
-        return {name: value for name, value in told.items() if value}
+            found[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
+        return {name: value for name, value in found.items() if value}
 
 
 class _Phase(AbstractContextManager[None]):
-    """A phase of a compilation: a range from enter to exit, also where PyTorch leaves it by an exception to begin again."""
+    """A phase of a compilation: a range from enter to exit, even if PyTorch leaves it by an exception to begin again."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder = recorder
+        self._recorder, self._name = recorder, name
         self._event_id = recorder.begin(name, SCOPE, SOURCE)
 
     def __exit__(self, *_error: object) -> None:
-        self._recorder.end(self._event_id)
+        self._recorder.end(self._event_id, attributes=json.dumps({"recfn.compile.phase": self._name.removesuffix(SUFFIX)}))
 
 
 def _counted() -> Counts:
-    """PyTorch's counters as they are. One thread at a time compiles functions, but several may compile backward passes."""
+    """PyTorch's current counters. One thread at a time compiles functions, but several may compile backward passes."""
     counters, groups = details.find("compile_counters") or {}, ("graph_break", *CACHES)
     try:
         return {group: Counter(counters.get(group)) for group in groups}
@@ -178,24 +186,43 @@ def _counted() -> Counts:
         return {group: Counter() for group in groups}
 
 
-def _first_line(reason: object) -> str:
-    return str(reason).strip().partition("\n")[0]
+def _short(reason: object) -> str:
+    """What is wrong, in PyTorch's first line, and the explanation of later ones: hints and stacks follow."""
+    what, _, rest = str(reason).strip().partition("\n")
+    explanation = rest.strip().partition("\n")[0]
+    if explanation.startswith(EXPLAINED):
+        what += f": {explanation.removeprefix(EXPLAINED)}"
+    return what[:MOST_CHARACTERS]
 
 
-def _code(code: CodeType, module: Any) -> str:
+def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a function that is compiled, and its code as a column has it."""
+    frame = details.find("frame_around")
+    if (
+        frame is not None
+        and code.co_filename == frame.__code__.co_filename
+        and (function := (given.get("locals") or {}).get("fn"))
+    ):
+        module = getattr(function, "__self__", function)
+        if hasattr(type(module), "forward"):
+            return type(module).__name__, code_text(type(module).forward)
+        return getattr(function, "__name__", code.co_name), code_text(function)
     name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
-    return python_call_name(code.co_filename, code.co_firstlineno, f"{(module or {}).get('__name__')}.{name}")
+    module_name = (given.get("globals") or {}).get("__name__")
+    return code.co_name, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
 
 
-def _replace(detail: str, ours: Any) -> Callable[[], object]:
-    """Put ours in the place of a function of PyTorch's. How to put that back."""
+def _replace(detail: str, ours: Any) -> Callable[[], bool]:
+    """Put ours in the place of a function of PyTorch's, and return the way to put that back: False if ours isn't there then."""
     place, name = details.PYTHON[detail].place
     module = sys.modules[place]
     theirs = getattr(module, name)
     setattr(module, name, ours)
 
-    def put_back() -> None:
-        if getattr(module, name, None) is ours:
+    def put_back() -> bool:
+        stands_there = getattr(module, name, None) is ours
+        if stands_there:
             setattr(module, name, theirs)
+        return stands_there
 
     return put_back

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` traces where a program uses ranges: what it would for ``torch.profiler.record_function``.
+"""What ``torch.compile`` traces in place of our ranges: what it would for ``torch.profiler.record_function``.
 
 torch.compile knows that one: it skips it, or puts PyTorch's profiler operators into the graph where PyTorch's setting
 ``capture_profiler_record_function`` (since 2.12) asks for that. Ours is a type in C, at which it would break the graph. How to
@@ -25,23 +25,23 @@ log = logging.getLogger("otel_recfn")
 LOST = PYTHON["compile_tables"].lost
 
 Trace = Callable[[Any, Any], Any]
-"""From torch.compile's builder and a value of the program to the variable that stands for it in the trace."""
+"""A function from torch.compile's builder and a value of the program to the variable for it in the trace."""
 
 
 def trace_as_torchs(record_function: type) -> None:
-    """Trace the type, and objects of it, as PyTorch's ``record_function``."""
+    """Have the type, and objects of it, traced as PyTorch's ``record_function``."""
     _when_compiling(_write_type, record_function)
     trace_objects_as_torchs(record_function)
     trace_instead(watched.is_traced, watched.yes)
 
 
 def trace_objects_as_torchs(range_type: type) -> None:
-    """Trace objects of the type, which have a ``name`` and ``args``, as PyTorch's ``record_function``."""
+    """Have objects of the type, which have a ``name`` and ``args``, traced as PyTorch's ``record_function``."""
     _when_compiling(_write_objects, range_type)
 
 
 def trace_instead(original: Any, traced: Any) -> None:
-    """Trace ``traced`` where the program has ``original``. Both are functions or classes at the top level of their modules."""
+    """Have ``traced`` traced in place of ``original``. Both are functions or classes at the top level of their modules."""
     _when_compiling(_write_other, original, traced)
 
 
@@ -50,83 +50,84 @@ def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
         try:
             write(*arguments)
         except (AttributeError, KeyError) as error:
-            _tell_once(f"{type(error).__name__}: {error}")
+            _log_once(f"{type(error).__name__}: {error}")
 
     when_imported("torch._dynamo", carefully, LOST)
 
 
 @cache
-def _tell_once(error: str) -> None:
+def _log_once(error: str) -> None:
     log.warning("this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s", error, LOST)
 
 
-def _part(module: str, name: str) -> Any:
+def _dynamo(module: str, name: str) -> Any:
     return getattr(sys.modules[f"torch._dynamo.{module}"], name)
 
 
-def _torchs() -> Any:
+def _torch_record_function() -> Any:
     return sys.modules["torch.autograd.profiler"].record_function
 
 
 def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
-    """Trace what has this key so; where that fails because something of PyTorch's is missing, as if we had not been here."""
+    """Write how values with this key are traced. If PyTorch lacks something for it then, the graph breaks as without us."""
 
-    def trace_or_give_up(builder: Any, value: Any) -> Any:
+    def trace_or_break_graph(builder: Any, value: Any) -> Any:
         source = builder.source
         try:
             return trace(builder, value)
         except (AttributeError, TypeError) as error:
-            _tell_once(f"{type(error).__name__}: {error}")
+            _log_once(f"{type(error).__name__}: {error}")
             table.pop(key, None)
             builder.source = source
             return builder._wrap(value)
 
-    table[key] = trace_or_give_up
+    table[key] = trace_or_break_graph
 
 
 def _by_id() -> dict[Any, Trace]:
-    table: dict[Any, Trace] = _part("variables.builder", "VariableBuilder")._id_dispatch()
+    table: dict[Any, Trace] = _dynamo("variables.builder", "VariableBuilder")._id_dispatch()
     return table
 
 
 def _by_type() -> list[dict[Any, Trace]]:
-    """PyTorch makes one for its setting ``trace_numpy`` and one without it; 2.4 has one only."""
-    builder = _part("variables.builder", "VariableBuilder")
+    """The tables by type: PyTorch makes one for its setting ``trace_numpy`` and one without it; 2.4 has one only."""
+    builder = _dynamo("variables.builder", "VariableBuilder")
     if hasattr(builder, "_type_dispatch_impl"):
         return [builder._type_dispatch_impl(trace_numpy) for trace_numpy in (False, True)]
     return [builder._type_dispatch()]
 
 
 def _write_type(record_function: type) -> None:
-    same, context_manager = _part("guards", "GuardBuilder").ID_MATCH, _part("variables.torch", "TorchCtxManagerClassVariable")
+    context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
+    same = _dynamo("guards", "GuardBuilder").ID_MATCH
 
     def trace(builder: Any, _value: type) -> Any:
         builder.install_guards(same)
-        return context_manager(_torchs(), source=builder.source)
+        return context_manager(_torch_record_function(), source=builder.source)
 
     _write(_by_id(), id(record_function), trace)
 
 
 def _write_objects(record_function: type) -> None:
-    same_type, attribute = _part("guards", "GuardBuilder").TYPE_MATCH, _part("source", "AttrSource")
-    context_manager = _part("variables.torch", "TorchCtxManagerClassVariable")
+    same_type, attribute = _dynamo("guards", "GuardBuilder").TYPE_MATCH, _dynamo("source", "AttrSource")
+    context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
 
     def trace(builder: Any, value: Any) -> Any:
         builder.install_guards(same_type)
         sources = {name: attribute(builder.source, name) for name in ("name", "args")}
         made_of = [type(builder)(builder.tx, source)(getattr(value, name)) for name, source in sources.items()]
-        return context_manager(_torchs()).call_function(builder.tx, made_of, {})
+        return context_manager(_torch_record_function()).call_function(builder.tx, made_of, {})
 
     for table in _by_type():
         _write(table, record_function, trace)
 
 
 def _write_other(original: Any, other: Any) -> None:
-    same, attribute = _part("guards", "GuardBuilder").ID_MATCH, _part("source", "AttrSource")
+    same, attribute = _dynamo("guards", "GuardBuilder").ID_MATCH, _dynamo("source", "AttrSource")
 
     def trace(builder: Any, _value: Any) -> Any:
         builder.install_guards(same)
-        # What is made of it is made again after a graph break, from what is found there.
+        # After a graph break the result is made again, from what is found there.
         builder.source = attribute(builder.tx.import_source(other.__module__), other.__name__)
         return type(builder)(builder.tx, builder.source)(other)
 

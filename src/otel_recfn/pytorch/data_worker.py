@@ -1,4 +1,4 @@
-"""Whether this process is a worker of a DataLoader, and of which kind.
+"""This process as a worker of a DataLoader, if it is one, and of which kind.
 
 The number is public (``torch.utils.data.get_worker_info``), but since torch 2.15 only until the worker's loop ends, and its
 ranges may be drained after that. So it is also read where multiprocessing keeps the process's target and its arguments, in
@@ -17,21 +17,21 @@ from typing import Any
 from otel_recfn.support.processes import WorkerProcess
 
 LOOPS = "torch.utils.data."
-"""The module of the target begins so."""
+"""The begin of the target's module."""
 NUMBER, PERSISTENT = "worker_id", "persistent_workers"
-"""Arguments of the target."""
+"""The names of the target's arguments for the worker's number and for whether workers outlive their iterator."""
 
 
 def data_worker() -> WorkerProcess | None:
-    """This process as a worker of a DataLoader; None if it is none, or is not far enough to know. Never raises."""
+    """This process as a worker of a DataLoader; None if it is none, or has not come far enough to know. Never raises."""
     arguments = _arguments_of_loop()
-    number = arguments.get(NUMBER, _told_number())
+    number = arguments.get(NUMBER, _public_number())
     if not isinstance(number, int):
         return None
     return WorkerProcess(f"DataLoader worker {number}", arguments.get(PERSISTENT) is False)
 
 
-def _told_number() -> object:
+def _public_number() -> object:
     get_worker_info: Callable[[], Any] | None = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     info = get_worker_info() if get_worker_info is not None else None
     return getattr(info, "id", None) if getattr(info, "worker_method", "multiprocessing") == "multiprocessing" else None
@@ -44,5 +44,5 @@ def _arguments_of_loop() -> Mapping[str, Any]:
         return {}
     try:
         return inspect.signature(target).bind(*args).arguments  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # the target, or its arguments, are not what they were
+    except (TypeError, ValueError):  # another PyTorch's target or arguments
         return {}

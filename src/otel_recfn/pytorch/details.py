@@ -1,8 +1,8 @@
-"""What we rely on in PyTorch beyond what has not changed in years: the one place to read when a new PyTorch comes.
+"""The details of PyTorch that we rely on beyond what has not changed in years: the place to read when a new PyTorch comes.
 
 Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
-our libraries are compiled (``native/pytorch/features.hpp``); they tell what they found, by the names below. What nothing can do
-without: RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
+our libraries are compiled (``native/pytorch/features.hpp``); they say what they found, by the names below. Nothing works
+without RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ log = logging.getLogger("otel_recfn")
 
 
 class Detail(NamedTuple):
-    """One detail of PyTorch's."""
+    """A detail of PyTorch's."""
 
     what: str
-    """By PyTorch's names. In Python: ``module:attribute``."""
+    """The detail by PyTorch's names. In Python: ``module:attribute``."""
     lost: str
-    """What is so where this PyTorch lacks it."""
+    """The loss if this PyTorch lacks it."""
     before: str = ""
-    """What earlier PyTorchs call the attribute."""
+    """The attribute's name in earlier PyTorchs."""
     since: tuple[int, int] = (2, 4)
-    """Earlier PyTorchs do without it."""
+    """The first PyTorch that has it: earlier ones do without."""
 
     @property
     def place(self) -> tuple[str, str]:
-        """Of a detail in Python: the module, and the path of the attribute in it."""
+        """The module of a detail in Python, and the path of the attribute in it."""
         module, _, path = self.what.partition(":")
         return module, path
 
@@ -55,7 +55,7 @@ OPERATORS: Mapping[str, Detail] = {
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),
 }
-"""Of the observer, in C++."""
+"""The details that the observer needs, in C++."""
 
 CALLBACKS: Mapping[str, Detail] = {
     "own_tensors": Detail(
@@ -63,7 +63,7 @@ CALLBACKS: Mapping[str, Detail] = {
         "callbacks get other objects that share the tensors' data",
     ),
 }
-"""Of callbacks in Python, in C++."""
+"""The details that callbacks in Python need, in C++."""
 
 PYTHON: Mapping[str, Detail] = {
     "module_call": Detail(
@@ -89,6 +89,9 @@ PYTHON: Mapping[str, Detail] = {
         "optimizer steps are recorded only where PyTorch's operators are",
     ),
     "is_compiling": Detail("torch.compiler:is_compiling", "module calls and optimizer steps are not recorded"),
+    "has_function_modes": Detail(
+        "torch._C:_is_torch_function_mode_enabled", "shapes of what models are called with are not told, and generation isn't"
+    ),
     "is_tracing": Detail("torch.jit:is_tracing", "module calls that torch.jit.trace makes are recorded"),
     "stopped_recomputation": Detail(
         "torch.utils.checkpoint:_StopRecomputationError", "ranges that a checkpoint stops early are recorded as errors"
@@ -127,7 +130,7 @@ PYTHON: Mapping[str, Detail] = {
     ),
     "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
     "compile_counters": Detail(
-        "torch._dynamo.utils:counters", "compilations don't say where they broke the graph, and what they found in caches"
+        "torch._dynamo.utils:counters", "compilations don't say why the graph broke, and what they found in caches"
     ),
     "recompile_reasons": Detail(
         "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
@@ -135,6 +138,9 @@ PYTHON: Mapping[str, Detail] = {
         before="get_and_maybe_log_recompilation_reason",
     ),
     "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "frame_around": Detail(
+        "torch._dynamo.external_utils:wrap_inline", "compilations of PyTorch's own modules and functions are called `inner`"
+    ),
     "profiler_runs": Detail(
         "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
     ),
@@ -143,39 +149,39 @@ PYTHON: Mapping[str, Detail] = {
         "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
     ),
 }
-"""Of our Python code, which asks ``find`` for them."""
+"""The details that our Python code needs, which asks ``find`` for them."""
 
 
 def find(name: str) -> Any:
     """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
     found = _look_up(PYTHON[name])
     if found is None and _is_expected(PYTHON[name]):
-        _tell_once(losses([name], PYTHON))
+        _log_once(losses([name], PYTHON))
     return found
 
 
 def missing_in_python() -> list[str]:
-    """Names in PYTHON that this PyTorch lacks, among the modules that are imported."""
+    """The names in PYTHON that this PyTorch lacks, among the modules that are imported."""
     there = {name: detail for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _is_expected(detail)}
     return [name for name, detail in there.items() if _look_up(detail) is None]
 
 
-def found_and_missing(told: str) -> tuple[list[str], list[str]]:
-    """What a library told of itself: names, with a minus sign before those that were not found."""
-    words = told.split()
+def found_and_missing(features: str) -> tuple[list[str], list[str]]:
+    """The names that a library found, and those that it didn't, which have a minus sign in ``features``."""
+    words = features.split()
     return [word for word in words if not word.startswith("-")], [word[1:] for word in words if word.startswith("-")]
 
 
 def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:
-    """What is lost without these, for people."""
+    """The losses without these details, in words."""
     return "; ".join([f"{details[name].lost} (it has no {details[name].what})" for name in missing])
 
 
-def tell_losses(told: str, details: Mapping[str, Detail]) -> None:
-    """Log what a library that was just loaded didn't find, in one line; nothing where it found all."""
-    _, missing = found_and_missing(told)
+def log_losses(features: str, details: Mapping[str, Detail]) -> None:
+    """Log the details that a library which was just loaded didn't find, in one line, if there are any."""
+    _, missing = found_and_missing(features)
     if missing:
-        _tell_once(losses(missing, details))
+        _log_once(losses(missing, details))
 
 
 def _is_expected(detail: Detail) -> bool:
@@ -184,7 +190,7 @@ def _is_expected(detail: Detail) -> bool:
 
 
 @cache
-def _tell_once(lost: str) -> None:
+def _log_once(lost: str) -> None:
     log.warning("this PyTorch differs from those that otel-recfn knows: %s", lost)
 
 

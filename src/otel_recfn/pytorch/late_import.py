@@ -1,6 +1,6 @@
-"""Tells when torch, or a part of it that it imports late, is there, without ever importing it.
+"""Callbacks for the time when torch, or a part of it that it imports late, is imported. This module imports neither.
 
-The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be given up.
+The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be cancelled.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ POLL_SECONDS = 0.02
 
 _lock = ForkSafeLock()
 _waiting: dict[str, list[_Waiting]] = {}
-"""By module, while wrapt has a hook of ours for it."""
+"""The callbacks that wait, by module, while wrapt has a hook of ours for it."""
 _executed: set[str] = set()
-"""Modules whose hook has run: all of their code has, though Python says that they are being imported until the hook returns."""
+"""The modules whose hook has run: their code has run, though for Python they are being imported until the hook returns."""
 
 
 class _Waiting:
-    """One callback that runs at most once, unless it is cancelled before."""
+    """A callback that runs at most once, unless it is cancelled before."""
 
     def __init__(self, module: str, callback: Callable[[], None], lost: str) -> None:
         self.module = module
@@ -55,43 +55,43 @@ class _Waiting:
 
 
 def is_being_imported(module: ModuleType) -> bool:
-    """Whether a thread is in the middle of importing it."""
+    """Whether a thread is in the middle of importing the module."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def is_imported(module: str) -> bool:
-    """Whether it is there, and all of its code has run."""
+    """Whether the module is there and all of its code has run."""
     found = sys.modules.get(module)
     return found is not None and (module in _executed or not is_being_imported(found))
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
-    """Run ``callback`` once torch is imported. Returns a function that calls it off."""
+    """Run ``callback`` once torch is imported. Returns a function that cancels it."""
     return when_imported("torch", callback, "operators and modules are not observed")
 
 
 def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None], lost: str) -> Callable[[], None]:
-    """Run ``callback`` once, with the first of the modules that is imported. Returns a function that calls it off."""
+    """Run ``callback`` once, with the first of the modules that is imported. Returns a function that cancels it."""
     left, waiting = [callback], list[Callable[[], None]]()
 
     def first() -> None:
-        if left:  # else it was another one
+        if left:  # else it was called for another one
             left.pop()()
 
-    def call_off() -> None:
+    def cancel_all() -> None:
         left.clear()
         for each in waiting:
             each()
 
     for module in modules:
         waiting.append(when_imported(module, first, lost))
-    return call_off
+    return cancel_all
 
 
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
     """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
 
-    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that calls it off.
+    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
     """
     import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
 
@@ -101,8 +101,8 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     elif not is_imported(module):
         sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
         try:
-            OwnThread(partial(_poll, waiting), "otel-recfn torch import").start()
-        except RuntimeError as error:  # no more threads here
+            OwnThread(partial(_wait_in_thread, waiting), "otel-recfn torch import").start()
+        except RuntimeError as error:  # no thread can be started
             log.warning("PyTorch is not observed: nothing can wait for the end of its import (%s)", error)
     else:
         waiting.run()
@@ -127,8 +127,8 @@ def _was_imported(module: ModuleType) -> None:
         waiting.run()
 
 
-def _poll(waiting: _Waiting) -> None:
-    """Too late for the hook, too early for the callback: another thread, or torch itself, is in the middle of the import."""
+def _wait_in_thread(waiting: _Waiting) -> None:
+    """Wait in a thread, because another thread, or torch itself, is in the middle of the import: too late for the hook."""
     while (module := sys.modules.get(waiting.module)) is not None:
         if not is_being_imported(module):
             return waiting.run()

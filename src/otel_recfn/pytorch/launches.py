@@ -1,4 +1,4 @@
-"""OpenTelemetry's context along with what PyTorch runs elsewhere: backward passes, callbacks of futures, remote calls.
+"""OpenTelemetry's context for what PyTorch runs elsewhere: backward passes, callbacks of futures, remote calls.
 
 a backward pass begins      the recorder reads what is current ─► autograd's threads have it with PyTorch's own state
 a future is given a         callback + current context ─► whoever completes the future, for a collective gloo's own
@@ -29,10 +29,9 @@ log = logging.getLogger("otel_recfn")
 
 
 class BackwardPasses:
-    """Has what is current read where a backward pass begins: no operator comes before the pass that would have it read.
+    """A reading of the current context at the begin of each backward pass, which no operator precedes.
 
-    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` an object of a subclass of ours
-    stands there.
+    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` ours is in its place.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -41,12 +40,12 @@ class BackwardPasses:
         self._ours: Any = None
 
     def watch(self) -> None:
-        """Put our engine in PyTorch's place. torch has been imported."""
+        """Put our engine in the place of PyTorch's. torch has been imported."""
         theirs = details.find("backward")
         kind: Any = type(theirs)
-        if kind.__module__ != "torch._C":  # none, ours, or one of the program's, which is no other object's to stand for
+        if kind.__module__ != "torch._C":  # not there, ours already, or a class of the program's own
             return
-        # Its method is looked up by a function in C: stacks and profilers see no frame of ours.
+        # The method is looked up by a function in C, so stacks and profilers see no frame of ours.
         members = {"run_backward": property(self._recorder.before_launch), "launches": theirs.run_backward}
         try:
             self._ours, self._theirs = type(kind.__name__, (kind,), members)(), theirs
@@ -69,7 +68,7 @@ METHODS = ("then", "add_done_callback")
 
 
 class FutureCallbacks:
-    """Has callbacks run in the context in which a ``torch.futures.Future`` was given them, from ``watch`` to ``leave``."""
+    """The context in which a callback was given to a ``torch.futures.Future``, restored when it runs."""
 
     def __init__(self) -> None:
         self._active = False
@@ -117,13 +116,13 @@ def _in_context(callback: Callable[..., Any], current: context.Context) -> Calla
 
 
 MARK = b"\notel-recfn"
-"""Between the pickle and the headers. JSON has no bare line break, so the last mark is ours."""
+"""The separator of pickle and headers. JSON has no bare line break, so the last one is ours."""
 END = b"}"
-"""Of the headers. A pickle alone ends with a full stop."""
+"""The end of the headers. A pickle ends with a full stop."""
 
 
 class RemoteCalls(Source):
-    """Carries contexts along with calls of Python functions by ``torch.distributed.rpc``. A source without rows of its own.
+    """The contexts of Python functions that ``torch.distributed.rpc`` calls. A source without rows of its own.
 
     It wraps the pickler of these calls. Whoever unpickles stops at the pickle's end, so a peer without us reads such a call as
     any other. Operators and TorchScript functions are sent by C++ alone, where nothing can be added.
@@ -132,7 +131,7 @@ class RemoteCalls(Source):
     name = "rpc"
     needs: str | None = details.PYTHON["rpc_pickler"].place[0]
     launches = None
-    """What ``before_launch`` gives."""
+    """The launches that ``before_launch`` gave."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -149,16 +148,16 @@ class RemoteCalls(Source):
             wrapper.install()
 
     def disable(self) -> None:
-        """Carry none any more; where somebody wrapped the pickler after us, our wrappers only pass on."""
+        """Carry no contexts any more; if somebody wrapped the pickler after us, our wrappers only pass on."""
         for wrapper in self._wrappers:
             wrapper.remove()
         self._wrappers = []
 
     def _with_headers(self, call: Any, pickled: tuple[bytes, Any], sent: object) -> tuple[bytes, Any]:
-        """What was pickled, with headers if it is a call, as results are pickled here too."""
+        """The pickled message, with headers if it is a call, as results are pickled here too."""
         if not isinstance(sent, call):
             return pickled
-        self._recorder.before_launch(self)  # for what the call's future calls back
+        self._recorder.before_launch(self)  # for callbacks of the call's future
         headers: dict[str, str] = {}
         propagate.inject(headers)
         text, tensors = pickled
@@ -166,7 +165,7 @@ class RemoteCalls(Source):
 
 
 def _in_senders_context(call: Any, received: Any, message: bytes, _tensors: object) -> Any:
-    """What was unpickled; if that is a call with headers, its function runs in their context."""
+    """The unpickled message; if that is a call with headers, its function runs in their context."""
     if not (isinstance(received, call) and message.endswith(END)):
         return received
     headers = json.loads(message[message.rindex(MARK) + len(MARK) :])

@@ -2,7 +2,7 @@
 
 PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
 Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
-outside of the call, torch.compile compiles them and warns of them, and a call with hooks is dearer for the program. Steps are
+outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps are
 seen by PyTorch's public hooks:
 
     optimizer.step()                            stack of this thread
@@ -10,9 +10,8 @@ seen by PyTorch's public hooks:
       step
       post hook ─ find the step by its frame ─► [ ... ], end
 
-PyTorch doesn't call the post hook after an exception. Such a step stays on the stack. It differs from a running one by
-its frame, the one that called the pre hook: a frame that is no longer among the callers has been left. The next call or step in
-the thread ends such steps, as errors.
+PyTorch doesn't call the post hook after an exception, so such a step stays on the stack. The frame that called its pre hook is
+no longer among the callers, by which the next call or step in the thread finds it, and ends it as an error.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
+from otel_recfn.pytorch.generation import DECODE, NO_INPUTS, Chain, Chains, Inputs, attributes_of, reader_of_inputs
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WeakIdentityMap
@@ -50,43 +50,50 @@ class _Step(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call of a module."""
+    """A call of a module that is open in this thread."""
 
     event_id: int
     outermost: object
-    """The module that was called first in the thread; None where it is this one."""
+    """The outermost module that is being called in the thread; None if it is this one. The fields below are of that alone."""
+    chain: Chain | None = None
+    """The calls that it may continue."""
+    decode_id: int = 0
+    """The event id of the range around it, if it decodes."""
+    attributes: str = ""
+    """The attributes of its end."""
 
 
 class _Thread:
-    """What a thread is doing."""
+    """The open steps and calls of a thread."""
 
-    __slots__ = ("outermost", "step_began_cpu_ns", "steps", "training")
+    __slots__ = ("chains", "outermost", "step_began_cpu_ns", "steps", "training")
 
     def __init__(self) -> None:
+        self.chains = Chains()
         self.outermost: object = None
-        """The module that was called first of those whose calls are open."""
+        """The outermost module that is being called."""
         self.steps: list[_Step] = []
         self.training = ThreadTraining()
         self.step_began_cpu_ns = 0
-        """What the thread had worked when the step began that PyTorch announces itself; 0: it is over."""
+        """The thread's CPU time at the begin of a step that PyTorch announces itself; 0 if there is none."""
 
 
 class _Threads(threading.local):
-    """Each thread sees its own. To look there is dear: once for a call."""
+    """The state of each thread. Reading it is slow, so a call reads it once."""
 
     def __init__(self) -> None:
         self.own = _Thread()
 
 
 class MethodCode:
-    """Which code a call of a module or a step of an optimizer runs: its method, looked at once for as long as it lives."""
+    """The code that a module's call or an optimizer's step runs: that of its method, looked up once."""
 
     def __init__(self, method: str) -> None:
         self._method = method
         self._texts: WeakIdentityMap[str] = WeakIdentityMap()
 
     def of(self, subject: Any) -> str:
-        """``file(line): module.Class.forward``; empty where the call runs no Python function that we know."""
+        """``file(line): module.Class.forward``; empty if the call runs no Python function that we know."""
         function = vars(subject).get(self._method) or getattr(type(subject), self._method, None)
         function = getattr(function, "__func__", function)
         known = self._texts.get(function)
@@ -96,13 +103,13 @@ class MethodCode:
         text = code_text(function)
         try:
             self._texts.set(function, text)
-        except TypeError:  # some objects can't be referred to weakly: None, for one
+        except TypeError:  # some objects can't be referred to weakly, as None
             pass
         return text
 
 
 class ModuleRanges(Source):
-    """A source: opens a range for each module call and each optimizer step while it is enabled and something records.
+    """A source of a range for each module call and each optimizer step.
 
     Args:
         recorder: what begins and ends go to.
@@ -121,19 +128,21 @@ class ModuleRanges(Source):
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._forward, self._step = MethodCode("forward"), MethodCode("step")
+        self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
         self._failed = False
         self._threads = _Threads()
         self._lock = ForkSafeLock()
 
     def enable(self, wanted: Wanted) -> None:
-        """Set the hooks, where they aren't set, and unless one has failed."""
+        """Set the hooks, unless they are set or one has failed."""
         with self._lock:
             if not self._removals and not self._failed:
+                self._inputs_of_call = reader_of_inputs()
                 self._removals = _set_hooks(self, self._recorder)
 
     def disable(self) -> None:
-        """Take the hooks away. The ranges of calls that are still running end with these."""
+        """Remove the hooks. The ranges of running calls still end."""
         with self._lock:
             removals, self._removals = self._removals, []
             for remove in removals:
@@ -144,36 +153,46 @@ class ModuleRanges(Source):
         return bool(self._removals)
 
     def enter_module(self, module: object) -> _Call:
-        """A module is about to run."""
+        """Begin the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
-            self._end_left(thread.steps, sys._getframe())
+            self._end_left_steps(thread.steps, sys._getframe())
         before, training, name = thread.outermost, thread.training, self._names.name(module)
-        path = ""
-        if before is not None:
-            path = self._paths.path(before, module)
-        elif not training.trains:
-            training.begin_call(module, name)
-        flags = EVALUATION if training.evaluates else 0
-        event_id = self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module))
         if before is None:
-            thread.outermost = module
-        return _Call(event_id, before)
+            return self._enter_outermost(thread, module, name)
+        path, flags = self._paths.path(before, module), EVALUATION if training.evaluates else 0
+        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module)), before)
+
+    def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
+        if not thread.training.trains:
+            thread.training.begin_call(module, name)
+        flags, inputs, decode_id = EVALUATION if thread.training.evaluates else 0, self._inputs_of_call(), 0
+        chain = thread.chains.begin(module, name, inputs, trains_now)
+        if chain is not None and chain.decodes:
+            decode_id = self._recorder.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
+        event_id = self._recorder.begin(name, SCOPE, SOURCE, "", flags, code=self._forward.of(module))
+        if chain is not None and chain.tokens == 1:
+            chain.first_event_id = event_id
+        thread.outermost = module
+        return _Call(event_id, None, chain, decode_id, attributes_of(inputs.shapes))
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
-        """It has run."""
+        """End the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
-            self._end_left(thread.steps, sys._getframe())
+            self._end_left_steps(thread.steps, sys._getframe())
         thread.outermost = call.outermost
         text, stacktrace = failure(error)
-        self._recorder.end(call.event_id, text, stacktrace=stacktrace)
+        self._recorder.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
+        told = call.chain.end_call() if call.chain is not None else ""
+        if call.decode_id:
+            self._recorder.end(call.decode_id, text, attributes=told)
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
-        """An optimizer is about to step."""
+        """Begin the range of an optimizer's step."""
         thread = self._threads.own
         steps = thread.steps
-        self._end_left(steps, frame)
+        self._end_left_steps(steps, frame)
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
@@ -183,27 +202,27 @@ class ModuleRanges(Source):
         steps.append(_Step(event_id, frame))
 
     def leave_step(self, frame: FrameType) -> None:
-        """What ``frame`` began is over."""
+        """End the range of the step that ``frame`` began."""
         thread = self._threads.own
         thread.training.end_step()
         steps = thread.steps
-        self._end_left(steps, frame)
+        self._end_left_steps(steps, frame)
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)
         elif thread.step_began_cpu_ns:
             self._recorder.say_cpu_time(time.thread_time_ns() - thread.step_began_cpu_ns)
             thread.step_began_cpu_ns = 0
 
-    def give_up_unless_interrupted(self, error: Exception) -> None:
-        """A hook failed: the program goes on without module ranges, but what its signal handler raised goes to the program."""
+    def stop_unless_interrupted(self, error: Exception) -> None:
+        """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""
         if raised_by_signal_handler(error):
             raise error
         log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
         self._failed = True
         self.disable()
 
-    def _end_left(self, steps: list[_Step], frame: FrameType) -> None:
-        """End the steps that were left by an exception, innermost first: those that are not among the callers of ``frame``."""
+    def _end_left_steps(self, steps: list[_Step], frame: FrameType) -> None:
+        """End the steps that an exception left, innermost first: those that are not among the callers of ``frame``."""
         while steps and not _is_below(steps[-1].frame, frame):
             self._recorder.end(steps.pop().event_id, LEFT_UNSEEN)
 
@@ -219,7 +238,7 @@ def _is_below(frame: FrameType, top: FrameType) -> bool:
 
 
 def _set_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
-    """Tell of begins while the recorder records, and of every end; what this torch lacks is left out. How to take them away."""
+    """Set all hooks; what this torch lacks is left out. Returns the functions that remove them."""
     if details.find("is_compiling") is None:
         return []
     return [*_watch_modules(ranges, recorder), *_set_step_hooks(ranges, recorder)]
@@ -235,16 +254,16 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
         try:
             return None if not recorder.recording or is_compiling() or is_tracing() else ranges.enter_module(module)
         except Exception as error:
-            ranges.give_up_unless_interrupted(error)
+            ranges.stop_unless_interrupted(error)
             return None
 
     def otel_recfn_leave(call: Any, error: BaseException | None = None) -> None:
         try:
             ranges.leave_module(call, error)
         except Exception as failed:
-            ranges.give_up_unless_interrupted(failed)
+            ranges.stop_unless_interrupted(failed)
 
-    # CPython 3.11 runs `super().__call__(x)` without a look at who watches, but not what that hands on.
+    # In CPython 3.11 `super().__call__(x)` isn't seen by watchers, but what it calls is.
     inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
     functions = (function, inner) if isinstance(inner, FunctionType) else (function,)
     _native.watch_calls(functions, otel_recfn_enter, otel_recfn_leave, details.find("frame_observer"))
@@ -252,7 +271,7 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
 
 
 def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
-    """Plain functions: torch.compile and torch.export see their first line and nothing more."""
+    """Set hooks for steps. They are plain functions: torch.compile and torch.export see their first line and nothing more."""
     register_pre, register = details.find("step_pre_hook"), details.find("step_hook")
     if register_pre is None or register is None:
         return []
@@ -265,7 +284,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
             try:
                 ranges.enter_step(subject, sys._getframe(1))
             except Exception as error:
-                ranges.give_up_unless_interrupted(error)
+                ranges.stop_unless_interrupted(error)
 
     def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
         if is_compiling():
@@ -273,7 +292,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
         try:
             ranges.leave_step(sys._getframe(1))
         except Exception as error:
-            ranges.give_up_unless_interrupted(error)
+            ranges.stop_unless_interrupted(error)
 
     return [register_pre(otel_recfn_pre_hook).remove, register(otel_recfn_post_hook).remove]
 
@@ -282,7 +301,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
 
 
 class ThreadTraining:
-    """Which module calls of a thread are no part of training: a validation loop's, but not those of a training step.
+    """The evaluation calls of a thread: those of a validation loop, and not those of a training step.
 
         [fwd]─[bwd]─[Optimizer.step#]──[val]─[val]──[teacher]─[fwd]─[bwd]─[Optimizer.step#]
                      a step has ended   evaluation   a part of the next step
@@ -295,16 +314,16 @@ class ThreadTraining:
 
     def __init__(self) -> None:
         self.trains = False
-        """It has called a module in training since an optimizer stepped: what it calls until the next step belongs to that."""
+        """Whether a module was called in training mode since the last step: later calls belong to the next step."""
         self.evaluates = False
-        """It has evaluated since then, and hasn't trained."""
+        """Whether it has evaluated since the last step, and hasn't trained."""
         self._first = ""
-        """The first module that it has called since then with gradients off."""
+        """The first module that was called with gradients off since the last step."""
         self._trained: WeakIdentityMap[bool] = WeakIdentityMap()
-        """Modules with which it began a step, in training mode."""
+        """The modules with which it began a step, in training mode."""
 
     def begin_call(self, module: Any, name: str) -> None:
-        """A module is called, and not by another one. ``name``: no other module's."""
+        """Note a call of a module that no other module makes. ``name`` is unique to the module."""
         if self.trains:
             return
         in_eval_mode = not getattr(module, "training", True)
@@ -321,10 +340,15 @@ class ThreadTraining:
                 self._trained.set(module, True)
 
     def end_step(self) -> None:
-        """An optimizer has stepped."""
+        """Note that an optimizer has stepped."""
         if self.evaluates:  # nothing was called in training mode: this program trains in eval mode
             self._trained = WeakIdentityMap()
         self.trains, self.evaluates, self._first = False, False, ""
+
+
+def trains_now(module: Any) -> bool:
+    """Whether a call of it takes gradients, and is no evaluation."""
+    return bool(sys.modules["torch"].is_grad_enabled()) and bool(getattr(module, "training", True))
 
 
 def _has_parameters(module: Any) -> bool:

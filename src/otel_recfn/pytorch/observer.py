@@ -1,4 +1,4 @@
-"""Loads the compiled observer into the process and switches it.
+"""The compiled observer as a source: loaded into the process, and switched.
 
 The library is loaded once per process and never unloaded: PyTorch caches pointers to its callbacks in every thread.
 """
@@ -12,7 +12,7 @@ from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from otel_recfn.model.errors import ObserverUnavailable, RecfnError
+from otel_recfn.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
@@ -36,7 +36,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "end_for_others": (None, c_void_p, c_int),
     "leave_out": (c_int, POINTER(c_uint64), c_uint64),
 }
-"""What the functions of the library give and take, by their names after ``recfn_observer_``."""
+"""The argument and result types of the library's functions, by their names after ``recfn_observer_``."""
 
 
 NOT_OBSERVED = "PyTorch operators are not observed, everything else is"
@@ -47,7 +47,7 @@ _warned: set[str] = set()
 
 
 class TorchObserver(Source):
-    """PyTorch's RecordFunction as a source. ``enable`` and ``disable`` from any thread; neither raises into the host."""
+    """PyTorch's RecordFunction as a source. ``enable`` and ``disable`` may be called from any thread, and don't raise."""
 
     name = "observer"
     announces: EventSource | None = EventSource.TORCH
@@ -66,7 +66,7 @@ class TorchObserver(Source):
         return self.enabled and bool(self._scopes & 1 << RecordScope.USER_SCOPE)
 
     def prepare(self) -> bool:
-        """What takes long: build and load the library. Where that can't be, warns once and returns False."""
+        """Build and load the library, which takes long. If that fails, warns once and returns False."""
         try:
             self.ensure_loaded()
         except (RecfnError, OSError) as error:
@@ -75,9 +75,9 @@ class TorchObserver(Source):
         return True
 
     def enable(self, wanted: Wanted) -> None:
-        """Observe from now on, with what is wanted. Where that can't be, warns once; ``enabled`` tells.
+        """Observe from now on, with what is wanted. If that fails, warns once; ``enabled`` shows it.
 
-        Where profiler runs are told apart, a begin outside every other range looks which run its thread works for.
+        If profiler runs are separated, a begin outside every other range looks up the run that its thread works for.
         """
         if not self.prepare() or _loaded is None or not _call("enable", int(wanted.extras), lost=NOT_OBSERVED):
             return
@@ -95,11 +95,11 @@ class TorchObserver(Source):
             _call("disable", lost="PyTorch's observer could not be switched off")
 
     def ensure_loaded(self) -> None:
-        """Build the library if needed, load it and tie it to the recorder; a RecfnError where that can't be."""
+        """Build the library if needed, load it and connect it with the recorder; a RecfnError if that fails."""
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(self._recorder.core_api_address())
-        self._recorder.default_node_id()  # PyTorch and the recorder tell each other what they know
+        self._recorder.default_node_id()  # PyTorch and the recorder exchange what they know
 
 
 def set_profiler(profiler: int) -> None:
@@ -109,10 +109,9 @@ def set_profiler(profiler: int) -> None:
 
 
 def keep_memory(keep: bool) -> None:
-    """Whether memory that PyTorch allocates and frees in the calling thread between operators is recorded too, from now on.
+    """Record memory that PyTorch allocates and frees in the calling thread between operators too, or no longer.
 
-    Who asks for it must call ``step_aside`` before torch.profiler starts in the thread, which refuses to start otherwise. Does
-    nothing where the library isn't loaded.
+    Call ``step_aside`` before torch.profiler starts in the thread, else it refuses to. Does nothing without the library.
     """
     _call("keep_memory", int(keep), lost="memory is recorded within PyTorch's operators only")
 
@@ -124,7 +123,7 @@ def step_aside() -> None:
 
 
 def loaded_library() -> ctypes.CDLL | None:
-    """The library, if it was loaded."""
+    """The library, if it is loaded."""
     return _loaded
 
 
@@ -142,7 +141,7 @@ def _load_once(core_api: int) -> None:
         if attached != 0:
             raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
         _loaded = library
-        details.tell_losses(features(), details.OPERATORS)
+        details.log_losses(features(), details.OPERATORS)
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -154,12 +153,12 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def features() -> str:
-    """Which details of this torch the loaded library found, by their names in ``details.py``; a minus sign before others."""
+    """The details of this torch that the loaded library found, by their names in ``details.py``; a minus sign before others."""
     return _loaded.recfn_observer_features().decode("ascii") if _loaded is not None else ""
 
 
 def _call(function: str, *arguments: int, lost: str) -> bool:
-    """Call a function of the library, if it is loaded. Where it fails, warns once of what is lost."""
+    """Call a function of the library, if it is loaded. If that fails, warns once of what is lost."""
     code = getattr(_loaded, f"recfn_observer_{function}")(*arguments) if _loaded is not None else 0
     if _loaded is not None and code != 0:
         message = (_loaded.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")

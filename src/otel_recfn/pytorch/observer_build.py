@@ -1,4 +1,4 @@
-"""Compiles our libraries against the installed torch, each once, into the private cache.
+"""The compilation of our libraries against the installed torch, each once, into the private cache.
 
     find torch ──► key ──► in the cache? ──► yes: check, done
     (its files only)             │
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from otel_recfn.model.errors import ObserverUnavailable
+from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache
 from otel_recfn.version import __version__
 
@@ -40,53 +40,53 @@ FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
     ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
-"""In the order in which they are tried: the headers up to torch 2.13 take the first, later ones need the second."""
+"""The C++ standards to try, in order: headers up to torch 2.13 take the first, later ones need the second."""
 _OWN_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 CANNOT_BE_LOADED = (OSError, ImportError, AttributeError)
-"""What a library raises that is cut, of another machine or torch, or none of ours."""
+"""The errors of loading a library that is cut, of another machine or torch, or none of ours."""
 COMPILERS = ("c++", "g++", "clang++")
 COMPILE_SECONDS = 300
 WAIT_SECONDS = 2.0 * COMPILE_SECONDS
-"""For another process that compiles, with each standard."""
+"""The seconds to wait for another process that compiles, for each standard."""
 BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the same torch"
-"""A way out, for the end of a message."""
+"""The way out at the end of messages."""
 
 
 @dataclass(frozen=True)
-class Library:
-    """What is compiled here: ``<folder>/<name>.cpp`` of the native directory, with the headers that it includes."""
+class NativeLibrary:
+    """A library to compile: ``<folder>/<name>.cpp`` of the native directory, with the headers that it includes."""
 
     folder: str
     name: str
     links: tuple[str, ...]
-    """torch's shared libraries that it needs."""
+    """The shared libraries of torch that it needs."""
     seconds: int
-    """About how long compiling it takes."""
+    """The approximate seconds to compile it."""
     optimize: str
     for_python: bool = False
-    """It is an extension of Python's: it needs Python's headers."""
+    """Whether it is an extension of Python's, which needs Python's headers."""
 
     @property
     def source(self) -> Path:
-        """Its source file."""
+        """The source file."""
         return NATIVE / self.folder / f"{self.name}.cpp"
 
 
-TORCH_OBSERVER = Library("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
-TORCH_CALLBACKS = Library("callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True)
+TORCH_OBSERVER = NativeLibrary("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
+TORCH_CALLBACKS = NativeLibrary("callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True)
 LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
 
 _failed: dict[tuple[str, ...], str] = {}
-"""Why this process can't have a library, by what a user may change: each capture asks, and compilers take time to fail."""
+"""The failures of this process, by what a user may change: each capture asks, and compilers take time to fail."""
 
 
-def find_built(library: Library) -> Path | None:
-    """The library for the installed torch if the cache has it already; checked, ready to load."""
+def find_built(library: NativeLibrary) -> Path | None:
+    """The library for the installed torch if the cache has it; checked, ready to load."""
     return build_cache.find(build_cache.open_directory(), _build_name(find_torch(), library))
 
 
-def load(library: Library, open_library: Callable[[Path], T]) -> T:
-    """Open the library; built before where the cache doesn't have it, and built anew where it has one that can't be loaded.
+def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
+    """Open the library, after building it if the cache doesn't have it, or has one that can't be loaded.
 
     Where it can't be compiled or loaded, ObserverUnavailable says why; where the cache can't be trusted, CacheUnsafe.
     """
@@ -106,8 +106,8 @@ def load(library: Library, open_library: Callable[[Path], T]) -> T:
     raise ObserverUnavailable(message)
 
 
-def build(library: Library, *, again: bool = False) -> Path:
-    """The library for the installed torch; compiled if the cache doesn't have it yet (``again``: even if it does).
+def build(library: NativeLibrary, *, again: bool = False) -> Path:
+    """The library for the installed torch, compiled if the cache doesn't have it (``again``: even if it does).
 
     What a compiler has failed at is not tried again in this process.
     """
@@ -129,8 +129,8 @@ def build(library: Library, *, again: bool = False) -> Path:
         ) from error
 
 
-def cache_key(torch: TorchInstallation, library: Library) -> str:
-    """Everything that the compiled file depends on, in 24 hexadecimal digits."""
+def cache_key(torch: TorchInstallation, library: NativeLibrary) -> str:
+    """A hash of everything that the compiled file depends on, in 24 hexadecimal digits."""
     digest = hashlib.sha256()
     for source in _sources(library):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -141,7 +141,7 @@ def cache_key(torch: TorchInstallation, library: Library) -> str:
     return digest.hexdigest()[:24]
 
 
-def _sources(library: Library) -> list[Path]:
+def _sources(library: NativeLibrary) -> list[Path]:
     """The source file and every header of ours that it includes, or that one of them does."""
     found, to_read = {library.source}, [library.source]
     while to_read:
@@ -151,11 +151,11 @@ def _sources(library: Library) -> list[Path]:
     return sorted(found)
 
 
-def _build_name(torch: TorchInstallation, library: Library) -> str:
+def _build_name(torch: TorchInstallation, library: NativeLibrary) -> str:
     return f"{library.name}-{cache_key(torch, library)}"
 
 
-def _asked(torch: TorchInstallation, library: Library) -> tuple[str, ...]:
+def _asked(torch: TorchInstallation, library: NativeLibrary) -> tuple[str, ...]:
     return library.name, str(torch), str(build_cache.chosen_directory()), os.environ.get("CXX", "")
 
 
@@ -178,8 +178,8 @@ def find_compiler() -> list[str]:
     )
 
 
-def _compile(compiler: list[str], torch: TorchInstallation, library: Library, workshop: Path) -> Path:
-    log.warning(  # shown where nobody has set up logging, too: the program stands still
+def _compile(compiler: list[str], torch: TorchInstallation, library: NativeLibrary, workshop: Path) -> Path:
+    log.warning(  # shown even if nobody has set up logging, because the program stands still
         "building %s for torch %s, once, about %d s; `otel-recfn build` does it ahead of time",
         *(library.name, torch.version, library.seconds),
     )
@@ -198,7 +198,7 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: Library, wo
     raise ObserverUnavailable(message)
 
 
-def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list[str]:
+def _arguments(torch: TorchInstallation, library: NativeLibrary, output: Path) -> list[str]:
     headers = ["-isystem", str(torch.directory / "include")]
     if library.for_python:
         include = Path(sysconfig.get_paths()["include"])
@@ -213,7 +213,7 @@ def _arguments(torch: TorchInstallation, library: Library, output: Path) -> list
 
 
 def run_compiler(command: list[str]) -> str | None:
-    """What the compiler complained about; None where it succeeded.
+    """The compiler's complaints; None if it succeeded.
 
     It gets no pipes: a process that is forked meanwhile keeps what pipes are open, and who reads them waits for its end.
     Without ``close_fds`` Python has none of its own either: it spawns the process, as the path is absolute.
@@ -239,7 +239,7 @@ def run_compiler(command: list[str]) -> str | None:
 
 @dataclass(frozen=True)
 class TorchInstallation:
-    """What the files of the installed torch say."""
+    """The installed torch, as its files describe it."""
 
     directory: Path
     version: str
@@ -248,7 +248,7 @@ class TorchInstallation:
 
 
 def find_torch() -> TorchInstallation:
-    """The torch that ``import torch`` gives, without importing it; ObserverUnavailable where there is none with headers."""
+    """The torch that ``import torch`` would give, without importing it; ObserverUnavailable if there is none with headers."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:  # something in sys.modules poses as torch
@@ -268,7 +268,7 @@ def _assigned(text: str, name: str) -> str:
 
 
 def _cxx11_abi(directory: Path) -> int:
-    """Which of libstdc++'s two string types torch was built with: how its own symbols spell std::string tells."""
+    """Which of libstdc++'s two string types torch was built with, as the spelling of its symbols shows."""
     try:
         with open(directory / "lib" / "libc10.so", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
             return 0 if image.find(b"14SourceLocationESs") >= 0 else 1

@@ -25,11 +25,11 @@ OBSERVERS = (
     ("legacy_profiler_start", "legacy_profiler_stop"),
     ("execution_trace_enable", "execution_trace_disable"),
 )
-"""What starts and what ends them, by their names in ``details.PYTHON``."""
+"""The functions that start and end PyTorch's observers, by their names in ``details.PYTHON``."""
 NEED_MEMORY = ("profiler_start", "legacy_profiler_start")
-"""What is called before a thread's memory is reported to another profiler."""
+"""The function that is called before a thread's memory is reported to another profiler."""
 IMPORTED_BY_NAME = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy", "torch.profiler.profiler")
-"""Modules that may have these functions under the same names."""
+"""The modules that may have these functions under the same names."""
 
 _lock = ForkSafeLock()
 _watching = False
@@ -38,7 +38,7 @@ _listeners: list[Callable[[bool], None]] = []
 
 
 def when_running_changes(listener: Callable[[bool], None]) -> None:
-    """Tell ``listener`` whether observers of PyTorch's run in the process, when that changes, and now if some do."""
+    """Call ``listener`` when observers of PyTorch's begin or cease to run in the process, and now if some run."""
     with _lock:
         _listeners.append(listener)
         if _running:
@@ -70,7 +70,7 @@ def _wrap(name: str, change: int) -> None:
     @wraps(original)
     def watched(*args: Any, **keywords: Any) -> Any:
         if name in NEED_MEMORY:
-            from otel_recfn.pytorch.observer import step_aside  # which programs without operators' spans need not import
+            from otel_recfn.pytorch.observer import step_aside  # imported late, as most programs need none
 
             step_aside()
         result = original(*args, **keywords)
@@ -84,7 +84,7 @@ def _wrap(name: str, change: int) -> None:
 
 
 def _change(change: int) -> None:
-    """One has started, or ended; one that ends may have started before we looked."""
+    """Count an observer that has started, or ended; one that ends may have started before we looked."""
     global _running
     with _lock:
         was, _running = _running, max(0, _running + change)
@@ -93,22 +93,22 @@ def _change(change: int) -> None:
                 listener(_running > 0)
 
 
-class _OfThread(threading.local):
+class _PerThread(threading.local):
     def __init__(self) -> None:
         self.owners: set[Hashable] = set()
 
 
-_of_thread = _OfThread()
+_per_thread = _PerThread()
 
 
 def keep_memory(owner: Hashable) -> None:
-    """Have the calling thread's memory recorded between operators too, until every owner has given it up, or the thread ends.
+    """Have the calling thread's memory recorded between operators too, until every owner has released it, or the thread ends.
 
     Nothing happens where torch isn't observed, or its profilers can't be made room for.
     """
     from otel_recfn.pytorch import observer
 
-    owners = _of_thread.owners
+    owners = _per_thread.owners
     if owner in owners or observer.loaded_library() is None or any(details.find(name) is None for name in NEED_MEMORY):
         return
     _watch()
@@ -116,11 +116,11 @@ def keep_memory(owner: Hashable) -> None:
     observer.keep_memory(True)
 
 
-def give_up_memory(owner: Hashable) -> None:
-    """``owner`` needs the calling thread's memory no more. Nothing happens where it didn't ask in this thread."""
+def release_memory(owner: Hashable) -> None:
+    """Release the calling thread's memory for ``owner``. Does nothing if it didn't ask in this thread."""
     from otel_recfn.pytorch import observer
 
-    owners = _of_thread.owners
+    owners = _per_thread.owners
     if owner in owners:
         owners.remove(owner)
         if not owners:

@@ -1,1 +1,1 @@
-"""The recorder: per-thread buffers, and the drain that pairs and seals."""
+"""The recorder: a buffer per thread, and the drain that pairs and seals."""

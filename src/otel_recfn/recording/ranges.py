@@ -1,4 +1,4 @@
-"""What ``record_function``, a type in C, has in Python: ``async with`` and decorated functions of every kind.
+"""The Python part of ``record_function``, a type in C: ``async with``, and decorated functions of every kind.
 
 It calls
 
@@ -7,12 +7,12 @@ It calls
     __aenter__()                  aenter(self)                                     -> a coroutine; it gives self
     __aexit__(kind, error, tb)    aexit(self, kind, error, tb)                     -> a coroutine; it gives None
 
-and its objects have ``name``, ``args``, ``_code`` (what it decorates, as ``support/texts.py`` tells it, or None) and
+and its objects have ``name``, ``args``, ``_code`` (what it decorates, as a text of ``support/texts.py``, or None) and
 ``_entered``, None at first, which is private to this file.
 
 ``async with`` belongs to a task, not to a place on its thread's stack. Tasks take turns on a thread, so such a range may end
-while ranges that began after it are still open: it is asynchronous. ``enter`` and ``leave`` tell the recorder when the task is
-in it. Each call of a decorated function opens a range of its own:
+while ranges that began after it are still open: it is asynchronous. Between ``enter`` and ``leave`` the task is in it. Each
+call of a decorated function opens a range of its own:
 
     def                 from call to return
     async def           from the first step to the end of the coroutine, as ``async with``
@@ -44,18 +44,18 @@ Step = Callable[[], Any]
 
 
 class RangeHandle(Protocol):
-    """A range that is open."""
+    """An open range."""
 
     @property
     def event_id(self) -> int:
-        """The event id of its row; 0 where it is not recorded."""
+        """The event id of its row; 0 if it is not recorded."""
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """Close it; both as in ``Recorder.end``."""
+        """End the range; both as in ``Recorder.end``."""
 
 
 RangeObserver: TypeAlias = Callable[[str, "str | None", int, str], RangeHandle]
-"""Opens a range of ``record_function``: its name, its ``args``, EventFlag bits known now, what it decorates."""
+"""A function that opens a range of ``record_function``, from name, ``args``, EventFlag bits, and what it decorates."""
 
 
 class RecordedRange:
@@ -67,12 +67,12 @@ class RecordedRange:
         self.event_id = event_id
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """Close it."""
+        """End the range."""
         _native.end(self.event_id, error, stacktrace=stacktrace)
 
 
 def open_range(range_: Any, flags: int = 0) -> RangeHandle:
-    """Begin a range of a ``record_function`` object, through the recorder's range observer where one is set.
+    """Begin a range of a ``record_function`` object, through the recorder's range observer if one is set.
 
     Args:
         range_: the object.
@@ -90,11 +90,11 @@ def record_range(name: str, flags: int, code: str) -> RangeHandle:
 
 
 class Entered(NamedTuple):
-    """One ``async with`` that is open."""
+    """An open ``async with``."""
 
     handle: RangeHandle
     entered: Any | None
-    """What ``enter`` returned; None where the range was not recorded."""
+    """The result of ``enter``; None if the range was not recorded."""
 
 
 async def aenter(range_: Any) -> Any:
@@ -110,7 +110,7 @@ async def aenter(range_: Any) -> Any:
 async def aexit(
     range_: Any, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
 ) -> None:
-    """End the newest range of this object that this task is in, else the newest of all: many tasks may have entered it."""
+    """End the newest range of this object in this task, else the newest of all: many tasks may have entered it."""
     opened: list[Entered] = range_._entered or []
     if not opened:
         return
@@ -143,7 +143,7 @@ def decorate(record_function: Callable[..., Any], name: str, args: str | None, f
 
 
 def maker(record_function: Any, name: str, args: Any, func: Any) -> Any:
-    """What makes the range, or step, of a call. torch.compile knows how to trace the type, and nothing of the other way."""
+    """A function that makes the range, or step, of a call. torch.compile can trace the type, but not the general way."""
     traced, code = functools.partial(record_function, name, args), code_text(func)
     if not code:
         return traced
@@ -169,7 +169,7 @@ def is_of_kind(predicate: Callable[[Any], bool], func: Any) -> bool:
 
 
 def wrap(make: Any, func: F) -> F:
-    """A function, or a coroutine's, with what ``make`` makes around each call."""
+    """A function, or a coroutine function, that runs in what ``make`` makes for each call."""
 
     @functools.wraps(func)
     def wrapper(*positional: Any, **keywords: Any) -> Any:
@@ -236,7 +236,7 @@ def _wrap_async_generator(make: Any, func: Any) -> Any:
 
 
 class _ResumedRange:
-    """A range that encloses what its ``resume`` runs, in whichever thread and task that is, and nothing else."""
+    """A range that encloses what its ``resume`` runs, in whichever thread and task, and nothing else."""
 
     def __init__(self, range_: Any) -> None:
         self._range = range_

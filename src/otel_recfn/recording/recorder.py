@@ -1,4 +1,4 @@
-"""The process's recorder: ``_native``'s functions, and what they drain as a Batch.
+"""The process's recorder: ``_native``'s functions, and their drains as a Batch.
 
     source threads                         drain (one thread at a time)
     begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
@@ -38,11 +38,11 @@ PACKAGE = Path(__file__).parents[1]
 _LOW_64 = (1 << 64) - 1
 _MAX_REMEMBERED_THREADS = 4096
 SOON_SECONDS = 0.1
-"""As a drain would come, where there is one."""
+"""The seconds after which a drain would come, if there is one."""
 
 
 class Recorder:
-    """Begin and end from any thread; start, stop and drain from one thread at a time.
+    """The recorder. Ranges begin and end in any thread; start, stop and drain are for one thread at a time.
 
     Its state lives in the extension module, so ``recorder`` below is the only one.
     """
@@ -61,39 +61,38 @@ class Recorder:
     """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
-    ``attributes`` is JSON, an object: further attributes of its span, which are numbers, texts, or lists of one of them. These,
-    and ``stacktrace``, aren't kept where the range began on another thread. Returns the range's CPU time, as its column has it.
+    ``attributes`` is a JSON object of further attributes of its span: numbers, texts, or lists of one of them. These and
+    ``stacktrace`` aren't kept if the range began on another thread. Returns the range's CPU time, as its column has it.
     """
     enter = staticmethod(_native.enter)
-    """From here on the calling task is in that open range; ``leave`` takes what is returned.
+    """Put the calling task into an open range; ``leave`` takes what is returned.
 
-    What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None where nothing
+    What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None if nothing
     changes: the range is over, or the task has begun something newer outside it.
     """
     leave = staticmethod(_native.leave)
-    """The task is not in that range any more. From any task, also where it is over already."""
+    """Take the task out of that range. From any task, even if the range is over."""
     mark = staticmethod(_native.mark)
-    """Note a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
+    """Record a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
-    """What this thread's innermost range is a call of, where that is one of PyTorch's: its begin could not say it."""
+    """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
     say_cpu_time = staticmethod(_native.say_cpu_time)
-    """And its CPU time in nanoseconds."""
+    """Add the CPU time of the same range, in nanoseconds."""
     memory = staticmethod(_native.memory)
-    """Note bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
+    """Record bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
 
     set_profiler = staticmethod(_native.set_profiler)
-    """From here on this thread's rows belong to that profiler run (32 bits); 0 for none."""
+    """Mark this thread's rows as that profiler run's (32 bits) from now on; 0 for none."""
     set_thread_enabled = staticmethod(_native.set_thread_enabled)
-    """Set whether what begins in this thread is recorded, from any source; returns the setting before. Ends always are."""
+    """Set whether begins in this thread are recorded, from any source; returns the setting before. Ends always are."""
     thread_enabled = staticmethod(_native.thread_enabled)
-    """That setting. Where PyTorch is observed it is PyTorch's switch of the thread, whoever sets it."""
+    """Whether begins in this thread are recorded; PyTorch's own switch of the thread, where PyTorch is observed."""
     current_thread_id = staticmethod(_native.current_thread_id)
-    """RecordFunction's logical id of this thread: PyTorch's where PyTorch is observed, else the recorder's number of it. Never
-    reused, and new in a forked child."""
+    """RecordFunction's logical id of this thread: PyTorch's, if that is observed, else the recorder's. Never used twice."""
     set_default_node_id = staticmethod(_native.set_default_node_id)
     """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
     default_node_id = staticmethod(_native.default_node_id)
-    """The number that was set; else PyTorch's own where PyTorch is observed; else -1."""
+    """The node id that was set; else PyTorch's own where PyTorch is observed; else -1."""
 
     ranges_after = staticmethod(_native.ranges_after)
     """The calling task's open ranges that began after a span became current, innermost first; all of them where
@@ -101,38 +100,37 @@ class Recorder:
     serial = staticmethod(_native.task_serial)
     """A number larger than the ``began`` of every range so far."""
     span_attached = staticmethod(_native.span_attached)
-    """The calling task attached a context with a span as the new current one; the token is what detaches it."""
+    """Note that the calling task attached a context with a span as the new current one; the token is for detaching it."""
     context_attached = staticmethod(_native.context_attached)
-    """The calling task attached a context with the same current span as before; the token is what detaches it."""
+    """Note that the calling task attached a context with the same current span as before; the token is for detaching it."""
     span_detached = staticmethod(_native.span_detached)
-    """The calling task detached the context that it had attached with that token."""
+    """Note that the calling task detached the context that it had attached with that token."""
     before_launch = staticmethod(_native.before_launch)
-    """Gives an object's ``launches``, by which PyTorch is about to launch work: that lies in what is current then."""
+    """Give ``launches`` of an object the current span and range, below which PyTorch is about to launch work."""
     launching_span = staticmethod(_native.launching_span)
     """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""
 
     set_range_observer = staticmethod(_native.set_range_observer)
     """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded. What it
-    raises goes on to the program. A new version cancels what ``leave_unobserved`` was told before, in every thread."""
+    raises goes on to the program. A new version cancels earlier calls of ``leave_unobserved``, in every thread."""
     leave_unobserved = staticmethod(_native.leave_unobserved)
-    """Don't hand the observer so many of the calling thread's next ranges, as long as its version is this one. Returns how
-    many it won't be handed."""
+    """Keep so many of the calling thread's next ranges from the observer while its version is this one. Returns how many."""
     take_back_unobserved = staticmethod(_native.take_back_unobserved)
     """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
 
     core_api_address = staticmethod(_native.core_api_address)
-    """Where the torch observer finds the recorder's C interface (``native/core/thread_buffer.hpp``)."""
+    """The address of the recorder's C interface, for the torch observer (``native/core/thread_buffer.hpp``)."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._woken = threading.Event()
-        """For waits of greenlets."""
+        """The event on which greenlets wait."""
         self._epoch = 0
         self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
         states = TraceStates()
         self.keep_trace_state = states.keep
-        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; ``Batch.contexts`` holds the text again."""
+        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; ``Batch.contexts`` has the text again."""
         self.split_flags = states.split
         """The ContextFlag bits of such flags, and the trace state in them."""
         _native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
@@ -159,7 +157,7 @@ class Recorder:
         _native.start(scopes, buffer_bytes, extras, sampled_alone)
 
     def stop(self) -> None:
-        """Record no more begins. Ends of recorded ranges are still accepted until the final drain."""
+        """Record no more begins. Ends of recorded ranges are accepted until the final drain."""
         _native.stop()
         unwatch(self)
 
@@ -170,11 +168,11 @@ class Recorder:
 
     @property
     def extras(self) -> Extra:
-        """As of the last ``start``."""
+        """The extras of the last ``start``."""
         return Extra(_native.extras())
 
     def drain(self, *, close_open: bool = False, open_ranges: bool = False) -> Batch:
-        """Everything that closed since the last drain, sealed; ranges that are still open wait for a later drain.
+        """The rows that closed since the last drain, sealed; ranges that are still open wait for a later drain.
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
         copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
@@ -186,7 +184,7 @@ class Recorder:
         raw = _native.drain(close_open, open_ranges, self._epoch, len(self._names))
         try:
             return self._batch(raw, drained_ns)
-        except BaseException:  # a KeyboardInterrupt, too: nobody gets these rows any more
+        except BaseException:  # also at a KeyboardInterrupt: nobody gets these rows any more
             _native.count_discarded(raw[6])
             raise
 
@@ -211,9 +209,9 @@ class Recorder:
         )
 
     def wait(self, timeout_s: float) -> None:
-        """Until ``wake``, until a thread has filled a quarter of its buffer, or until ``timeout_s`` seconds have passed."""
+        """Wait until ``wake``, until a thread has filled a quarter of its buffer, or for ``timeout_s`` seconds."""
         if _threads_are_greenlets():
-            self._woken.wait(timeout_s)  # the native wait would hold up all of them
+            self._woken.wait(timeout_s)  # the native wait would hold up all greenlets
             self._woken.clear()
         else:
             _native.wait(timeout_s)
@@ -224,14 +222,14 @@ class Recorder:
         self._woken.set()
 
     def call_when_recorded(self, call: Callable[[], object]) -> None:
-        """Call this once, when a thread that Python knows has recorded its first range from now on, or soon after it.
+        """Call a function once, when a thread that Python knows has recorded its first range from now on, or soon after.
 
         The call may come from another thread, and while a range begins. Later calls of this replace earlier ones.
         """
         self._when_recorded = call
 
     def counters(self) -> RecorderCounters:
-        """What was recorded and what was lost."""
+        """The counts of what was recorded and of what was lost."""
         return RecorderCounters(*_native.counters())
 
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
@@ -245,7 +243,7 @@ class Recorder:
         _native.set_context_reader(words, self._note_thread, raised_by_signal_handler)
 
     def _note_thread(self, number: int) -> bool:
-        """Called in a thread at its first look at the context: its name may be gone when the drain comes.
+        """Note the name of the calling thread at its first look at the context: it may be gone when the drain comes.
 
         Returns whether Python started the thread.
         """
@@ -256,14 +254,14 @@ class Recorder:
         for thread in threading.enumerate():
             if thread.ident == ident:
                 self._remember(number, thread.name)
-                return type(thread).__name__ != "_DummyThread"  # which stands for a thread that others started
+                return type(thread).__name__ != "_DummyThread"  # the class that stands for a thread that others started
         return False
 
     def _call_soon(self, call: Callable[[], object]) -> None:
-        """In another thread: this one begins a range, and may hold any lock, also those that ``threading.Thread`` takes."""
+        """Call it in another thread, since this one begins a range and may hold locks that ``threading.Thread`` takes."""
         try:
             _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
-        except RuntimeError:  # no more threads: the next thread that records tries again
+        except RuntimeError:  # no thread can be started: the next thread that records tries again
             self._when_recorded = self._when_recorded or call
 
     def _remember(self, number: int, name: str) -> None:
@@ -285,7 +283,7 @@ class Recorder:
 
 
 def _threads_are_greenlets() -> bool:
-    """Whether new threads are: gevent and eventlet replace Python's (``monkey.patch_all()``).
+    """Whether new threads are greenlets: gevent and eventlet replace Python's (``monkey.patch_all()``).
 
     Such a thread goes on only where another one waits by one of Python's means.
     """
@@ -307,4 +305,4 @@ def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, 
 
 
 recorder = Recorder()
-"""The process's one recorder."""
+"""The one recorder of the process."""

@@ -1,7 +1,6 @@
-"""How ``record_function`` is called, and what stands for it, ``step`` and ``profile`` where nothing can be recorded.
+"""The arguments of ``record_function``, and stand-ins for it, ``step`` and ``profile`` where nothing can be recorded.
 
-``record_function`` is a type in C, which comes here with every call that is not the usual one. The native part
-isn't imported for this.
+``record_function`` is a type in C, which comes here with unusual calls. The native part isn't imported for this.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ F = TypeVar("F")
 
 
 class record_function:
-    """A range that nobody records: ``with``, ``async with``, or a decorator that returns the function itself."""
+    """A range that is not recorded: ``with``, ``async with``, or a decorator that returns the function itself."""
 
     def __init__(self, name: str, args: Any = None) -> None:
         if not isinstance(name, str):
@@ -44,7 +43,7 @@ class record_function:
 
 
 def arguments(method: str, positional: tuple[Any, ...], keywords: dict[str, Any] | None) -> tuple[Any, ...]:
-    """What the method was called with, in the order of its parameters.
+    """The arguments of a call, in the order of the method's parameters.
 
     Raises:
         TypeError: it can't be called like that.
@@ -59,7 +58,7 @@ def arguments(method: str, positional: tuple[Any, ...], keywords: dict[str, Any]
 
 
 class step(record_function):
-    """A step that nobody records."""
+    """A step that is not recorded."""
 
     def __init__(self, name: str = "step", number: int | None = None) -> None:
         super().__init__(name)
@@ -67,5 +66,5 @@ class step(record_function):
 
 
 def profile(**_: Any) -> None:
-    """Raises RecorderUnavailable."""
+    """A function that raises RecorderUnavailable."""
     native_part()

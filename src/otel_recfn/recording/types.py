@@ -1,4 +1,4 @@
-"""What a recorder is told and tells, and the sizes of its buffers: without the native part.
+"""The values that go into and come out of a recorder, and the sizes of its buffers. The native part isn't needed here.
 
 A trace state of W3C is a text of any length, and few programs have one. In the ring a context has words of fixed meaning; the
 upper half of its flags is free, and holds the number of the trace state. A drain replaces the number by the text.
@@ -13,40 +13,40 @@ from typing import NamedTuple
 from otel_recfn.support.forks import ForkSafeLock
 
 DEFAULT_BUFFER_BYTES = 8 << 20
-"""Per recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
+"""The buffer of a recording thread. 8 MiB hold 170,000 operators of 48 bytes each."""
 PROFILE_BUFFER_BYTES = 256 << 20
-"""The same for captures that are to have every range: taken in larger and larger parts, where the drain comes late."""
+"""The buffer for captures that are to have every range, taken in larger and larger parts if the drain comes late."""
 
 
 class ContextReading(NamedTuple):
-    """What the context reader saw in the calling thread."""
+    """The current context of the calling thread, as the context reader saw it."""
 
     trace_id: int
     span_id: int
     flags: int
-    """ContextFlag bits, and those that ``Recorder.keep_trace_state`` gave."""
+    """ContextFlag bits, and those of ``Recorder.keep_trace_state``."""
     enclosing: int = 0
-    """Event id of the range whose span is the current one; 0 where the current span is the program's own."""
+    """The event id of the range whose span is the current one; 0 if the current span is the program's own."""
     root: int = 0
-    """Event id of the outermost range around ``enclosing``."""
+    """The event id of the outermost range around ``enclosing``."""
     span: object = None
-    """The current span itself: the object that ``span_attached`` was given."""
+    """The current span itself, which ``span_attached`` was given."""
 
 
 class RecorderCounters(NamedTuple):
-    """Of begins, marks and memory reports, since the process began (since the fork, in a forked child)."""
+    """Counts of begins, marks and memory reports since the process began (since the fork, in a forked child)."""
 
     dropped: int = 0
-    """Those that were not recorded, because the thread's buffer was full or its ranges nested too deep; nor were their ends."""
+    """Begins without a record: the thread's buffer was full, or its ranges nested too deep. Nor have their ends one."""
     lost_ends: int = 0
     """Ends on another thread that found their queue full; such a range is sealed as partial when its capture ends."""
     lost_in_drain: int = 0
-    """Recorded, and given up: there was no memory for them in a drain, or the next recording began before their last drain."""
+    """Recorded rows that were lost: no memory for them in a drain, or the next recording began before their last drain."""
     unsampled: int = 0
-    """Those that were not recorded, because nobody wanted what lies in the current span (see ``Recorder.start``)."""
+    """Begins without a record, because nobody wanted what is below the current span (see ``Recorder.start``)."""
 
     def since(self, before: RecorderCounters) -> dict[str, int]:
-        """What came since then, by the names of ``model/counters.py``."""
+        """The counts since then, by the names of ``model/counters.py``."""
         more = RecorderCounters(*[now - then for now, then in zip(self, before, strict=True)])
         return {
             "unsampled": more.unsampled,
@@ -57,14 +57,14 @@ class RecorderCounters(NamedTuple):
 
 
 MAX_TRACE_STATES = 10_000
-"""Beyond it the trace state that was unused for longest is forgotten: ranges in its context then have none."""
+"""The trace states that are kept; beyond it the one unused for longest is forgotten, and ranges in its context have none."""
 _SHIFT = 32
 FLAGS = (1 << _SHIFT) - 1
-"""All of them: a number beyond has a trace state."""
+"""All flags: a number beyond has a trace state."""
 
 
 class TraceStates:
-    """A recorder's trace states. From any thread; a forked child goes on with its parent's."""
+    """The trace states of a recorder. Methods may be called from any thread; a forked child goes on with its parent's."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -73,7 +73,7 @@ class TraceStates:
         self._next = count(1)
 
     def keep(self, text: str) -> int:
-        """The trace state as bits for the flags of a context; none for an empty one."""
+        """The trace state as bits for the flags of a context; 0 for an empty one."""
         if not text:
             return 0
         with self._lock:

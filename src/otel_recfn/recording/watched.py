@@ -1,4 +1,4 @@
-"""What code asks before it tells us anything: whether anybody observes or traces, and whether ``torch.compile`` traces it.
+"""A quick answer to whether anybody observes or traces, and whether ``torch.compile`` traces the caller.
 
 The native part isn't imported for it: ``otel-recfn doctor`` works without.
 """
@@ -11,40 +11,40 @@ _watchers: set[Hashable] = set()
 
 
 class Watched:
-    """Read ``now``: a class attribute costs a call of a generated wrapper a few nanoseconds."""
+    """A class attribute, ``now``, that costs a call of a generated wrapper a few nanoseconds."""
 
     now = False
-    """True where somebody may want to know of a range. Who that is, and in which thread, is asked after that."""
+    """Whether somebody may observe a range. Who that is, and in which thread, is asked after that."""
 
 
 class Unwatched:
-    """Stands for ``Watched`` in compiled code, where nobody is told of ranges."""
+    """The stand-in for ``Watched`` in compiled code, where nobody observes."""
 
     now = False
 
 
 def watch(watcher: Hashable) -> None:
-    """``watcher`` observes from now on, until ``unwatch``."""
+    """Observe for ``watcher`` from now on, until ``unwatch``."""
     _watchers.add(watcher)
-    _settle()
+    _update_now()
 
 
 def unwatch(watcher: Hashable) -> None:
-    """It does no more; nothing where it did not."""
+    """Observe for ``watcher`` no more. Does nothing if it did not."""
     _watchers.discard(watcher)
-    _settle()
+    _update_now()
 
 
-def _settle() -> None:
-    while Watched.now is not bool(_watchers):  # without a lock: whoever writes looks again whether it is still so
+def _update_now() -> None:
+    while Watched.now is not bool(_watchers):  # without a lock, since whoever writes looks again whether it still holds
         Watched.now = bool(_watchers)
 
 
 def is_traced() -> bool:
-    """Whether ``torch.compile`` traces the caller: never in code that runs, as it traces ``yes`` in place of this."""
+    """Whether ``torch.compile`` traces the caller; False in code that runs, because ``yes`` is traced in place of this."""
     return False
 
 
 def yes() -> bool:
-    """The answer of a function that is only asked so by compiled code."""
+    """True, for compiled code."""
     return True

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.model.errors import SettingError, TraceFileError
+from otel_recfn.errors import SettingError, TraceFileError
 from otel_recfn.report.findings import findings
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.page import page

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from otel_recfn.model.errors import TraceFileError
+from otel_recfn.errors import TraceFileError
 from otel_recfn.report.process import Process
 from otel_recfn.report.trace_events import TraceEvents
 

@@ -28,7 +28,7 @@ def flame(rows: Rows, processes: Sequence[str], most: int) -> dict[str, Any]:
     paths = call_paths(above, label)
     count = len(rows.label)
     of_row, frames = paths.of_row[:count], len(paths.above)
-    sums = sums_of_ranges(of_row, frames, rows.total_ns, rows.self_ns)
+    sums = sums_of_ranges(of_row, frames, rows.ranges)
     _add_up_groups(paths, sums)
     kind = np.full(frames, -1, np.int64)
     kind[paths.of_row[count:]] = [GPU if names[each] == ON_GPU else -1 for each in label[count:].tolist()]
@@ -140,7 +140,7 @@ def table(rows: Rows, most: int) -> dict[str, Any]:
     """The ranges of all processes summed up by name, those with most time for themselves first; ``left_out`` is how many names
     are not in it."""
     count = len(rows.labels)
-    sums = sums_of_ranges(rows.label, count, rows.total_ns, rows.self_ns)
+    sums = sums_of_ranges(rows.label, count, rows.ranges)
     kind, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
     kind[rows.label] = rows.kind
     np.add.at(allocated, rows.label, rows.allocated)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import nesting
-from otel_recfn.batches.call_paths import Amounts, Places, call_paths, sums_of_ranges
+from otel_recfn.batches.call_paths import Amounts, call_paths, sums_of_ranges
 from otel_recfn.batches.call_tree import ranges_of
-from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.batches.number_sets import Places, distinct, is_in
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING, EventKind
 from otel_recfn.report.process import Process
@@ -41,7 +41,7 @@ class Recording:
         self.paths, texts = call_paths(self.ranges.above, label), list(labels)
         self.names = [texts[index] for index in self.paths.label.tolist()]
         """The last name of each path; numbered steps have one."""
-        self.sums = sums_of_ranges(self.paths.of_row, len(self.names), self.ranges.durations, self.ranges.self_ns)
+        self.sums = sums_of_ranges(self.paths.of_row, len(self.names), self.ranges)
 
     def outermost(self, is_wanted: Callable[[str], bool]) -> Mask:
         """The paths that end with such a name and lie in no other one: no time counts twice."""

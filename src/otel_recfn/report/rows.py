@@ -59,6 +59,12 @@ class Rows(NamedTuple):
     lanes: Sequence[tuple[int, str]]
     """Process and name of each thread."""
 
+    @property
+    def ranges(self) -> Ranges:
+        """As what sums up by path takes them."""
+        waited = np.where(self.cpu_ns >= 0, np.maximum(self.total_ns - self.cpu_ns, 0), 0)
+        return Ranges(np.arange(len(self.label)), self.above, self.total_ns, self.self_ns, waited)
+
 
 def rows_of(processes: Sequence[Process]) -> Rows:
     """The ranges, one process after the other; steps that differ by their number alone have one label."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.batches.call_paths import Amounts, Places
+from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.forward_links import NODES_PREFIX
+from otel_recfn.batches.number_sets import Places
 from otel_recfn.model.events import LEAST_WAIT_NS, EventKind
 from otel_recfn.report.process import Finding
 from otel_recfn.report.recording import Recording

@@ -1,5 +1,1 @@
-"""The process's one session: what records, and for whom."""
-
-from otel_recfn.session.session import Session, process_session
-
-__all__ = ["Session", "process_session"]
+"""The one session of the process: what records, and for which captures."""

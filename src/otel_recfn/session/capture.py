@@ -32,34 +32,34 @@ log = logging.getLogger("otel_recfn")
 
 
 class GuardedSink:
-    """A sink, and what it took. No method raises."""
+    """A sink with the count of what it took, whose methods never raise."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self.is_removed = False
-        """It raised, and is to be called no more."""
+        """Whether the sink has raised, and is not called any more."""
         is_ours = type(sink).__module__.startswith("otel_recfn.")
-        # Inside a sink of ours, which starts, stops and flushes nothing, only a signal handler can call that.
+        # A signal handler is the only code that can raise CallRefused inside a sink of ours, which starts and stops nothing.
         self._around: Callable[[], AbstractContextManager[None]] = nullcontext if is_ours else calling_out
         self._rows = 0
-        """Of the batches that its ``write`` took without an error."""
+        """The rows of the batches that ``write`` took without an error."""
         self._last_counters: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def write(self, batch: Batch) -> None:
-        """Write a batch."""
+        """Write a batch to the sink."""
         with self.guarded():
             self.sink.write(batch)
             self._rows += len(batch)
 
     def flush(self, deadline: float) -> bool:
-        """False where it raises, or the time isn't enough."""
+        """Flush the sink; False if it raises, or the time isn't enough."""
         with self.guarded():
             return self.sink.flush(seconds_to(deadline))
         return False
 
     def counters(self, delivered: int) -> dict[str, int]:
-        """What it tells as ``<sink>.<counter>``; ``dropped.error`` are also those of the ``delivered`` rows that it missed."""
+        """The sink's counters as ``<sink>.<counter>``; ``dropped.error`` includes the ``delivered`` rows that it missed."""
         if not self.is_removed:
             with self.guarded("the counters of the sink %r raised; those that it gave last stand for them"):
                 self._last_counters = dict(self.sink.counters())
@@ -71,7 +71,7 @@ class GuardedSink:
         return {f"{self.sink.name}.{name}": count for name, count in counts.items()}
 
     def after_fork_in_child(self) -> GuardedSink | None:
-        """The one that a forked child goes on with; None for none."""
+        """The sink that a forked child uses in place of this one; None for none."""
         fresh = None
         with self.guarded():
             fresh = self.sink.after_fork_in_child()
@@ -79,7 +79,7 @@ class GuardedSink:
 
     @contextmanager
     def guarded(self, goes_on: str = "") -> Iterator[None]:
-        """Around a call of the sink: where it raises, that stays here, and the sink is removed.
+        """Guard a call of the sink: an error stays here, and the sink is removed.
 
         Args:
             goes_on: what is logged, once, where it isn't removed: the call may come from another thread than writes to it.
@@ -88,37 +88,37 @@ class GuardedSink:
             with self._around():
                 yield
         except NO_MEMORY:
-            self._tell_once("the sink %r found no memory; it goes on, and what it misses is counted")
+            self._log_once("the sink %r found no memory; it goes on, and what it misses is counted")
         except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
-            if raised_by_signal_handler(error):  # the program's timeout, say, and nothing of the sink's
+            if raised_by_signal_handler(error):  # the program's timeout, say: no error of the sink
                 raise
-            self._tell_once(goes_on or "the sink %r failed and was removed; the others go on", error)
+            self._log_once(goes_on or "the sink %r failed and was removed; the others go on", error)
             if not (goes_on or self.is_removed):
                 self.is_removed = True
-                with suppress(Exception, SystemExit), self._around():  # it failed once already, which was logged
+                with suppress(Exception, SystemExit), self._around():  # the first error was logged already
                     self.sink.close(0.0)
                     self._last_counters = dict(self.sink.counters())
 
-    def _tell_once(self, text: str, error: BaseException | None = None) -> None:
-        if text in self._told:
+    def _log_once(self, text: str, error: BaseException | None = None) -> None:
+        if text in self._logged:
             return
-        self._told.add(text)
+        self._logged.add(text)
         unexpected = safe_exception(error) if error is not None and not isinstance(error, OSError) else None
-        told = "" if error is None else f": {safe_text(repr(error))}"
-        log.error(text + "%s", self.sink.name, told, exc_info=unexpected)  # a full disk needs no traceback
+        reason = "" if error is None else f": {safe_text(repr(error))}"
+        log.error(text + "%s", self.sink.name, reason, exc_info=unexpected)  # a full disk needs no traceback
 
 
 class Capture:
-    """What is selected, and sinks. Used by one thread at a time (the session sees to that), and for one run.
+    """A selection of what to record, and the sinks that receive it, for one run. The session lets one thread at a time use it.
 
     Args:
         selected: scopes, extras and sources.
         sinks: receive every sealed batch, in this order.
         buffer_bytes: bound of each recording thread's buffer.
-        spans: where its ranges become spans, as which the program is to see them while they are current; None for nowhere.
-        open_range_s: sinks are told of ranges that are open for so long; None: they are not.
+        spans: as which the program sees its ranges while they are current; None for none.
+        open_range_s: sinks get ranges that have been open for so long; None: they don't.
         exit_timeout_s: how long the end of the process may wait for what is outside of this machine.
-        tells_of_spans: one of its sinks tells of the program's spans around ranges, which are kept alive for it.
+        names_spans: whether a sink names the program's spans around ranges, which are kept alive for it.
     """
 
     def __init__(
@@ -130,61 +130,61 @@ class Capture:
         spans: SpansOfRanges | None = None,
         open_range_s: float | None = None,
         exit_timeout_s: float = 2.0,
-        tells_of_spans: bool = True,
+        names_spans: bool = True,
     ) -> None:
         self.selected = selected
         self.selection = Selection(selected)
         began = self.selection.has_begun_before
         self.shown = ShownRanges(selected.takes, spans, began) if spans is not None else None
         self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
-        self.tells_of_spans = tells_of_spans
-        self._told_open = False
-        """What sinks were told last is that ranges are open for long."""
+        self.names_spans = names_spans
+        self._reported_open = False
+        """Whether the sinks were last told of ranges that are open for long."""
         self.sinks = [GuardedSink(sink) for sink in sinks]
         self._queue: deque[Batch] = deque()
-        """What the capture sees of each batch."""
+        """The capture's view of each batch that waits."""
         self.is_delivering = False
-        """One of its sinks is being written to."""
+        """Whether one of its sinks is being written to."""
         self._flushing: set[int] = set()
-        """The threads that flush."""
+        """The threads that are flushing."""
         self._failed = False
         self.rows = 0
-        """Those that every sink has taken or missed."""
+        """The number of rows that every sink has taken or missed."""
         self.is_used = False
-        """Somebody uses its ranges: it was seen to have a tracer provider, or another capture ran beside it."""
+        """Whether its ranges have a use: it was seen to have a tracer provider, or another capture ran beside it."""
         self.has_ended = False
         self.recorder_at_begin: RecorderCounters | None = None
-        """What the recorder had counted when it began; None where it didn't."""
+        """The recorder's counters when it began; None until then."""
         self.recorder_at_end: RecorderCounters | None = None
-        """The same when it had ended."""
+        """The recorder's counters when it had ended."""
 
     @property
     def wants_unsampled(self) -> bool:
         """Whether one of its sinks has a use for ranges in spans that are not sampled."""
-        return any(one.sink.wants_unsampled for one in self._at_work)
+        return any(one.sink.wants_unsampled for one in self._working_sinks)
 
     @property
-    def _at_work(self) -> list[GuardedSink]:
-        """The sinks but for those that failed."""
+    def _working_sinks(self) -> list[GuardedSink]:
+        """The sinks that haven't failed."""
         return [one for one in self.sinks if not one.is_removed]
 
     def put(self, batch: Batch, view: Callable[[Batch], Batch] | None = None, look: bool = False) -> None:
-        """Queue what the capture sees of a batch.
+        """Queue the capture's view of a batch.
 
         Args:
             batch: was drained.
-            view: makes what the capture sees of it; None where that is all of it.
-            look: tell the sinks that ask which of its open ranges are open for long.
+            view: makes what the capture sees of it; None if that is all of it.
+            look: whether to report ranges that have been open for long.
         """
         try:
             seen = view(batch) if view is not None else batch
             if not (len(seen) or seen.opened or look) and (self._queue or self.is_delivering):
-                return  # it says only when it was drained, and a sink that starts captures as it is written to makes many
+                return  # only the time of a drain is in it, and a sink that starts captures as it is written to makes many
             open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
             closed = seen if seen.closed == len(seen) else seen.take(slice(seen.closed), opened=seen.opened)
-            if open_long is not None and (len(open_long) or self._told_open):
+            if open_long is not None and (len(open_long) or self._reported_open):
                 closed = replace(closed, long_open=open_long)
-                self._told_open = len(open_long) > 0
+                self._reported_open = len(open_long) > 0
             self._queue.append(closed)
         except Exception as error:
             self.rows += batch.closed
@@ -195,7 +195,7 @@ class Capture:
                 log.exception("a capture could not read what was recorded; it goes on, and what it misses is counted")
 
     def deliver(self) -> None:
-        """Hand on what waits; what sinks record as they are written to waits for the next time."""
+        """Hand on what waits. What sinks record meanwhile waits for the next time."""
         if self.is_delivering:
             return
         self.is_delivering = True
@@ -204,7 +204,7 @@ class Capture:
             while self._queue and left:
                 left -= 1
                 seen = self._queue.popleft()
-                for one in self._at_work:
+                for one in self._working_sinks:
                     one.write(seen)
                 self.rows += len(seen)
         finally:
@@ -220,22 +220,22 @@ class Capture:
             return False
         self._flushing.add(own)
         try:
-            flushed = [one.flush(deadline) for one in self._at_work]
+            flushed = [one.flush(deadline) for one in self._working_sinks]
             return all(flushed)
         finally:
             self._flushing.discard(own)
 
     def close(self, timeout_s: float) -> None:
-        """Close every sink within ``timeout_s`` seconds in all, with what waits for them."""
+        """Close every sink within ``timeout_s`` seconds in all, after what still waits for it."""
         deadline = time.monotonic() + timeout_s
-        while self._queue:  # finitely many: it has left the session, so its sinks add nothing
+        while self._queue:  # this ends, because it has left the session and its sinks add nothing
             self.deliver()
-        for one in self._at_work:
+        for one in self._working_sinks:
             with one.guarded():
                 one.sink.close(seconds_to(deadline))
 
     def counters(self, recorder: RecorderCounters) -> dict[str, int]:
-        """What was recorded for it, and what became of that; see ``model/counters.py``.
+        """Counts of what was recorded for it, and of what became of that; see ``model/counters.py``.
 
         Args:
             recorder: what that has counted by now.
@@ -250,15 +250,15 @@ class Capture:
         """Go on with the sinks that are fit for a forked child; counts begin anew."""
         self.selection = Selection(self.selected)
         self._queue, self.is_delivering, self._flushing = deque(), False, set()
-        self._told_open = False
+        self._reported_open = False
         self.rows, self.recorder_at_begin = 0, RecorderCounters()
-        self.sinks = [fresh for one in self._at_work if (fresh := one.after_fork_in_child()) is not None]
+        self.sinks = [fresh for one in self._working_sinks if (fresh := one.after_fork_in_child()) is not None]
 
 
 def _open_for(batch: Batch, open_range_s: float) -> Batch:
-    """Of the open ranges that a batch has copies of, those that have been open for so long.
+    """The open ranges among a batch's copies that have been open for so long.
 
-    Their own times tell it, which are monotonic: a wall clock that is set changes nothing.
+    Their own times are compared, which are monotonic: a wall clock that is set changes nothing.
     """
     copies = slice(batch.closed, None)
     is_long = batch.end_ns[copies] - batch.start_ns[copies] >= open_range_s * 1e9
@@ -266,5 +266,5 @@ def _open_for(batch: Batch, open_range_s: float) -> Batch:
 
 
 def seconds_to(deadline: float) -> float:
-    """From now; none where it is over."""
+    """The seconds from now to a deadline; 0 once it is over."""
     return max(0.0, deadline - time.monotonic())

@@ -2,8 +2,7 @@
 
     recorder.drain() ──► each capture's view of the batch ──► its sinks
 
-One lock is held over every drain and its delivery. A thread drains every 100 ms, every 250 ms while much is recorded, and at
-once when the recorder says so.
+One lock is held over every drain and its delivery. A thread drains every 100 to 250 ms, and when the recorder asks.
 
 As long as only one capture has run, what was recorded is its view. When others have joined it, each gets a view of its own,
 made from batches that have copies of the open ranges (``batches/selection.py``).
@@ -36,15 +35,15 @@ log = logging.getLogger("otel_recfn")
 DRAIN_SECONDS = 0.1
 BUSY_DRAIN_SECONDS = 0.25
 BUSY_ROWS = 10_000
-"""After a drain of more the next one comes later: what each batch costs, mostly with the GIL held, is then of more rows.
-How much may wait in a thread's buffer is the recorder's to say."""
+"""The rows of a drain after which the next one comes later, so that the cost of a batch, mostly under the GIL, is for more
+rows. The recorder says how much may wait in a thread's buffer."""
 
 LOOKS = 4
-"""So often it is looked for open ranges within the time after which one is told."""
+"""How often open ranges are looked for within the time after which one is reported."""
 
 
 class Captures:
-    """Those that run, and what they ask for together.
+    """The captures that run, and what they ask for together.
 
     The session lets one thread at a time change them or deliver to them; any thread may read.
     """
@@ -52,10 +51,9 @@ class Captures:
     def __init__(self) -> None:
         self._running: list[Capture] = []
         self.need_views = False
-        """Whether each sees its own part of what is drained, for which that has copies of open ranges: there was more than one
-        capture, or the only one wants less than is recorded for it."""
+        """Whether captures need views: there was more than one, or the only one wants less than is recorded for it."""
         self.ending: set[Capture] = set()
-        """Those that are being stopped, running or not."""
+        """The captures that are being stopped, running or not."""
         self._looked_s = time.monotonic()
 
     def __iter__(self) -> Iterator[Capture]:
@@ -68,15 +66,15 @@ class Captures:
         return len(self._running)
 
     def is_look_due(self) -> bool:
-        """Whether to look now for ranges that have been open for long, which a capture wants to be told of.
+        """Whether it is time to look for ranges that have been open for long.
 
-        A look asks for copies of all open ranges. It is done also where nothing else is drained: a hang is silent.
+        A look asks for copies of all open ranges, even if nothing else is drained, because a hang is silent.
         """
         shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
         return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
 
     def begin(self, capture: Capture) -> bool:
-        """Add the first capture; False where others are there."""
+        """Add the first capture; False if there are others."""
         if self._running:
             return False
         self.need_views = not capture.selected.is_all_that_is_recorded
@@ -102,33 +100,33 @@ class Captures:
             each.is_used = True
 
     def leave(self, capture: Capture) -> None:
-        """Remove a capture, if it is there: it gets no more batches."""
+        """Remove a capture, which gets no more batches. Nothing if it isn't there."""
         if capture in self._running:
             self._running.remove(capture)
 
     def deliver(self, batch: Batch, leaving: Capture | None, look: bool = False) -> None:
-        """Hand each capture what it sees of a batch that was drained.
+        """Hand each capture its view of a batch that was drained.
 
         Args:
             batch: the batch.
             leaving: a capture that ends: it also gets the open ranges, as partial ones.
-            look: captures are told which ranges are open for long.
+            look: whether captures report ranges that are open for long.
         """
         if look:
             self._looked_s = time.monotonic()
         for capture in self:
             view = partial(capture.selection.view, last=capture is leaving, copies=look) if self.need_views else None
             capture.put(batch, view, look)
-        for capture in self:  # after all have it in their queues: a sink that is written to may drain, or end a capture
+        for capture in self:  # only when all have queued it: a sink that is written to may drain, or end a capture
             capture.deliver()
 
     @property
     def all_end(self) -> bool:
-        """Whether each is being stopped, or there is none."""
+        """Whether every capture is being stopped, or there is none."""
         return all(capture in self.ending for capture in self)
 
     def wanted(self) -> Wanted | None:
-        """The smallest selection with all that they ask for, None without any; ranges of those that end are no longer shown."""
+        """The smallest selection that covers all captures, None without any. Captures that end show no new ranges."""
         if not self:
             return None
         scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
@@ -138,21 +136,25 @@ class Captures:
             profilers = profilers or asked.profiler is not None
             shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
         calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
-        told = any(capture.tells_of_spans for capture in self)
-        return Wanted(scopes, extras, sources, profilers, shown, self.sampled_alone, calls, told)
+        return Wanted(scopes, extras, sources, profilers, shown, calls)
 
     @property
     def sampled_alone(self) -> bool:
-        """Whether none has a use for ranges in spans that are not sampled, which may change while they run."""
+        """Whether no capture has a use for ranges in unsampled spans, which may change while they run."""
         return not any(capture.wants_unsampled for capture in self)
 
+    @property
+    def name_spans(self) -> bool:
+        """Whether a sink names the program's spans around ranges, which are kept alive for it."""
+        return any(capture.names_spans for capture in self)
+
     def buffer_bytes(self) -> int:
-        """The largest buffer per thread that one of them asks for."""
+        """The largest buffer per thread that a capture asks for."""
         return max((capture.buffer_bytes for capture in self), default=DEFAULT_BUFFER_BYTES)
 
 
 class Draining:
-    """Drains, one thread at a time. Every method may be called from any thread; one at a time may start and stop ours.
+    """The drains, one at a time, of any thread. Starting and stopping our thread is for one caller at a time.
 
     Args:
         recorder: what is drained.
@@ -167,9 +169,9 @@ class Draining:
         self._holder: int | None = None
         """The thread that holds the lock."""
         self._thread: OwnThread | None = None
-        """Ours, from its start until it is told to end."""
+        """Our thread, from its start until it is told to end."""
         self._closing: list[tuple[Capture, float]] = []
-        """Captures that have ended while a sink was written to, and until when they may take to close."""
+        """Captures that ended while a sink was written to, each with its deadline for closing."""
         self._failed = False
 
     @contextmanager
@@ -181,12 +183,12 @@ class Draining:
 
     @property
     def is_held_here(self) -> bool:
-        """Whether the calling thread drains: a sink that is written to or flushed calls."""
+        """Whether the calling thread is draining, as when a sink that is written to or flushed calls."""
         return self._holder == threading.get_ident()
 
     @contextmanager
     def _hold(self, timeout_s: float) -> Iterator[bool]:
-        lock = self.lock  # a sink may fork, and the child has another one
+        lock = self.lock  # kept by name, because a sink may fork, and the child has another one
         held = lock.acquire(timeout=timeout_s)
         outer = self._holder  # None, or this thread
         if held:
@@ -199,7 +201,7 @@ class Draining:
                 lock.release()
 
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
-        """Drain once, and deliver. None where no capture runs, or the drain failed.
+        """Drain once, and deliver. None if no capture runs, or the drain failed.
 
         Args:
             close_open: seal ranges that are open as partial ones.
@@ -215,22 +217,22 @@ class Draining:
                 wanted = look or open_ranges or self._captures.need_views
                 batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
                 if batch.clock_jump_ns:
-                    self._tell_clock_jump(batch.clock_jump_ns / 1e9)
+                    self._report_clock_jump(batch.clock_jump_ns / 1e9)
                 self._captures.deliver(batch, leaving, look)
                 return batch
             except Exception as error:
                 if raised_by_signal_handler(error):
                     raise
-                self._tell_failed()
+                self._log_failed_drain()
                 return None
 
     def close_later(self, capture: Capture, deadline: float) -> None:
-        """Close a capture that has ended while a sink was written to, once none is."""
+        """Have a capture that ended while a sink was written to closed when no sink is."""
         self._closing.append((capture, deadline))
         self.close_ended()
 
     def close_ended(self) -> None:
-        """Close what is to be closed later, unless a sink is still written to.
+        """Close the captures that were to be closed later, unless a sink is still written to.
 
         Who writes calls this afterwards: a file that is closed under its writer may be another file by its next write.
         """
@@ -243,7 +245,7 @@ class Draining:
                     capture.close(seconds_to(deadline))
 
     def start_thread(self) -> None:
-        """Have a thread drain, unless one does. If there can be none, that is logged."""
+        """Start the thread that drains, unless one does. If none can be started, that is logged."""
         if self._thread is not None:
             return
         self._thread = thread = OwnThread(self._run, "otel-recfn drain")
@@ -254,17 +256,17 @@ class Draining:
             log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
 
     def stop_thread(self) -> OwnThread | None:
-        """Have the thread end after the drain that is under way. Returns it."""
+        """Tell the thread to end after its current drain, and return it."""
         thread, self._thread = self._thread, None
         self._recorder.wake()
         return thread
 
     def after_fork_in_child(self) -> None:
-        """In a child, where no other thread drains."""
+        """Start anew in a forked child, where no other thread drains."""
         self.lock, self._holder, self._thread, self._closing = threading.RLock(), None, None, []
 
     def _run(self) -> None:
-        """In the thread, until it is stopped."""
+        """Drain in the thread until it is told to end."""
         own, pause = threading.current_thread(), DRAIN_SECONDS
         with suppress_instrumentation():
             while self._thread is own:
@@ -275,10 +277,10 @@ class Draining:
                             batch = self.drain()
                             self._also()
                         pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
-                except Exception:  # no memory, say
-                    self._tell_failed()
+                except Exception:  # where memory runs out, say
+                    self._log_failed_drain()
 
-    def _tell_clock_jump(self, seconds: float) -> None:
+    def _report_clock_jump(self, seconds: float) -> None:
         """Report a jump of the wall clock in the log, and as a mark among the ranges."""
         log.warning(
             "the wall clock jumped by %+.3f s (it was set, or the machine slept); durations are right and new ranges have the "
@@ -287,7 +289,7 @@ class Draining:
         )
         self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
 
-    def _tell_failed(self) -> None:
+    def _log_failed_drain(self) -> None:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""
         if not self._failed:
             self._failed = True

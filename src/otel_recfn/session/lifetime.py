@@ -1,4 +1,4 @@
-"""What ends with the process or a capture: exit handlers, and what the log then says of losses and of a missing provider."""
+"""The ends of a process and of a capture: exit handlers, and log messages about losses and a missing provider."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from functools import partial
 from opentelemetry import metrics, trace
 
 from otel_recfn.session.capture import Capture
-from otel_recfn.support.processes import given_here, is_beginning, is_the_one_to_tell
+from otel_recfn.support.processes import given_here, is_beginning, logs_for_all_children
 
 log = logging.getLogger("otel_recfn")
 
 UNUSED_SECONDS = 5.0
-"""For so long a program may record ranges before it sets its tracer provider."""
+"""How long a program may record ranges before it sets its tracer provider."""
 _NO_PROVIDER = """\
 no tracer provider is set{where}, so nothing that otel-recfn records{there} becomes a span; where the {starts}, add
   trace.set_tracer_provider(provider := TracerProvider())  # from opentelemetry import trace; \
@@ -47,14 +47,14 @@ _REASONS: Mapping[str, str] = {
     "chrome_trace.dropped.queue_full": "the disk is slower than the program; record less, or write to another disk",
     "chrome_trace.dropped.error": "the file could not be written; see the error above, and whether the disk is full",
 }
-"""By the counter, or its part after the sink's name: the likely cause, and the way out."""
+"""The likely cause and the way out, by counter or by the part of it after the sink's name."""
 
 
 class ExitHandler:
-    """Has a function called at exit before the handlers that shut the providers of spans and of metrics down.
+    """An exit handler that runs before those that shut the providers of spans and of metrics down.
 
     Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
-    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` is told of that by a
+    is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` learns of that by a
     function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
 
     Args:
@@ -64,12 +64,12 @@ class ExitHandler:
     def __init__(self, at_exit: Callable[[], None]) -> None:
         self._at_exit = at_exit
         self.providers: tuple[object, object] = (None, None)
-        """Those of spans and of metrics when the function was registered; None: it isn't."""
+        """The providers of spans and of metrics at registration; None while not registered."""
         self._finishes_in = 0
-        """The process in which multiprocessing was asked already."""
+        """The process in which multiprocessing's finalizer was registered."""
         register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
         if register is not None:
-            with suppress(RuntimeError):  # Python waits already
+            with suppress(RuntimeError):  # Python is already ending
                 register(partial(_follow_last, weakref.ref(self)))
 
     def follow_provider(self) -> None:
@@ -81,14 +81,14 @@ class ExitHandler:
             atexit.register(self._at_exit)
 
     def finish_in_multiprocessing_child(self) -> None:
-        """Where this process is a child of multiprocessing that no fork has made known, register with it, once."""
+        """Register with multiprocessing, once, in a child of it that no fork has made known."""
         processes, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
         if processes is None or util is None or self._finishes_in == os.getpid():
             return
         self._finishes_in = os.getpid()
         if processes.parent_process() is not None or is_beginning():
             util.Finalize(None, self._at_exit, exitpriority=0)
-        if is_beginning():  # a process of a fork server still forgets what is registered
+        if is_beginning():  # a process of a fork server will still drop what is registered now
             self.finish_in_forked_child()
 
     def finish_in_forked_child(self) -> None:
@@ -99,7 +99,7 @@ class ExitHandler:
             util.register_after_fork(self, lambda living: util.Finalize(None, living._at_exit, exitpriority=0))
 
     def unregister(self) -> None:
-        """Take the registration back."""
+        """Unregister the function."""
         atexit.unregister(self._at_exit)
         self.providers = (None, None)
 
@@ -110,29 +110,29 @@ def _follow_last(handler: weakref.ref[ExitHandler]) -> None:
         living.follow_provider()
 
 
-def tell_losses(lost: Mapping[str, int]) -> None:
+def log_losses(lost: Mapping[str, int]) -> None:
     """Log, when a capture has ended, what was lost while it ran."""
     for name, count in lost.items():
         log.warning("otel-recfn lost %s=%d: %s", name, count, reason(name))
 
 
 class UnusedRanges:
-    """Tells, once in a process, that what it records goes nowhere because the program has set no tracer provider; and of the
-    children that aren't forked only in the first."""
+    """A warning, once in a process, that nothing is recorded for anybody because the program has set no tracer provider. Of
+    children that aren't forked only the first warns."""
 
     def __init__(self) -> None:
         self._since: float | None = None
-        """When ranges were first seen that nobody uses; None while there are none."""
-        self._told = False
+        """When ranges without a use were first seen; None while there are none."""
+        self._warned = False
 
     def look(self, capture: Capture, *, ends: bool = False) -> None:
-        """Tell it where that has gone on for some seconds, or the capture ends. After a drain.
+        """Warn after a drain, if ranges have had no use for some seconds or the capture ends.
 
         Args:
             capture: is asked until it is used. Where it makes no spans it isn't looked at.
             ends: it has got all that it will get.
         """
-        if self._told or capture.is_used or capture.shown is None or not capture.rows:
+        if self._warned or capture.is_used or capture.shown is None or not capture.rows:
             return
         capture.is_used = capture.wants_unsampled or not capture.shown.spans.lacks_provider()
         if capture.is_used:
@@ -141,17 +141,17 @@ class UnusedRanges:
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if ends or now - self._since >= UNUSED_SECONDS:
-            self._told = True
+            self._warned = True
             if given_here() is None:
                 log.warning(_NO_PROVIDER.format(**_IN_PROGRAM))
-            elif is_the_one_to_tell():
+            elif logs_for_all_children():
                 log.warning(_NO_PROVIDER.format(**_IN_CHILD) + _WITHOUT_IN_CHILD)
 
     def after_fork_in_child(self) -> None:
-        """In a child: a parent that has such ranges tells it itself."""
-        self._told = self._told or self._since is not None
+        """Warn of nothing in a forked child: its parent does."""
+        self._warned = self._warned or self._since is not None
 
 
 def reason(name: str) -> str:
-    """Why such a counter grows, most likely, and what helps."""
+    """The likely cause of a counter of losses, and the way out."""
     return _REASONS.get(name) or _REASONS.get(name.partition(".")[2], "see the log")

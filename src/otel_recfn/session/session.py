@@ -18,37 +18,37 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from otel_recfn.errors import CallRefused
 from otel_recfn.model.counters import losses
-from otel_recfn.model.errors import CallRefused
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import is_imported, when_imported
 from otel_recfn.recording.recorder import Recorder, recorder
 from otel_recfn.session.capture import Capture, seconds_to
 from otel_recfn.session.draining import Captures, Draining
-from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, tell_losses
+from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, log_losses
 from otel_recfn.session.sources import Sources, sources_of_process
 from otel_recfn.sources.protocol import Source
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.seen_spans import seen_spans
-from otel_recfn.support.signal_handlers import calling, tell
+from otel_recfn.support.signal_handlers import calling, log_refused
 from otel_recfn.support.texts import add_control_flow
 
 log = logging.getLogger("otel_recfn")
 
 EXIT_SECONDS = 5.0
-"""For all that an exit does; of these, what is outside of the machine may take as many as the capture says."""
+"""The seconds for all that an exit does. The capture says how many of them a backend may take."""
 SWITCH_SECONDS = 1.0
-"""How long a start waits for a sink that is written to."""
+"""The seconds that a start waits for a sink that is written to."""
 LEAST_SECONDS = 0.05
-"""So long an end waits for who drains, also where its time is over."""
+"""The least seconds that an end waits for a thread that drains, also when its time is over."""
 
 
 class Session:
-    """Any number of captures at once. Every method may be called from any thread; none but ``start`` and ``stop`` raises.
+    """The captures of the process, with their starts and stops, from any thread. Only ``start`` and ``stop`` raise.
 
     Args:
         recorder: the process's recorder.
-        sources: what tells it of the program, beside ``record_function``; None for all that there are.
+        sources: the sources beside ``record_function``; None for all that there are.
     """
 
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
@@ -57,9 +57,9 @@ class Session:
         self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._captures.wanted)
         self._draining = Draining(recorder, self._captures, self._sources, also=self._follow_providers)
         self.process_ends = False
-        """Captures that end do so because the process does."""
+        """Whether captures end because the process does."""
         self._sampled_alone = False
-        """What the recorder was told last."""
+        """What the recorder was last told about unsampled spans."""
         self._exit = ExitHandler(self.at_exit)
         self._unused = UnusedRanges()
         self._switching = threading.RLock()
@@ -74,7 +74,7 @@ class Session:
         """Record for ``capture``, beside the captures that are running, from now on.
 
         Raises:
-            CallRefused: a signal handler calls amid a start, stop or flush of its thread.
+            CallRefused: a signal handler calls during a start, stop or flush of its thread.
 
         Whatever it raises, its sinks are closed then.
         """
@@ -91,8 +91,8 @@ class Session:
             raise
 
     def _start(self, capture: Capture) -> None:
-        # Sources are prepared outside the lock: nobody who forks meanwhile should wait while one of them is compiled.
-        # And before any is enabled: else the tracer of Python calls would trace what the building of the observer calls.
+        # Sources are prepared outside the lock: a fork must not wait while one of them is compiled.
+        # They are prepared before any is enabled: the tracer of Python calls would trace the build of the observer.
         self._sources.prepare(None, capture.selected.sources)
         needed = self._sources.modules_needed(capture.selected.sources)
         there = list(filter(is_imported, needed))
@@ -106,16 +106,16 @@ class Session:
             enable = partial(self._enable_those_that_need, module, capture)
             waiting.append(when_imported(module, enable, "what needs it is not recorded"))
         if capture not in self._captures:  # it was stopped meanwhile
-            self._call_off_imports(capture)
+            self._cancel_imports(capture)
 
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
-        """Keep other threads from changing the captures. Yields False where a sink has been busy so long: they may drain."""
+        """Keep other threads from changing the captures. Yields False if a sink is busy too long: drains then go on."""
         with self._draining.held(timeout_s) as held, self._switching:
             yield held
 
     def _begin_or_join(self, capture: Capture) -> bool:
-        """False where a sink is too busy for another capture to join."""
+        """Begin the capture, or add it to others; False if a sink is too busy."""
         with self._changing(SWITCH_SECONDS) as held:
             if capture.has_ended or capture in self._captures.ending:  # it was stopped before it began
                 return True
@@ -136,13 +136,13 @@ class Session:
         return True
 
     def _record(self, *, begins: bool = False) -> None:
-        """Have the recorder record what the captures want now that don't end.
+        """Set the recorder to what the captures that don't end want now.
 
         Args:
             begins: the only capture begins: nothing that was recorded before is for it.
         """
         if not (begins or self._captures.all_end or self._recorder.recording):
-            # Captures that are ending get what is left of the earlier recording, whose open ranges would be given up otherwise.
+            # Captures that are ending get the rest of the earlier recording; its open ranges would be dropped otherwise.
             with self._draining.held(0.0) as held:
                 if held:
                     self._draining.drain(close_open=True)
@@ -150,9 +150,9 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             return
-        seen_spans.keep_alive(wanted.spans_told)
-        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, wanted.sampled_alone)
-        self._sampled_alone = wanted.sampled_alone
+        seen_spans.keep_alive(self._captures.name_spans)
+        self._sampled_alone = self._captures.sampled_alone
+        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone)
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""
@@ -162,7 +162,7 @@ class Session:
                 self._sources.follow()
 
     def _follow_providers(self) -> None:
-        """Of providers set late, or never: the exit comes before theirs, and they may want what was not recorded so far."""
+        """Register for the exit before providers that were set late, and learn whether they want unsampled ranges."""
         self._exit.follow_provider()
         with self._switching:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
@@ -174,7 +174,7 @@ class Session:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
 
         Raises:
-            CallRefused: a signal handler calls amid a start, stop or flush of its thread; the capture goes on.
+            CallRefused: a signal handler calls during a start, stop or flush of its thread; the capture goes on.
         """
         if not capture.has_ended:
             with calling("stop"):
@@ -185,11 +185,11 @@ class Session:
         try:
             with self._changing(timeout_s):
                 if capture.has_ended or capture in self._captures.ending:
-                    return  # who ends it may wait for our thread, which one of its sinks called
+                    return  # whoever ends it may wait for our thread, from which one of its sinks called
                 ends_here = True
                 self._captures.ending.add(capture)
             self._end(capture, deadline)
-        except BaseException:  # without what was recorded last
+        except BaseException:  # it ends without what was recorded last
             if ends_here:
                 capture.has_ended = True
                 self._captures.ending.discard(capture)
@@ -204,13 +204,13 @@ class Session:
     def _end(self, capture: Capture, deadline: float) -> None:
         thread = None
         with self._changing(seconds_to(deadline)):
-            self._call_off_imports(capture)
+            self._cancel_imports(capture)
             if capture in self._captures:
-                if capture.shown is not None:  # what begins from here on may not become a span
+                if capture.shown is not None:  # what begins from now on may not become a span
                     self._sources.follow()
                 self._record()
                 thread = self._draining.stop_thread() if self._captures.all_end else None
-        if thread is not None and not self._draining.is_held_here:  # the thread may be waiting for who drains
+        if thread is not None and not self._draining.is_held_here:  # it may be waiting for the thread that drains
             thread.wait_for_end(seconds_to(deadline))
         was_delivered = True
         with self._changing(max(LEAST_SECONDS, seconds_to(deadline))) as may_drain:
@@ -221,26 +221,26 @@ class Session:
             self._leave(capture)
         self._unused.look(capture, ends=True)
         if not was_delivered:
-            log.warning("a sink has been busy all the time that the end may take; what was recorded last is given up")
+            log.warning("a sink has been busy all the time that the end may take; what was recorded last is dropped")
         if was_delivered and not capture.is_delivering:
             capture.close(seconds_to(deadline))
         else:
             self._draining.close_later(capture, deadline)
         capture.recorder_at_end = self._recorder.counters()
-        tell_losses(self.lost(capture))
+        log_losses(self.lost(capture))
         capture.has_ended = True
 
-    def _call_off_imports(self, capture: Capture) -> None:
-        for call_off in self._waiting_for_imports.pop(capture, ()):
-            call_off()
+    def _cancel_imports(self, capture: Capture) -> None:
+        for cancel in self._waiting_for_imports.pop(capture, ()):
+            cancel()
 
     def _leave(self, capture: Capture) -> None:
-        """Go on without a capture: for those that are there, also for those that a sink has started now."""
+        """Go on without a capture, for the others, also those that a sink has started meanwhile."""
         self._captures.leave(capture)
         self._record()
         self._sources.follow()
         if not self._captures:
-            self._draining.stop_thread()  # which an end that was interrupted has not done
+            self._draining.stop_thread()  # an end that was interrupted hasn't
             self._exit.unregister()
         elif not self._captures.all_end:
             self._draining.start_thread()
@@ -249,13 +249,13 @@ class Session:
         """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds or memory were not enough, or it isn't running.
 
         False at once where one of its sinks calls: it can't wait for itself. False, and a warning, where a signal handler
-        calls amid a start, stop or flush of its thread.
+        calls during a start, stop or flush of its thread.
         """
         try:
             with calling("flush"):
                 return self._flush(capture, time.monotonic() + timeout_s)
         except CallRefused as refused:
-            tell(refused)
+            log_refused(refused)
         except MemoryError:
             log.warning("not flushed: there was no memory")
         return False
@@ -267,29 +267,29 @@ class Session:
             if last is not None:
                 self._follow_providers()
             has_all = last is not None and capture in self._captures and not capture.is_delivering
-        return has_all and capture.flush(seconds_to(deadline))  # meanwhile what is recorded is drained
+        return has_all and capture.flush(seconds_to(deadline))  # other threads drain meanwhile
 
     def recorder_lost(self) -> int:
-        """How many ranges the recorder has lost in all."""
+        """The number of ranges that the recorder has lost."""
         counts = self._recorder.counters()
         return counts.dropped + counts.lost_in_drain
 
     def counters(self, capture: Capture) -> dict[str, int]:
-        """Of a capture, running or not."""
+        """The counters of a capture, running or not."""
         return capture.counters(self._recorder.counters())
 
     def lost(self, capture: Capture) -> dict[str, int]:
-        """Those of them that say that something was lost."""
+        """The counters of a capture that count losses."""
         return losses(self.counters(capture))
 
     def at_exit(self) -> None:
-        """End every capture, within the seconds that an exit may take."""
+        """End every capture within ``EXIT_SECONDS``."""
         began, self.process_ends = time.monotonic(), True
         for capture in self._captures:
             deadline = began + max(EXIT_SECONDS, capture.exit_timeout_s)
             try:
                 self.stop(capture, seconds_to(deadline))
-            except Exception:  # no memory, say; the others end all the same
+            except Exception:  # where memory runs out, say; the others end all the same
                 log.exception("a capture could not be ended")
         self.process_ends = False
 
@@ -301,28 +301,28 @@ class Session:
                 held.append(lock)  # noqa: PERF401 - one after the other, so that whoever is interrupted gives back what it took
 
     def after_fork_in_parent(self) -> None:
-        """After a fork, in the parent: go on."""
+        """Go on in the parent after a fork."""
         for lock in reversed(self._held.pop(threading.get_ident(), ())):
             lock.release()
         self._draining.close_ended()
 
     def after_fork_in_child(self) -> None:
-        """After a fork, in the child: go on with an empty recorder and with sinks of the child's own."""
+        """Go on in a forked child, with an empty recorder and sinks of the child's own."""
         ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
         self._held, self.process_ends = {}, False
         self._draining.after_fork_in_child()
         self._unused.after_fork_in_child()
         for capture in self._captures:
             capture.after_fork_in_child()
-        for capture in ending:  # those that don't run here have the parent's sinks, which only the parent may close
+        for capture in ending:  # captures that don't run here have the parent's sinks, which only the parent may close
             capture.has_ended = capture.has_ended or capture not in self._captures
         if self._captures:
             self._record()  # the child's sinks may want other ranges than the parent's
-            self._recorder.call_when_recorded(self._drain_from_now_on)
+            self._recorder.call_when_recorded(self._start_draining)
             self._exit.finish_in_forked_child()
 
-    def _drain_from_now_on(self) -> None:
-        """In a child that has recorded something: one that never does has no thread of ours."""
+    def _start_draining(self) -> None:
+        """Start draining in a child when it records something: a child that never does has no thread of ours."""
         with self._changing(0.0):
             if not self._captures.all_end:
                 self._draining.start_thread()
@@ -333,18 +333,18 @@ _session: Session | None = None
 
 
 def process_session() -> Session:
-    """The one session: the process has one recorder."""
+    """The one session: there is one recorder in a process."""
     global _session
     with _making:
         if _session is None:
             stop = details.PYTHON["stopped_recomputation"]
-            when_imported(stop.place[0], _know_stopped_recomputation, stop.lost)
+            when_imported(stop.place[0], _expect_stopped_recomputation, stop.lost)
             _session = Session(recorder)
         return _session
 
 
-def _know_stopped_recomputation() -> None:
-    """Activation checkpointing recomputes a block, and leaves it by an exception once it has what it needs."""
+def _expect_stopped_recomputation() -> None:
+    """Take the exception by which activation checkpointing stops a recomputation for no failure."""
     stop = details.find("stopped_recomputation")
     if stop is not None:
         add_control_flow(stop)

@@ -37,11 +37,11 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
 
 @dataclass(eq=False)
 class _Switch:
-    """A source and its state."""
+    """A source with its state."""
 
     source: Source
     prepared: bool = False
-    told: Wanted | None = None
+    enabled_with: Wanted | None = None
     """The selection that it was enabled with; None while it is disabled."""
 
     def is_wanted(self, sources: frozenset[EventSource]) -> bool:
@@ -49,7 +49,7 @@ class _Switch:
 
 
 class Sources:
-    """Switches sources. ``follow`` by one thread at a time (the session sees to that).
+    """A set of sources, enabled and disabled as captures ask. The session lets one thread at a time call ``follow``.
 
     Args:
         sources: in the order in which they are enabled.
@@ -61,31 +61,31 @@ class Sources:
         self._wanted_now = wanted
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
-        """What the program has to import before all that is asked for can be enabled."""
+        """The modules that the program has to import before all that is asked for can be enabled."""
         return sorted({switch.source.needs for switch in self._wanted(asked) if switch.source.needs is not None})
 
     def prepare(self, module: str | None, asked: frozenset[EventSource]) -> None:
-        """Prepare what needs that module (None: nothing), which is imported now, where it is asked for. May take seconds."""
+        """Prepare the sources that are asked for and need this module (None: no module). May take seconds."""
         for switch in self._wanted(asked):
             if switch.source.needs == module:
                 switch.prepared = bool(self._guarded(switch, switch.source.prepare))
 
     def follow(self) -> None:
-        """Enable every source for what is wanted now, and disable those that nobody wants; unprepared ones are left out."""
+        """Enable every prepared source that is wanted now, and disable the others."""
         wanted = self._wanted_now()
         for switch in list(self._switches) if wanted is not None else list(reversed(self._switches)):
             if wanted is None or not switch.is_wanted(wanted.sources):
-                if switch.told is not None:
+                if switch.enabled_with is not None:
                     self._guarded(switch, switch.source.disable)
-                    switch.told = None
-            elif switch.prepared and switch.told != wanted:
-                switch.told = wanted
+                    switch.enabled_with = None
+            elif switch.prepared and switch.enabled_with != wanted:
+                switch.enabled_with = wanted
                 self._guarded(switch, partial(switch.source.enable, wanted))
 
     def look(self, *, last: bool) -> None:
-        """Let the enabled sources look whether all is as they left it."""
+        """Let the enabled sources check that all is as they left it."""
         for switch in list(self._switches):
-            if switch.told is not None:
+            if switch.enabled_with is not None:
                 self._guarded(switch, partial(switch.source.look, last=last))
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
@@ -95,10 +95,10 @@ class Sources:
         try:
             return call()
         except Exception as error:
-            if raised_by_signal_handler(error):  # the program's own, as if it had been raised before
+            if raised_by_signal_handler(error):  # the program's own error, as if it had been raised before
                 raise
             log.exception("the source %r failed and is used no more; the others go on", switch.source.name)
             self._switches = [other for other in self._switches if other is not switch]
-            with suppress(Exception):  # it failed once already, which was logged
+            with suppress(Exception):  # the first error was logged already
                 switch.source.disable()
             return None

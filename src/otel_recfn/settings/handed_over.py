@@ -1,4 +1,4 @@
-"""Settings on their way to a child that isn't forked. It must not import numpy: a program may record nothing."""
+"""Settings for a child that isn't forked. This module must not import numpy, since a program may record nothing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from otel_recfn.settings.table import Settings
 from otel_recfn.sinks.growing_file import absolute
 
 MOST_BYTES = 1 << 16
-"""Of one setting: each child gets them."""
+"""The most bytes of one setting, since each child gets them."""
 
 
 def handed_over(settings: Settings) -> dict[str, bytes]:
-    """The settings, pickled, since the child may not know their classes before it uses them, and as of now: it may have another
-    working directory, and other environment variables. What can't be pickled is left out, as a sink with a lock: the child has
-    the default then, which for a provider is its own global one."""
+    """The settings, each pickled on its own, as a child may know their classes only later. Paths and variables are resolved
+    here, where the parent has them. What can't be pickled is left out: there the child has its default."""
     found: dict[str, bytes] = {}
     for each in fields(settings):
         value = getattr(settings, each.name)
         if each.name == "span_hook" and value is not None and not isinstance(value, FunctionType):
             continue  # a method's object may be a whole model
         if each.name == "chrome_trace" and value is not None:
-            with suppress(OSError):  # the working directory was removed
+            with suppress(OSError):  # if the working directory was removed
                 value = absolute(value)
-        with suppress(Exception):  # whatever an object of the program's raises that can't be pickled
+        with suppress(Exception):  # pickling an object of the program's may raise anything
             pickled = pickle.dumps(value)
             if len(pickled) <= MOST_BYTES:
                 found[each.name] = pickled
@@ -36,7 +35,7 @@ def handed_over(settings: Settings) -> dict[str, bytes]:
 
 
 def taken_over(pickled: Mapping[str, bytes]) -> dict[str, Any]:
-    """As keywords of ``instrument()``, in the child."""
+    """The keywords of ``instrument()`` in the child."""
     found: dict[str, Any] = {}
     for name, value in pickled.items():
         with suppress(Exception):  # a class that the child doesn't have

@@ -1,4 +1,4 @@
-"""What a capture asks for by its settings."""
+"""The selection that a capture's settings ask for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def selected(settings: Settings | ProfileSettings) -> Selected:
 
 
 def with_frames(wanted: Selected) -> Selected:
-    """What is recorded for it: a Chrome trace with stacks shows the calls of Python functions, as torch.profiler's does."""
+    """The selection to record for it: a Chrome trace with stacks shows calls of Python functions, as torch.profiler's does."""
     if not wanted.extras & Extra.STACK or EventSource.PYTHON_CALL in wanted.sources:
         return wanted
     return replace(wanted, sources=wanted.sources | {EventSource.PYTHON_CALL})

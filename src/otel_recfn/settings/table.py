@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
@@ -28,14 +28,14 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "OTEL_RECFN_"
 
 
-def _setting(default: T, kind: Kind[T], meaning: str, **told: Any) -> T:
-    """A field of ``Settings`` or ``ProfileSettings``. ``told``: more of what a ``Setting`` has."""
-    return field(default=default, metadata={"kind": kind, "meaning": meaning, **told})
+def _setting(default: T, kind: Kind[T], meaning: str, **more: Any) -> T:
+    """A field of ``Settings`` or ``ProfileSettings``. ``more`` has further fields of its ``Setting``."""
+    return field(default=default, metadata={"kind": kind, "meaning": meaning, **more})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What ``instrument()`` was asked for."""
+    """The values of all settings of ``instrument()``."""
 
     tracer_provider: Any = _setting(
         None,
@@ -60,49 +60,50 @@ class Settings:
     chrome_trace: str | None = _setting(
         None,
         values.TRACE_PATH,
-        "a file to write while the program runs: `.json` or `.json.gz`; what can't be written or replaced there is refused at "
-        "once",
+        "a file to write while the program runs, `.json` or `.json.gz`; it is an error if it can't be written",
     )
     roots_per_second: float | None = _setting(
         1.0,
         values.RATE,
-        "traces we start where no span is current: the first 100, then so many a second; `None` (`none`) for all",
+        "traces we start where no span is current: the first 100, then so many a second; `None` for all",
     )
     detail: str = _setting(
         "normal",
         values.DETAIL,
-        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, and with `all` each "
-        "operation of a trace is one; whichever of the four you set wins",
+        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, `all` a span for each "
+        "operation; whichever of the four you set wins",
     )
     span_budget: int | None = _setting(
         1000,
         values.BUDGET,
-        "spans per request: the operations below one span of yours, or below a trace that we start; the longest become "
-        "spans, the others sums; `None` (`none`): every operation is a span",
+        "spans per request (below one span of yours, or a trace that we start); repeated calls are one span if there are more, "
+        "and short ones are sums; `None`: every operation is a span",
     )
     ordinary_span_budget: int | None = _setting(
         50,
         values.BUDGET,
-        "the same for a request that neither fails nor takes unusually long; `None` (`none`): as others",
+        "the same for a request that neither fails nor takes unusually long; `None`: as others",
     )
     trace_span_budget: int | None = _setting(
-        5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` (`none`) for any number"
+        5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` for any number"
     )
     spans_per_second: float | None = _setting(
         1000.0,
         values.RATE,
-        "average spans per second over 10 s; every request keeps at least one; `None` (`none`) for any number",
+        "average spans per second over 10 s; every request keeps at least one; `None` for any number",
     )
     span_names: str = _setting(
         "short",
         values.SPAN_NAMES,
-        "what spans of module calls are called: `short`, by the path in their model (`layers.3.attention`), the outermost by "
-        "its class; `torch`, as torch.profiler, Chrome traces and profiles call them (`nn.Module: Attention_3`)",
+        "names of spans of module calls: `short` is the path in their model (`layers.3.attention`), or the class of the "
+        "outermost; `torch` is the name in torch.profiler, Chrome traces and profiles (`nn.Module: Attention_3`), also of the "
+        "ranges around backward nodes. And names of phases of compilations: `AOT autograd`, or "
+        "`create_aot_dispatcher_function (dynamo_timed)`",
     )
     exit_timeout_s: float = _setting(
         2.0,
         values.DURATION,
-        "how long the end of the process waits for a backend that is slow or down; what is left then is given up and counted",
+        "how long the end of the process waits for a backend that is slow or down; what is left then is dropped and counted",
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
@@ -119,44 +120,44 @@ class Settings:
     span_hook: Any = _setting(
         None,
         values.HOOK,
-        "called as `span_hook(row, attributes)` for each span of a range before it is made: may change the attributes, and "
-        "return another name, or `False` to drop it",
+        "called as `span_hook(row, attributes)` before a span is made: may change the attributes, and return another name, or "
+        "`False` to drop it",
         default_in_words="none",
         environment=False,
     )
     span_exporter: Any = _setting(
         None,
         values.SPAN_EXPORTER,
-        "sends spans as OTLP, encoded without the GIL, in place of the provider's span processors, which see none of them: "
-        "`otlp`, `otlp-grpc` or `otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; or an official exporter object",
+        "sends spans as OTLP in place of the provider's span processors, which see none of them: `otlp`, `otlp-grpc` or "
+        "`otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; or an official exporter object",
         default_in_words="none",
     )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,
         values.BUFFER_BYTES,
-        "bound of each thread's records between two drains (a third more while it grows); a range that doesn't fit is dropped "
-        "whole and counted",
+        "how much a thread may record before it is read, every 100 to 250 ms (a third more while it grows); what doesn't fit "
+        "is dropped and counted",
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
         advanced=True,
     )
     export_request_bytes: int = _setting(
         7 << 19,
         values.REQUEST_BYTES,
-        "of `span_exporter`: bound of a request before compression; a larger span is a request of its own",
+        "of `span_exporter`: how large a request may be before compression; a larger span is a request of its own",
         default_in_words="3.5 MiB",
         advanced=True,
     )
     open_range_s: float | None = _setting(
         60.0,
         values.SECONDS,
-        "a range that is open for so many seconds is told before it ends, so that a hang shows; `None` (`none`): never",
+        "what is open for so many seconds is shown before it ends, as a hang; `None`: never",
         advanced=True,
     )
 
     @property
     def has_destination_beside_global_providers(self) -> bool:
-        """Whether what is recorded goes anywhere where those are disabled."""
+        """Whether recorded ranges go anywhere if OpenTelemetry's global providers are disabled."""
         return bool(self.chrome_trace or self.sinks or self.tracer_provider or self.meter_provider)
 
     @classmethod
@@ -172,7 +173,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ProfileSettings:
-    """What ``profile(...)`` was asked for."""
+    """The values of all settings of ``profile(...)``."""
 
     scopes: frozenset[RecordScope] | None = _setting(
         None,
@@ -212,8 +213,8 @@ class ProfileSettings:
     max_events: int = _setting(
         4_000_000,
         values.EVENTS,
-        "beyond it the oldest events are dropped and counted; so is what outruns a thread's buffer "
-        f"(it grows to {PROFILE_BUFFER_BYTES >> 20} MiB) before it is drained: `lost` tells",
+        f"beyond it the oldest events are dropped, as is what a thread's buffer of {PROFILE_BUFFER_BYTES >> 20} MiB has no "
+        "room for; `lost` counts both",
     )
     activities: Any = _setting(
         None, values.ACTIVITIES, "as of torch.profiler; what a GPU does isn't recorded, which is logged", default_in_words="CPU"
@@ -243,31 +244,31 @@ class ProfileSettings:
 
 
 class Setting(NamedTuple):
-    """What is known of a setting."""
+    """A setting: its name, its values, and how it is explained."""
 
     name: str
     default: Any
-    """What holds where neither a keyword nor the environment says anything."""
+    """The value where neither a keyword nor the environment gives one."""
     kind: Kind[Any]
     meaning: str
-    """As Markdown, for whoever sets it."""
+    """The explanation for users, as Markdown."""
     default_in_words: str = ""
     environment: bool = True
     """Whether ``OTEL_RECFN_<NAME>`` sets it too."""
     advanced: bool = False
-    """Hardly anybody needs it: it stands in a table of its own."""
+    """Whether it stands in the second table, of settings that hardly any program needs."""
     selects: Extra | EventSource | None = None
-    """The extra or the source that a capture asks for where it is true."""
+    """The extra or the source that is recorded if it is true."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it; empty where none does."""
+        """The environment variable that sets it; empty if there is none."""
         return ENVIRONMENT_PREFIX + self.name.upper() if self.environment else ""
 
 
 def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
-    told = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
-    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), told, strict=True)])
+    more = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
+    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), more, strict=True)])
 
 
 SETTINGS = _settings_of(Settings)
@@ -292,13 +293,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def sdk_is_disabled() -> bool:
-    """Whether the environment says that OpenTelemetry's providers are to do nothing."""
+    """Whether the environment disables OpenTelemetry's providers."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """What to say of each variable that looks like one of ours and is none, with the one that was probably meant."""
-    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in OF_THE_PROCESS]]
+    """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
+    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in PROCESS_VARIABLES]]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
         import difflib
@@ -310,17 +311,17 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-class OfTheProcess(NamedTuple):
-    """An environment variable that no ``instrument()`` can set: it holds for the whole process."""
+class ProcessVariable(NamedTuple):
+    """An environment variable for the whole process, which no ``instrument()`` can set."""
 
     variable: str
     default_in_words: str
     meaning: str
 
 
-OF_THE_PROCESS = (OfTheProcess(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
+PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-ITS_OWN = {
+TORCH_PROFILER_ONLY = {
     "acc_events": (None, False),
     "custom_trace_id_callback": (None,),
     "execution_trace_observer": (None,),
@@ -329,11 +330,11 @@ ITS_OWN = {
 }
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, each with the values that ask for nothing."""
 NO_EFFECT = "post_processing_timeout_s"
-"""How long Kineto may take at the end: there is no Kineto here."""
+"""A keyword that has no effect here: how long Kineto may take at the end."""
 
 
-def tell_of_other_activities(activities: frozenset[str] | None) -> None:
-    """Log, once a profile, that what was asked for beside the CPU's activities isn't recorded."""
+def log_other_activities(activities: frozenset[str] | None) -> None:
+    """Log, once a profile, that activities other than the CPU's aren't recorded."""
     if others := (activities or frozenset()) - {"CPU"}:
         log.warning("profile() records the CPU alone, not %s; use torch.profiler beside it", ", ".join(sorted(others)))
 
@@ -345,7 +346,7 @@ def refuse_others(keywords: dict[str, Any]) -> None:
         SettingError: one asks for something.
     """
     for name, value in keywords.items():
-        if name not in ITS_OWN and name != NO_EFFECT:
+        if name not in TORCH_PROFILER_ONLY and name != NO_EFFECT:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
-        if name in ITS_OWN and not any(value is allowed for allowed in ITS_OWN[name]):
+        if name in TORCH_PROFILER_ONLY and not any(value is allowed for allowed in TORCH_PROFILER_ONLY[name]):
             raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")

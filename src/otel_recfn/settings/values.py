@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.support.texts import safe_text
@@ -21,19 +21,19 @@ T = TypeVar("T")
 SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MOST_SPANS = 1_000_000_000
 LONGEST_SECONDS = 1e9
-"""Some 30 years, which stand for whatever is longer: systems refuse to wait for so long."""
+"""Some 30 years, the longest time that is waited: systems refuse more."""
 MOST = sys.float_info.max
 DETAILS: Mapping[str, Mapping[str, Any]] = {
     "low": {"span_budget": 200, "ordinary_span_budget": 10, "trace_span_budget": 1000, "spans_per_second": 200.0},
     "normal": {},
     "all": {"span_budget": None, "ordinary_span_budget": None, "trace_span_budget": None, "spans_per_second": None},
 }
-"""The settings that the words of ``detail`` stand for, where they aren't the defaults: of these ``low`` is a fifth."""
+"""The settings that each value of ``detail`` stands for, where they aren't the defaults; ``low`` is a fifth of those."""
 
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """What values are allowed.
+    """A kind of value: what is allowed, and how text is read.
 
     Attributes:
         allowed: these, in words.
@@ -59,7 +59,7 @@ class Kind(Generic[T]):
             raise _refusal(name, value, self.allowed) from None
 
     def parsed(self, variable: str, text: str) -> T:
-        """What a text of an environment variable means.
+        """The value that a text of an environment variable stands for.
 
         Raises:
             SettingError: it means nothing, or what isn't allowed.
@@ -85,7 +85,7 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
     given = tuple(value) if isinstance(value, Iterable) else (value,)
     if not given:
         return ()
-    from otel_recfn.sinks.protocol import Sink  # which imports numpy
+    from otel_recfn.sinks.protocol import Sink  # it imports numpy
 
     for sink in given:
         was_written_for_earlier_versions = hasattr(sink, "write_open") or callable(getattr(sink, "wants_unsampled", None))
@@ -114,13 +114,13 @@ def _trace_path(value: Any) -> str | None:
     path = os.fspath(value)
     if not isinstance(path, str) or not path.endswith((".json", ".json.gz")):
         raise ValueError
-    if b"\0" in os.fsencode(path):  # which raises a ValueError of characters that no name of a file has
+    if b"\0" in os.fsencode(path):  # fsencode raises a ValueError for characters that no file name has
         raise ValueError
     return path
 
 
 def _numbers(says: str, least: float, most: float, *, whole: bool = False, none: str = "") -> Kind[Any]:
-    """Numbers from ``least`` to ``most``; ``none`` is what None means, where it is allowed."""
+    """A kind of number from ``least`` to ``most``; None, and the text ``none``, mean ``none``."""
 
     def check(value: Any) -> float | None:
         if value is None and none:

@@ -1,1 +1,1 @@
-"""Where sealed batches go. Each sink is usable, and tested, from a hand-made batch alone."""
+"""The sinks of sealed batches. Each can be used, and tested, with a hand-made batch alone."""

@@ -7,9 +7,9 @@ A kill in the middle of a write cuts the file there, at the latest where the con
 The file is made under a name that can't be foreseen and gets its own name with the first ``show``, so it takes the place of
 what was there before as a whole. It is locked as long as it is written, so that two processes don't write one file.
 
-The system follows the links of a path for whoever may write where they lead: for root, anywhere. Here the file's own name is
-followed where the link belongs to this user or to root. A directory's is followed too where it belongs to the owner of the
-directory that it lies in, who decides there anyway (as Linux does itself in sticky directories, ``protected_symlinks``).
+The system follows any link of a path to where the process may write: for root, anywhere. Here a link in place of the file is
+followed if it belongs to this user or to root. One in place of a directory is also followed if it belongs to the owner of the
+directory around it, who decides there anyway (as Linux does in sticky directories, ``protected_symlinks``).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import stat
 from pathlib import Path
 
 FIRST_OWN_DESCRIPTOR = 3
-"""Below are standard input, output and error, also of a program that has closed them."""
+"""The first descriptor beyond standard input, output and error, which a program may have closed."""
 BASE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 Identity = tuple[int, int]
-"""Device and inode."""
+"""A file's device and inode."""
 MAX_LINKS = 40
 
 
 class FileInUseError(OSError):
-    """Someone else writes the file: another process, or another part of this one."""
+    """Another process, or another part of this one, writes the file."""
 
 
 class DescriptorLostError(OSError):
-    """The descriptor was closed by somebody else; its number may be another file by now."""
+    """Somebody else closed the descriptor, whose number may be another file by now."""
 
 
 class OwnFile:
@@ -64,11 +64,11 @@ class OwnFile:
 
     @classmethod
     def create(cls, path: Path) -> OwnFile:
-        """Make a file that only this user may read and write; FileExistsError where the name is taken."""
+        """Create a file that only this user may read and write; FileExistsError if the name is taken."""
         return cls(path, os.O_CREAT | os.O_EXCL)
 
     def status(self) -> os.stat_result:
-        """As ``os.fstat`` gives it.
+        """The file's ``os.fstat``.
 
         Raises:
             DescriptorLostError: the descriptor is not ours any more. So do all methods that use it
@@ -89,7 +89,7 @@ class OwnFile:
         return (status.st_dev, status.st_ino) == self.identity
 
     def lock(self) -> None:
-        """Tell other processes that the file is in use, until it is closed. Nothing on a file system without locks.
+        """Lock the file against other processes until it is closed. Does nothing on a file system without locks.
 
         Raises:
             FileInUseError: another one was faster.
@@ -103,26 +103,26 @@ class OwnFile:
             pass
 
     def write_at(self, data: bytes | memoryview, offset: int) -> None:
-        """Write all of it."""
-        with memoryview(data) as view:  # released also where a traceback keeps this frame alive
+        """Write all of the data at an offset."""
+        with memoryview(data) as view:  # released even if a traceback keeps this frame alive
             done = 0
             while done < len(view):
                 with view[done:] as rest:
                     done += os.pwrite(self._checked(), rest, offset + done)
 
     def truncate(self, length: int) -> None:
-        """Cut it, or fill it up with zeros."""
+        """Cut the file, or fill it up with zeros."""
         os.ftruncate(self._checked(), length)
 
     def set_mode(self, mode: int) -> None:
-        """Permission bits; nothing on a file system without them."""
+        """Set permission bits; does nothing on a file system without them."""
         descriptor = self._checked()
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, mode)
 
     def close(self) -> None:
-        """Close the descriptor if it still is ours. Never raises."""
-        with contextlib.suppress(OSError):  # it isn't ours, or its last write failed, which is too late to be told
+        """Close the descriptor if it is still ours. Never raises."""
+        with contextlib.suppress(OSError):  # it isn't ours, or its last write failed, which is too late to report
             os.close(self._checked())
         self._fd = -1
 
@@ -132,11 +132,11 @@ class OwnFile:
 
 
 class FileGoneError(OSError):
-    """Its name doesn't lead to the file any more."""
+    """The name doesn't lead to the file any more."""
 
 
 class PathRefusedError(OSError):
-    """This path may not be written; ``strerror`` says why, and the way out."""
+    """A path that may not be written; ``strerror`` says why, and the way out."""
 
 
 class GrowingFile:
@@ -154,13 +154,13 @@ class GrowingFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = followed(path)
-        """Without symbolic links."""
+        """The path without symbolic links."""
         self._name = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.next")
-        """What it is called now."""
+        """The current name of the file."""
         self.length = self._shown = 0
-        """Of the content, and of what of it was shown."""
+        """The length of the content, and of the part of it that was shown."""
         self._is_whole = False
-        """The file is as it was shown last."""
+        """Whether the file is as it was shown last."""
         self._file = OwnFile.create(self._name)
         try:
             self._file.lock()
@@ -199,7 +199,7 @@ class GrowingFile:
         """Go on as if nothing had been appended since ``show``; there is no tail until the next one."""
         self.length = self._shown
         if not self._is_whole:
-            with contextlib.suppress(OSError):  # then it is cut before the next write
+            with contextlib.suppress(OSError):  # it is cut before the next write then
                 self._cut()
 
     def close(self) -> None:
@@ -216,13 +216,13 @@ class GrowingFile:
         self._file.close()
 
     def _cut(self) -> None:
-        """Cut off what stands behind what was shown: a kill would leave the rest of it behind what is written there."""
+        """Cut off what is behind the shown content, so that a kill can't leave the rest of it behind new content."""
         if self.length == self._shown:
             self._is_whole = False
             self._file.truncate(self.length)
 
     def _check(self) -> None:
-        """That the name leads to the file; each use of the descriptor sees itself whether it still is ours."""
+        """Check that the name leads to the file; the descriptor is checked at each use."""
         if not self._file.is_at(self._name):
             raise FileGoneError(errno.ESTALE, f"{self.path} was removed or replaced; the rest is not written")
 
@@ -243,7 +243,7 @@ class GrowingFile:
                 previous.close()
 
     def _previous(self) -> OwnFile | None:
-        """The file that has the name now, locked, if it may be replaced; None where there is none."""
+        """The file that has the name now, locked, if it may be replaced; None if there is none."""
         try:
             status = os.lstat(self.path)
             if stat.S_ISDIR(status.st_mode):
@@ -282,7 +282,7 @@ def _move_to_free_name(source: Path, target: Path) -> None:
 
 
 def followed(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of the file that is meant, without links; the file need not exist.
+    """The absolute path that is meant, without links; the file need not exist.
 
     Raises:
         PathRefusedError: a link of another user stands in the way.
@@ -316,7 +316,7 @@ def followed(path: str | os.PathLike[str]) -> Path:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The absolute path, with its links; FileNotFoundError for a relative path where the working directory was removed."""
+    """The absolute path, with its links; FileNotFoundError for a relative path if the working directory was removed."""
     text = os.fspath(path)
     return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
 

@@ -1,7 +1,6 @@
-"""Text on its way into a file: as it is, or as members of a gzip file, which programs read one after another as one text.
+"""Text for a file: as it is, or as members of a gzip file, which programs read one after another as one text.
 
-Perfetto refuses a gzip file that ends within a member, and a process that is killed while it writes has written some pages of
-the file's. So no member lies in two pages:
+Perfetto refuses a gzip file that ends within a member, and a killed process has written whole pages. So no member is in two:
 
     page │ member │ member │ member, filled up │ page │ member ...
 
@@ -29,44 +28,44 @@ GZIP_BITS = 31
 """zlib's way to ask for gzip's header."""
 PAGE = 4096
 LEAST_ROOM = 512
-"""Of a page: where a member leaves less, it is filled up."""
+"""The least room in a page; a member that leaves less is filled up."""
 WAITING_BYTES = 1 << 20
-"""So much text is compressed at once."""
+"""The characters of text that are compressed at once."""
 FRAME = struct.Struct("<BBBBIBB")
 IDENTIFIED, DEFLATED, EXTRA, FASTEST, UNKNOWN_SYSTEM = (0x1F, 0x8B), 8, 4, 4, 255
-"""RFC 1952."""
+"""Bytes of a member's header (RFC 1952)."""
 MEMBERS_FRAME = FRAME.size + 8
 LAST_BLOCK = b"\x03\x00"
-"""RFC 1951: with nothing in it."""
+"""An empty last block (RFC 1951)."""
 
 
 class PlainStream:
-    """Turns text into a file's bytes, which it is. ``at`` is where in the file they are to stand."""
+    """A stream whose bytes are the text itself. ``at`` is the place in the file where they will be."""
 
     def put(self, text: Data, at: int) -> Data:
-        """Take text; returns the bytes that are to be appended to the file."""
+        """Take text; returns bytes to append to the file."""
         return text
 
     def flush(self, at: int) -> bytes:
-        """Returns the bytes that are still to be appended so that everything that was put is in the file."""
+        """The bytes to append so that everything that was put is in the file."""
         return b""
 
     def forget(self) -> None:
-        """What was put since ``flush`` is not wanted in the file."""
+        """Forget what was put since ``flush``."""
 
     def alone(self, text: bytes, at: int) -> bytes:
-        """A text that is not put: as many bytes for each of one length."""
+        """The bytes of a text that is not put; texts of one length give as many bytes."""
         return text
 
 
 class GzipStream(PlainStream):
-    """The same as gzip members."""
+    """A stream of gzip members."""
 
     def __init__(self) -> None:
         self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._waiting = bytearray()
         self._shrinks = 8.0
-        """How many bytes of text became one, last."""
+        """The bytes of text that became one byte, last."""
 
     def put(self, text: Data, at: int) -> bytes:
         self._waiting += text
@@ -99,7 +98,7 @@ def _members(text: bytes | bytearray, at: int, deflated: Callable[[memoryview], 
 
     Args:
         deflated: a text as deflate's blocks, with a last one.
-        fitting: how much text may take so many bytes as that.
+        fitting: how much text fits into a number of bytes.
     """
     made, rest = [], memoryview(text)
     while len(rest):
@@ -115,7 +114,7 @@ def _members(text: bytes | bytearray, at: int, deflated: Callable[[memoryview], 
 
 
 def _member(text: memoryview, blocks: bytes, room: int) -> bytes:
-    """A member that leaves enough room in its page for another one, or none; nothing where it doesn't fit."""
+    """A member that leaves room for another one in its page, or none; empty if it doesn't fit."""
     left = room - MEMBERS_FRAME - len(blocks)
     if left < 0 or left == 1:
         return b""

@@ -12,7 +12,7 @@ MAX_EVENTS = 100_000
 
 
 class EventStoreSink(Sink):
-    """Hands every batch to a store, which stays readable after the capture ended."""
+    """A sink that hands every batch to a store, which stays readable after the capture ended."""
 
     name = "event_store"
 
@@ -25,24 +25,24 @@ class EventStoreSink(Sink):
             self.store.append(batch)
 
     def flush(self, timeout_s: float) -> bool:
-        """Nothing to wait for."""
+        """True, as there is nothing to wait for."""
         return True
 
     def close(self, timeout_s: float) -> None:
-        """The events stay readable."""
+        """Do nothing, since the events stay readable."""
 
     def counters(self) -> Mapping[str, int]:
-        """What the store had no room for."""
+        """The count of what the store had no room for."""
         return {"dropped.store_full": self.store.dropped}
 
     def after_fork_in_child(self) -> Sink | None:
-        """The same, emptied: the parent's events are the parent's."""
+        """The same sink, emptied, because the parent's events are the parent's."""
         self.store.start_empty()
         return self
 
 
 class InMemorySink(EventStoreSink):
-    """The newest events, as objects, which are made when asked for.
+    """A sink with the newest events, as objects, which are made when asked for.
 
     Args:
         max_events: beyond it the oldest rows are dropped and counted.
@@ -55,7 +55,7 @@ class InMemorySink(EventStoreSink):
         self._max_events = max_events
 
     def events(self) -> list[Event]:
-        """What was recorded, by start; of two that start at once, the one that began first."""
+        """The events by start; of two with the same start, the one that began first comes first."""
         return self.store.events()
 
     def clear(self) -> None:
@@ -63,5 +63,5 @@ class InMemorySink(EventStoreSink):
         self.store.take()
 
     def after_fork_in_child(self) -> Sink | None:
-        """An empty one: the parent's events are the parent's."""
+        """An empty sink, because the parent's events are the parent's."""
         return InMemorySink(self._max_events)

@@ -1,4 +1,4 @@
-"""What waits for threads of ours, bounded, and who waits until what came before is done.
+"""A bounded queue of tasks for threads of ours, and of flushes, whose callers wait until the tasks before them are done.
 
 put ──► waiting, in order ──next──► in hand, until the thread asks for the next one
 """
@@ -9,14 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import get_ident  # as it is now: gevent may replace it while a thread has something in hand
+from threading import get_ident  # the original, since gevent may replace it while a thread has a task in hand
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
 
 
 class Flush:
-    """Somebody waits until what was put before it is done."""
+    """A flush in the queue, whose caller waits until what was put before it is done."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
@@ -24,23 +24,23 @@ class Flush:
         self.done = threading.Event()
 
     def do(self, flush: Callable[[float], bool]) -> None:
-        """In the thread: call that with the seconds that are left."""
+        """Call the function, in the thread, with the seconds that are left."""
         try:
             self._flushed = flush(max(0.0, self._deadline - time.monotonic()))
         finally:
             self.done.set()
 
     def wait(self) -> bool:
-        """What the call said; False where it is not back in time."""
+        """The result of the function; False if it doesn't come in time."""
         self.done.wait(min(max(0.0, self._timeout_s), threading.TIMEOUT_MAX))
         return self._flushed
 
 
 class TaskQueue(Generic[T]):
-    """Of one thread, or of several that do the same. Every method may be called from any thread, but for ``next``.
+    """A queue of one thread, or of several that do the same. Methods may be called from any thread, but for ``next``.
 
     Args:
-        most: what all tasks weigh together at most, with those in hand. A heavier one is taken where there is no other.
+        most: the most that all tasks weigh together, with those in hand. A heavier one is taken if there is no other.
         weigh: what one weighs.
         goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest; None: the one that
             is put.
@@ -50,15 +50,15 @@ class TaskQueue(Generic[T]):
         self._most, self._weigh, self._goes_first = most, weigh, goes_first
         self._changed = threading.Condition()
         self._waiting: deque[tuple[T | Flush, int]] = deque()
-        """Tasks and flushes, with what they weigh."""
+        """The tasks and flushes that wait, with their weights."""
         self._weight = 0
-        """Of all tasks, with those in hand."""
+        """The weight of all tasks, with those in hand."""
         self._in_hand: dict[int, int] = {}
-        """What those in hand weigh, by thread."""
+        """The weight of the tasks in hand, by thread."""
         self._ended = False
 
     def put(self, task: T) -> list[T]:
-        """Append a task. Returns those that are dropped for want of room, which may be this one."""
+        """Append a task. Returns the tasks that are dropped because there is no room, which may include this one."""
         weight = self._weigh(task)
         with self._changed:
             if self._ended or (self._weight and sum(self._in_hand.values()) + weight > self._most):
@@ -75,7 +75,7 @@ class TaskQueue(Generic[T]):
             return dropped
 
     def _place_to_drop(self, task: T) -> int | None:
-        """Of what goes where there is no room for a task; None where that goes itself."""
+        """The place of the task to drop when there is no room for a new one; None to drop the new one."""
         goes_first, oldest = self._goes_first, None
         if goes_first is None:
             return None
@@ -92,7 +92,7 @@ class TaskQueue(Generic[T]):
         self._changed.notify_all()
 
     def put_flush(self, timeout_s: float) -> Flush | None:
-        """Append a flush, to wait for; None after the end."""
+        """Append a flush to wait for; None after the end."""
         flush = Flush(timeout_s)
         with self._changed:
             if self._ended:
@@ -101,12 +101,12 @@ class TaskQueue(Generic[T]):
             return flush
 
     def forget(self, flush: Flush) -> None:
-        """Nobody waits for it any more."""
+        """Take a flush out, for which nobody waits any more."""
         with self._changed:
             self._waiting = deque([entry for entry in self._waiting if entry[0] is not flush])
 
     def next(self, timeout_s: float | None = None) -> T | Flush | None:
-        """What waits longest, which is in hand from now on; None where nothing came in time, or comes any more.
+        """The oldest task, which is in hand from now on, or flush; None if nothing came in time, or comes any more.
 
         A flush is only had when nothing is in hand.
         """
@@ -124,13 +124,13 @@ class TaskQueue(Generic[T]):
         return not self.is_empty and not (self._in_hand and isinstance(self._waiting[0][0], Flush))
 
     def wait_for_room(self, timeout_s: float) -> None:
-        """Until no more than half of the room is taken, or nothing comes any more."""
+        """Wait until no more than half of the room is taken, or nothing comes any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or not self.is_filling, timeout_s)
 
     @property
     def has_flush(self) -> bool:
-        """Whether somebody waits for what was put."""
+        """Whether a flush is in the queue."""
         return any(isinstance(task, Flush) for task, _ in list(self._waiting))
 
     @property
@@ -140,7 +140,7 @@ class TaskQueue(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether the queue is empty."""
         return not self._waiting
 
     @property
@@ -150,17 +150,17 @@ class TaskQueue(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing comes any more and nothing waits."""
+        """Whether nothing comes any more and the queue is empty."""
         return self._ended and self.is_empty
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Take no more tasks."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def clear(self) -> None:
-        """Drop what waits; who waits for a flush goes on."""
+        """Drop the tasks, and let those who wait for a flush go on."""
         with self._changed:
             for task, _ in self._waiting:
                 if isinstance(task, Flush):

@@ -1,1 +1,1 @@
-"""Where ranges come from: PyTorch's RecordFunction, modules and optimizers; and what is current in OpenTelemetry."""
+"""The sources of ranges: modules, optimizers, steps, Python calls; and OpenTelemetry's current context."""

@@ -1,4 +1,4 @@
-"""The source of Python calls: traces them in every thread, also those that run already.
+"""The source of Python calls, which traces every thread, also those that run already.
 
 By ``sys.monitoring`` where CPython has it (from 3.12 on) and a place for one more tool is free, else by the profile function of
 each thread. For each thread there is the stack of calls that were seen to begin:
@@ -6,9 +6,9 @@ each thread. For each thread there is the stack of calls that were seen to begin
     call    name of the code object ─► `begin_call` ─► push
     return                             Recorder.end        ◄─ pop
 
-An exit ends the innermost call, also where a greenlet has switched stacks meanwhile. So calls always nest. One of a frame whose
-call isn't on the stack ends none: it began long before, or another tool of ``sys.monitoring`` raised at its begin or return, of
-which CPython tells as of one more end.
+An exit ends the innermost call, also where a greenlet has switched stacks meanwhile, so calls always nest. An exit of a frame
+whose call isn't on the stack ends none: the call began long before, or another tool of ``sys.monitoring`` raised at its begin
+or return, which CPython reports as one more end.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from otel_recfn.support.texts import python_call_name
 log = logging.getLogger("otel_recfn")
 
 
-# --- what calls are called
+# --- the names of calls
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 OWN_THAT_CALLS = OWN + os.path.join("recording", "ranges.py"), OWN + "callbacks" + os.sep
-"""What of ours calls functions of the program, which are to be seen."""
+"""The modules of ours that call functions of the program, which are to be seen."""
 
 NameOfFrame: TypeAlias = "Callable[[FrameType], str | None]"
-"""Names a call by its frame; None: the call is not shown."""
+"""A function that names a call by its frame; None: the call is not shown."""
 FrameNamer: TypeAlias = "Callable[[CodeType, str], NameOfFrame | None]"
-"""Given code and the usual name of its calls, says how they are named by their frames; None: by the usual name."""
+"""A function that, given code and the usual name of its calls, returns their NameOfFrame; None for the usual name."""
 
 
 class ProgramTexts:
-    """What the tracer in C reads to name calls and choose those that are shown.
+    """The texts by which the tracer in C names calls and chooses those that are shown.
 
     Names are torch.profiler's, but those of C functions have no addresses: a method has one name.
 
@@ -76,33 +76,33 @@ class ProgramTexts:
         self.own, self.own_that_calls = (OWN,), OWN_THAT_CALLS
 
     def of_code(self, code: CodeType, line: int) -> str | NameOfFrame:
-        """How calls that run this code from that line on are named."""
+        """The namer of calls that run this code from that line on."""
         prefix = next(filter(code.co_filename.startswith, self.prefixes), "")
         usual = python_call_name(code.co_filename.removeprefix(prefix), line, code.co_name)
         return self._namer(code, usual) or usual
 
 
-# --- our tool of sys.monitoring
+# --- the tool of sys.monitoring
 
 TOOL = "otel-recfn"
 TOOLS = (4, 3)
-"""Places for tools that have no purpose of their own: those of debuggers, coverage and profilers are the program's."""
+"""The tool ids that have no purpose of their own: those of debuggers, coverage and profilers are the program's."""
 OF_C = ("CALL", "C_RETURN", "C_RAISE")
 WITH_CALL = OF_C[1:]
-"""CPython tells of these where it tells of ``CALL``."""
+"""The events that come with ``CALL``."""
 
 
 class Monitoring:
-    """Hands the tracer events of all threads of the interpreter, from ``start`` to ``stop``."""
+    """The events of all threads of the interpreter, handed to the tracer from ``start`` to ``stop``."""
 
     def __init__(self) -> None:
         self._sys: Any = getattr(sys, "monitoring", None)
         self._tool: int | None = None
         self._events: dict[str, int] = {}
-        """The numbers of those that the tracer takes."""
+        """The numbers of the events that the tracer takes."""
 
     def start(self, *, c_calls: bool) -> bool:
-        """Whether there is a place for the tool; then its events come."""
+        """Start events, if there is a place for the tool; returns whether there is."""
         free = [] if self._sys is None else [tool for tool in TOOLS if self._sys.get_tool(tool) is None]
         self._tool = next(iter(free), None)
         if self._tool is None:
@@ -116,13 +116,13 @@ class Monitoring:
         return True
 
     def change(self, *, c_calls: bool) -> None:
-        """Whether events of C functions come, too, where events come."""
+        """Change whether events of C functions come, too."""
         if self._has_place():
             left_out = WITH_CALL if c_calls else OF_C
             self._sys.set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
 
     def stop(self) -> None:
-        """No more events."""
+        """Stop events."""
         if self._has_place():
             self._sys.set_events(self._tool, 0)
             for number in self._events.values():
@@ -139,7 +139,7 @@ class Monitoring:
 
 
 class CallSource(Source):
-    """Ranges of Python calls while it is enabled. One thread at a time uses it.
+    """A source of ranges of Python calls. One thread at a time uses it.
 
     In a forked child calls are recorded from when all else of ours is as it should be in a child: before, recording one might
     wait for a lock that another thread of the parent held.
@@ -155,15 +155,15 @@ class CallSource(Source):
         self._texts = texts
         self._monitoring = Monitoring()
         self._shown: PythonCalls | None = None
-        """What it traces now."""
+        """The choice of calls that it traces now."""
         self._profiles = False
         """Whether it traces by the profile function."""
-        self._told = False
-        """Of another profiler, while it traces."""
+        self._logged = False
+        """Whether it has logged another profiler, while it traces."""
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def enable(self, wanted: Wanted) -> None:
-        """Trace what is wanted now, in every thread that can be had."""
+        """Trace what is wanted now, in every thread that can be traced."""
         before, self._shown = self._shown, wanted.calls
         if before is None:
             self._start(self._texts(wanted.calls))
@@ -174,7 +174,7 @@ class CallSource(Source):
 
     def _start(self, texts: ProgramTexts) -> None:
         _native.trace_calls(texts, is_own_thread)
-        self._told = False
+        self._logged = False
         self._profiles = not self._monitoring.start(c_calls=texts.c_calls)
         if not self._profiles:
             return
@@ -184,10 +184,10 @@ class CallSource(Source):
         has_profiler = threading.getprofile() is not None
         if not has_profiler:
             threading.setprofile(_native.profile_this_thread)
-        self._tell_if(has_profiler or left_alone > 0)
+        self._log_other_profiler(has_profiler or left_alone > 0)
 
     def look(self, *, last: bool) -> None:
-        """Trace threads again that another profiler has left, and tell of those that have or had one.
+        """Trace threads again that another profiler has left, and log those that have or had one.
 
         At the last drain, threads which have been blocked since tracing began get their calls.
         """
@@ -195,14 +195,14 @@ class CallSource(Source):
             return
         sees_all_threads = not self._profiles or _native.profiles_other_threads()
         if self._profiles and sees_all_threads:
-            self._tell_if(_native.profile_calls() > 0)
+            self._log_other_profiler(_native.profile_calls() > 0)
         if last and sees_all_threads:
             threads = [thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)]
             _native.stand_in_for_blocked_threads({thread.ident: thread.native_id or 0 for thread in threads})
 
-    def _tell_if(self, left_alone: bool) -> None:
-        if left_alone and not self._told:
-            self._told = True
+    def _log_other_profiler(self, left_alone: bool) -> None:
+        if left_alone and not self._logged:
+            self._logged = True
             log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
 
     def disable(self) -> None:

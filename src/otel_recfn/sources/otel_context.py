@@ -1,9 +1,8 @@
-"""OpenTelemetry's current context: reads it for the recorder, tells the recorder of changes, and shows ranges in it.
+"""OpenTelemetry's current context: read for the recorder, watched for changes, and used to show ranges to the program.
 
 ``attach`` and ``detach`` are the only ways to set the current context, ``get_current`` the only way to read it. We wrap the
 three on OpenTelemetry's runtime context object, because every call ends there, however the caller imported the functions. That
-object has a private name. Where it isn't there, or can't be changed, we wrap the public functions instead; whoever imported
-those before goes on with the unwrapped ones.
+object has a private name. Without it, we wrap the public functions; who imported those before keeps the unwrapped ones.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _EMPTY = Context()
 
 
 class ContextWatcher(Source):
-    """Connects OpenTelemetry's current context with a recorder. A source without rows of its own."""
+    """The connection of OpenTelemetry's current context with a recorder. A source without rows of its own."""
 
     name = "context"
 
@@ -42,10 +41,10 @@ class ContextWatcher(Source):
         self._wrappers: list[WrappedFunction] = []
         self._shown: ShownRanges | None = None
         self._ranges: RangeSpans | None = None
-        self._told = False
+        self._logged = False
 
     def enable(self, wanted: Wanted) -> None:
-        """Wrap the three functions, be the recorder's context reader, and show the program the ranges that are to be shown."""
+        """Wrap the three functions, be the recorder's context reader, and show ranges to the program."""
         if not self._wrappers:
             self._wrap()
             self._recorder.set_context_reader(self.read)
@@ -53,7 +52,7 @@ class ContextWatcher(Source):
             self._show(wanted.shown)
 
     def disable(self) -> None:
-        """Take it all back; where somebody wrapped a function after us, our wrapper stays in the chain and only passes on."""
+        """Remove the wrappers; if somebody wrapped a function after us, our wrapper stays and only passes calls on."""
         self._show(None)
         self._recorder.set_context_reader(None)
         self._unwrap()
@@ -65,7 +64,7 @@ class ContextWatcher(Source):
         self._ranges = RangeSpans(self._recorder, shown) if shown is not None else None
 
     def status(self) -> str:
-        """How changes are noticed, in words."""
+        """The way in which changes are noticed, in words."""
         if not self._wrappers:
             return "not watching"
         target = self._wrappers[0].target
@@ -74,14 +73,14 @@ class ContextWatcher(Source):
         return f"watching attach and detach of {type(target).__name__}"
 
     def read(self) -> ContextReading | None:
-        """What is current in the calling thread or task; None where nothing is, or that can't be told."""
+        """The current context of the calling thread or task; None if there is none, or it can't be read."""
         try:
             return self._read()
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            if not self._told:
-                self._told = True
+            if not self._logged:
+                self._logged = True
                 log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")
             return None
 
@@ -110,7 +109,7 @@ class ContextWatcher(Source):
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 
     def _reading_of_parent(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
-        """No span is current; in a child that was forked in one it would be, in the thread that begins there."""
+        """A reading without a current span, but for the span that a child was forked in, in the thread where it begins."""
         around = span_around_thread()
         if around is None:
             return ContextReading(0, 0, int(flags), span=span) if flags else None
@@ -120,7 +119,7 @@ class ContextWatcher(Source):
         return ContextReading(around.trace_id, around.span_id, int(flags) | kept, span=span)
 
     def _attached_context(self) -> Context:
-        """What is attached, without our ranges and steps."""
+        """The attached context, without our ranges and steps."""
         for wrapper in self._wrappers:
             if wrapper.name == "get_current":
                 context: Context = wrapper.original()
@@ -128,7 +127,7 @@ class ContextWatcher(Source):
         return otel_context.get_current()
 
     def _seen_without_ranges(self, attached: Context) -> Context:
-        """What is current: a step's span, and where PyTorch works for another thread, the span that was current there."""
+        """The current context, with a step's span, or with that of the thread for which PyTorch works in this one."""
         seen, launching = seen_in_step(attached), self._recorder.launching_span()
         if launching is None or trace.get_current_span(seen) is not trace.INVALID_SPAN:
             return seen
@@ -144,7 +143,7 @@ class ContextWatcher(Source):
             try:
                 for name, each in after.items():
                     wrapper = WrappedFunction(target, name, each)
-                    self._wrappers.append(wrapper)  # before it is installed, so that none is left there that nobody knows
+                    self._wrappers.append(wrapper)  # before it is installed, so that no wrapper is left there that nobody knows
                     wrapper.install()
             except (AttributeError, TypeError):  # not there, or its class allows no attributes
                 self._unwrap()
@@ -171,5 +170,5 @@ class ContextWatcher(Source):
         return result
 
     def _after_get_current(self, context: Any) -> Any:
-        seen, ranges = self._seen_without_ranges(context), self._ranges  # another thread may end what is shown
+        seen, ranges = self._seen_without_ranges(context), self._ranges  # kept, because another thread may end showing
         return ranges.seen_from(seen) if ranges is not None else seen

@@ -9,7 +9,7 @@ thread; where nothing is recorded, they cost little. A new source is a module, a
 ``session/sources.py``.
 
 A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it
-makes anew itself: ``support/forks.py`` tells how.
+makes anew itself: ``support/forks.py`` says how.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from otel_recfn.sources.range_spans import ShownRanges
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the running captures ask for together.
+    """The union of what the running captures ask for.
 
     Attributes:
         scopes: a bit per RecordScope.
@@ -31,9 +31,7 @@ class Wanted:
         sources: whose rows.
         profilers: one of the captures sees the rows of a profiler run alone.
         shown: the ranges that the program sees as current spans; None for none.
-        sampled_alone: none of them has any use for ranges in spans that are not sampled.
         calls: which Python calls, where ``sources`` has them.
-        spans_told: one of them may tell of the program's spans around ranges.
     """
 
     scopes: int = ALL_SCOPES_MASK
@@ -41,37 +39,35 @@ class Wanted:
     sources: frozenset[EventSource] = frozenset(EventSource)
     profilers: bool = False
     shown: ShownRanges | None = None
-    sampled_alone: bool = False
     calls: PythonCalls = ALL_CALLS
-    spans_told: bool = True
 
 
 class Source:
-    """One that raises is disabled, used no more and logged once; the program and the other sources go on."""
+    """A source. If it raises, it is disabled and logged once; the program and the other sources go on."""
 
     name: str
-    """Short and stable: it stands in log messages and before the source's counters."""
+    """A short and stable name, for log messages."""
 
     announces: EventSource | None = None
     """The ``source`` of its rows, by which captures ask for it; None: it has no rows and serves every capture."""
     needs: str | None = None
-    """A module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
+    """The module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
 
     def prepare(self) -> bool:
-        """What takes long, before ``enable`` and with no lock held; at once where it is done already. From any thread.
+        """Do what takes long before ``enable``, with no lock held; does nothing if that is done. From any thread.
 
-        False where the source can't be had here, after it said in the log why: it isn't enabled then.
+        False if the source can't be had here, after it said in the log why: it isn't enabled then.
         """
         return True
 
     def enable(self, wanted: Wanted) -> None:
-        """Announce from now on, or go on with what is wanted now. The recorder may not have been started yet."""
+        """Announce ranges from now on, or change to what is wanted now. The recorder may not have been started yet."""
 
     def disable(self) -> None:
-        """Announce nothing more, and leave the program as it was. What is open was sealed. Also if it wasn't enabled."""
+        """Announce nothing more, and leave the program as it was; called even if it wasn't enabled. Open ranges were sealed."""
 
     def look(self, *, last: bool) -> None:
-        """See whether all is as it left it, where others may disturb it. Before each drain, from one thread at a time.
+        """Check that all is as it left it, if others may disturb it. Called before each drain, from one thread at a time.
 
         It must not wait. ``last``: the last capture ends with that drain.
         """

@@ -1,4 +1,4 @@
-"""Shows the program its ranges as current spans, so that a span which is opened inside a range is the range's child.
+"""Ranges shown to the program as current spans, so that a span which is opened inside a range is the range's child.
 
     opentelemetry.context.get_current() ──► the attached context ──► a copy with the span of a range that began later
 
@@ -37,12 +37,12 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
         self._self_range, self._self_context = range_, context
 
     def get_span_context(self) -> SpanContext:
-        """Of the range's span."""
+        """The span context of the range's span."""
         return self._self_context
 
     @property
     def context(self) -> SpanContext:
-        """Of the range's span."""
+        """The span context of the range's span."""
         return self._self_context
 
     def __copy__(self) -> RangeSpan:
@@ -59,60 +59,60 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
 
 
 def range_of(span: object) -> TaskEntry | None:
-    """The range that a span shows, None where it is the program's own."""
+    """The range that a span shows; None if it is the program's own."""
     return span._self_range if type(span) is RangeSpan else None
 
 
 class SpansOfRanges(Protocol):
-    """Where ranges become spans. From any thread."""
+    """The spans of a capture's ranges. Methods may be called from any thread."""
 
     def has_target(self) -> bool:
         """Whether anything takes spans now."""
 
     def lacks_provider(self) -> bool:
-        """Whether nothing does because the program has set no tracer provider, or not yet."""
+        """Whether nothing takes spans because the program has set no tracer provider, or not yet."""
 
     def trace_of(self, root: int) -> SpanContext | None:
-        """The root span of ours above an outermost range that has no span around it, None where there is none."""
+        """The root span of ours above an outermost range that has no span around it; None if there is none."""
 
     def is_outside(self, trace_id: int, span_id: int) -> bool:
         """Whether the span is current, but not around the ranges of this process."""
 
     def start_step(self, name: str, number: int, code: str) -> trace.Span | None:
-        """A span for a step that begins now, below the current span; None where nothing takes spans. Never raises.
+        """A span for a step that begins now, below the current span; None if nothing takes spans. Never raises.
 
-        ``code``: what it is a call of, as ``support/texts.py`` tells it; empty where it is none.
+        ``code``: what it is a call of, as a text of ``support/texts.py``; empty if it is none.
         """
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
-        """A range begins below this span of the program's, which is sampled."""
+        """Note that a range begins below this span of the program's, which is sampled."""
 
 
-def _never(_serial: int, _event_id: int) -> bool:
+def _had_not_begun(_serial: int, _event_id: int) -> bool:
     return False
 
 
 class ShownRanges(NamedTuple):
-    """Which ranges are shown."""
+    """The choice of ranges that are shown."""
 
     takes: Callable[[int, int], bool]
     """Whether ranges of a scope and source become spans."""
     spans: SpansOfRanges
-    """Where they do."""
-    had_begun: Callable[[int, int], bool] = _never
-    """Whether the capture, where it joined others, had begun before the range of this serial and event id did."""
+    """The spans of these ranges."""
+    had_begun: Callable[[int, int], bool] = _had_not_begun
+    """Whether the capture, if it joined others, had begun before the range of this serial and event id did."""
 
 
 class RangeSpans:
-    """The ranges that are shown, as spans."""
+    """The shown ranges, as spans."""
 
     def __init__(self, recorder: Recorder, shown: ShownRanges) -> None:
         self._recorder, self._takes, self._spans, self._had_begun = recorder, *shown
         self._since = recorder.serial()
-        """Ranges that began before may not become spans: they are not shown, unless the capture had begun already."""
+        """The serial before which ranges may not become spans: they are not shown, unless the capture had begun already."""
 
     def seen_from(self, attached: Context) -> Context:
-        """What the program sees as the current context, where ``attached`` is attached."""
+        """The current context as the program sees it, if ``attached`` is attached."""
         if not self._recorder.ranges_after(None):  # the common case, and cheaper to check than the span
             return attached
         span = trace.get_current_span(attached)
@@ -122,7 +122,7 @@ class RangeSpans:
         return attached
 
     def _with_range(self, range_: TaskEntry, span: trace.Span, attached: Context) -> Context:
-        shown: tuple[Context, Context] | None = range_.shown  # what was attached then, and what was given in its place
+        shown: tuple[Context, Context] | None = range_.shown  # the attached context, and its stand-in
         if shown is not None and shown[0] is attached:
             return shown[1]
         span_context = self._span_context(range_)
@@ -131,10 +131,10 @@ class RangeSpans:
         range_span: Any = RangeSpan(own_span(span), range_, span_context)
         seen = trace.set_span_in_context(range_span, attached)
         range_.shown = attached, seen
-        return seen if range_.shown is not None else attached  # None: another thread ended the range meanwhile
+        return seen if range_.shown is not None else attached  # None: another thread has ended the range
 
     def _span_context(self, range_: TaskEntry) -> SpanContext | None:
-        """Of the range's span; None where it has none, as below a span that is not sampled."""
+        """The span context of the range's span; None if it has no span, as below one that isn't sampled."""
         if not self._spans.has_target():
             return None
         high, low, span_id, words = range_.context_words
@@ -147,12 +147,12 @@ class RangeSpans:
         return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
 
     def _becomes_span(self, range_: TaskEntry) -> bool:
-        """What is on its way while a recording ends is the newest until the next one begins, and nobody gets its row."""
+        """Whether the range becomes a span. The newest range of an ending recording has a row that nobody gets."""
         began_later = range_.began > self._since or self._had_begun(range_.began, range_.event_id)
         return began_later and self._takes(range_.scope, range_.source) and self._recorder.recording
 
     def _root_of(self, range_: TaskEntry) -> int:
-        """The outermost range around it that becomes a span: another one is recorded for others, who were there before."""
+        """The outermost range around it that becomes a span: others were recorded for captures that began before."""
         is_known, becoming, around = range_.event_id == range_.root, range_, range_.outer
         while around is not None:  # also through ranges that have ended, while this one goes on
             if around.root == range_.root:
@@ -172,5 +172,5 @@ def _below(trace_id: int, trace_state: TraceState | None, range_: TaskEntry) -> 
 
 
 def own_span(span: Any) -> Any:
-    """The program's span behind what it was shown."""
+    """The program's span behind a shown one."""
     return span.__wrapped__ if type(span) is RangeSpan else span

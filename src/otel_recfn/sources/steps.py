@@ -4,7 +4,7 @@
 
 The span is one of the program's like any other: the provider's sampler is asked and its processors see it start, the program
 can set attributes on it, and what runs in the step lies below it. The range is what local files and profiles have. Its context
-says ContextFlag.STEP, by which whoever makes spans knows that it has one already.
+says ContextFlag.STEP, by which the sink of spans knows that it has one already.
 
 The span is shown as the current one, as ranges are (``range_spans.py``), and not attached: a generator that is left early is
 closed by whoever drops it, in a task, thread or context that can't detach what another one has attached. So each task knows its
@@ -28,8 +28,17 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_recfn.model.errors import whole_number
-from otel_recfn.model.events import CPU_TIME, UNNAMED_STEP, WAIT_TIME, EventFlag, EventSource, RecordScope, wait_time_ns
+from otel_recfn.model.events import (
+    CPU_TIME,
+    UNNAMED_STEP,
+    WAIT_TIME,
+    EventFlag,
+    EventSource,
+    RecordScope,
+    wait_time_ns,
+    whole_number,
+)
+from otel_recfn.model.generation import Generation
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.seen_spans import remember_current
@@ -43,13 +52,13 @@ log = logging.getLogger("otel_recfn")
 F = TypeVar("F", bound=Callable[..., Any])
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
-NUMBERS = 0, (1 << 63) - 1
+NUMBERS = range(1 << 63)
 MOST_NAMES = 1024
-"""So many names are counted; beyond it the count of the oldest is forgotten."""
+"""The most names that are counted; beyond it the count of the oldest is forgotten."""
 SUPPRESSION_KEYS = tuple(
     key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
 )
-"""Keys of a context that switch instrumentation off: those that ``is_instrumentation_enabled`` of OpenTelemetry asks for."""
+"""Keys of a context that switch instrumentation off: those of OpenTelemetry's ``is_instrumentation_enabled``."""
 
 
 class step:
@@ -77,7 +86,7 @@ class step:
     __module__ = "otel_recfn"
     __slots__ = ("_code", "_name", "_number", "_open")
     args = None
-    """As ``record_function`` has them: none."""
+    """No arguments, as of ``record_function``."""
 
     def __init__(self, name: str | None = None, number: int | None = None) -> None:
         if name is not None and not isinstance(name, str):
@@ -101,7 +110,7 @@ class step:
 
     @property
     def number(self) -> int | None:
-        """The number that it was made with."""
+        """The number that the step was made with."""
         return self._number
 
     def __enter__(self) -> step:
@@ -152,7 +161,7 @@ class step:
         return wrap(maker(type(self), self._name, self._number, func), func)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle it as one that is not open."""
+        """A step that is not open, as its copy and its pickle."""
         return type(self), (self._name, self._number)
 
     def __repr__(self) -> str:
@@ -175,32 +184,34 @@ def _next_number(name: str) -> int:
 
 
 class ShownSteps:
-    """Where steps become spans; None for nowhere."""
+    """The spans of steps; None if steps become none."""
 
     spans: SpansOfRanges | None = None
     attached: Callable[[], Context] = staticmethod(otel_context.get_current)
-    """What is attached in the calling task, without what is shown in its place."""
+    """The context that is attached in the calling task, without what is shown in its place."""
 
 
 shown_steps = ShownSteps()
-"""Of the process: the capture that makes spans says it."""
+"""The process's, set by the capture that makes spans."""
 
 
 class OpenStep:
-    """A step that was entered in the calling task, with its span, or None where nothing takes spans."""
+    """A step that was entered in the calling task, with its span, or None if nothing takes spans."""
 
-    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "outer", "seen", "span")
+    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "generation", "outer", "seen", "span")
 
     def __init__(self, span: trace.Span | None, around: Context) -> None:
         self.span, self.outer = span, innermost_step()
         self.begins = self.ended = False
-        """``begins``: its range is about to begin."""
+        """Whether its range is about to begin."""
         self.attached: Context | None = None
-        """What was attached when it was entered, in whose place ``seen`` is current; None where it has no span."""
+        """The context that was attached when it was entered, in whose place ``seen`` is current; None if it has no span."""
         self.seen = around
         self.event_id = self.began_ns = 0
         self.entered: Any = None
-        """What ``Recorder.enter`` returned."""
+        """The result of ``Recorder.enter``."""
+        self.generation: Generation | None = None
+        """The generation in the step, if there is one."""
         if span is not None:
             self.seen, self.attached = trace.set_span_in_context(span, around), shown_steps.attached()
             recorder.span_attached(span, self)
@@ -208,7 +219,7 @@ class OpenStep:
         _innermost.set(self)
 
     def begin(self, name: str, number: int, flags: int, code: str) -> None:
-        """Begin its range. ``flags``, ``code``: as of ``Recorder.begin``."""
+        """Begin the step's range. ``flags`` and ``code`` are as in ``Recorder.begin``."""
         self.begins = self.span is not None
         try:
             self.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
@@ -217,12 +228,12 @@ class OpenStep:
         if flags & ASYNC and self.event_id:
             self.entered = recorder.enter(self.event_id)
         self.began_ns = time.perf_counter_ns()
-        recorder.context_attached(object())  # what it read now holds for no other begin: another thread may end the step
+        recorder.context_attached(object())  # what it read holds for no other begin, since another thread may end the step
         if self.span is not None and self.event_id:
             self.span.set_attribute("recfn.event_id", self.event_id)
 
     def close(self, error: BaseException | None) -> None:
-        """End it, in whatever task or thread."""
+        """End the step, in whatever task or thread."""
         self.ended = True
         if _innermost.get() is self:
             _innermost.set(innermost_step())
@@ -237,11 +248,13 @@ class OpenStep:
                 self.span.set_attribute(CPU_TIME, cpu_time_ns)
             if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):
                 self.span.set_attribute(WAIT_TIME, waited_ns)
+            if self.generation is not None:
+                self.span.set_attributes(self.generation.attributes(time.time_ns() - duration_ns))
             _end_span(self.span, error, text)
 
 
 def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
-    """``text``: of the failure; empty where there is none."""
+    """End the span. ``text`` is that of the failure; empty if there is none."""
     try:
         if text:
             if isinstance(error, Exception):
@@ -251,16 +264,16 @@ def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
     except Exception as raised:
         if raised_by_signal_handler(raised):
             raise
-        _tell_once()
+        _log_once()
 
 
 @functools.cache
-def _tell_once() -> None:
+def _log_once() -> None:
     log.exception("a span processor raised as a step's span ended; this is logged once")
 
 
 _innermost: ContextVar[OpenStep | None] = ContextVar("otel_recfn_step", default=None)
-"""What the calling task has entered last; it may have ended."""
+"""The step that the calling task has entered last, which may have ended."""
 
 
 def innermost_step() -> OpenStep | None:
@@ -272,7 +285,7 @@ def innermost_step() -> OpenStep | None:
 
 
 def seen_in_step(attached: Context) -> Context:
-    """What is current in the calling task, where ``attached`` is attached: with the span of a step that was entered since."""
+    """The current context of the calling task, with the span of a step that was entered since ``attached`` was attached."""
     opened = _innermost.get()
     while opened is not None:
         if opened.attached is attached and not opened.ended:
@@ -282,7 +295,7 @@ def seen_in_step(attached: Context) -> Context:
 
 
 def begins_now(span: object) -> bool:
-    """Whether the range that begins in the calling task now is the one of the step whose span is ``span``."""
+    """Whether the range that begins in the calling task now is that of the step whose span is ``span``."""
     innermost = _innermost.get()
     return innermost is not None and innermost.begins and innermost.span is span
 

@@ -1,1 +1,1 @@
-"""What stands below every room: threads, locks and forks, files, texts."""
+"""The base of all other folders: threads, locks and forks, files, texts."""

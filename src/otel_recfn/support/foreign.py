@@ -1,4 +1,4 @@
-"""What is somebody else's: objects, as keys of a mapping; functions, wrapped and given back."""
+"""Other people's objects as keys of a mapping, and other people's functions, wrapped and given back."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ V = TypeVar("V")
 class WeakIdentityMap(Generic[V]):
     """A mapping with weak keys that are compared by identity and not by equality.
 
-    A WeakKeyDictionary can't hold nn.Modules that define ``__eq__`` without ``__hash__``; and a plain dict of ids would take a
-    new object for a dead one that had the same id.
+    A WeakKeyDictionary can't hold modules with ``__eq__`` and no ``__hash__``; in a dict of ids, new objects have dead ones'
+    ids.
 
-    ``get`` and ``set`` from any thread. ``on_death(value)`` is called when a key has gone: it must not take a lock, since a
-    garbage collection may call it anywhere."""
+    ``get`` and ``set`` from any thread. ``on_death(value)``, called when a key has gone, must take no lock: it may come
+    anywhere."""
 
     def __init__(self, on_death: Callable[[V], None] | None = None) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
@@ -57,7 +57,7 @@ After: TypeAlias = Callable[..., Any]
 
 
 class WrappedFunction:
-    """A wrapper around ``target``'s function ``name``: what the function returns passes through ``after``.
+    """A wrapper around ``target``'s function ``name``, which passes the function's result through ``after``.
 
     Args:
         target: an object or module.
@@ -90,7 +90,7 @@ class WrappedFunction:
             return result
 
     def remove(self) -> None:
-        """Take the wrapper away, or, where somebody wrapped the function after us, only pass calls on."""
+        """Remove the wrapper; if somebody wrapped the function after us, it only passes calls on."""
         self.active = False
         if vars(self.target).get(self.name) is not self._wrapper:
             return

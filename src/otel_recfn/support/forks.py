@@ -1,4 +1,4 @@
-"""What this package does around a fork of the process, in one order that doesn't depend on the order of imports.
+"""The handling of forks, in one order that doesn't depend on the order of imports.
 
     before the fork   SESSION ► OWN_THREADS     what may wait for our threads is stopped before them
     in the parent     OWN_THREADS ► SESSION
@@ -47,10 +47,9 @@ class Order(IntEnum):
 
 
 class ForkSafeLock:
-    """A lock that a forked child finds free, although a thread of the parent held it which isn't in the child.
+    """A lock that a forked child finds free, even if a thread of the parent held it that isn't in the child.
 
-    Reentrant, because a signal handler may record, and so take it again. What it guards must be consistent at every moment: a
-    fork may come at any.
+    Reentrant, as a signal handler that records may take it again. What it guards must be consistent whenever a fork comes.
     """
 
     def __init__(self) -> None:
@@ -64,7 +63,7 @@ class ForkSafeLock:
         self._lock.release()
 
     def renew(self) -> None:
-        """In a forked child: free it, but where the thread that forked holds it, and goes on with it."""
+        """Free the lock in a forked child, unless the thread that forked holds it, and goes on with it."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -74,8 +73,8 @@ class ForkSafeLock:
 _locks: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
-class _Told(NamedTuple):
-    """Each function by way of one that gives it, or None once its object is gone."""
+class _ForkFunctions(NamedTuple):
+    """The functions around a fork, each behind a function that returns it, or None once its object is gone."""
 
     order: Order
     before: Callable[[], Any]
@@ -83,7 +82,7 @@ class _Told(NamedTuple):
     in_child: Callable[[], Any]
 
 
-_told: list[_Told] = []
+_registered: list[_ForkFunctions] = []
 _adding = ForkSafeLock()
 
 
@@ -102,11 +101,12 @@ def around_forks(
         in_parent: called after each fork, also if ``before`` failed.
         in_child: called in the child, where no other thread lives, not even one that held a lock.
     """
-    global _told
-    told = _Told(order, _reference(before), _reference(in_parent), _reference(in_child))
+    global _registered
+    functions = _ForkFunctions(order, _reference(before), _reference(in_parent), _reference(in_child))
     with _adding:
-        living = [one for one in _told if any(reference() is not None for reference in one[1:])]
-        _told = sorted([*living, told], key=lambda one: one.order)  # a new list: a fork may be iterating over the old one
+        living = [one for one in _registered if any(reference() is not None for reference in one[1:])]
+        # A new list, since a fork may be iterating over the old one.
+        _registered = sorted([*living, functions], key=lambda one: one.order)
 
 
 def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
@@ -115,20 +115,20 @@ def _reference(function: Callable[..., object] | None) -> Callable[[], Any]:
 
 def _before() -> None:
     deadline = time.monotonic() + FORK_WAIT_SECONDS
-    for told in reversed(_told):
-        _call(told.before(), deadline)
+    for functions in reversed(_registered):
+        _call(functions.before(), deadline)
 
 
 def _in_parent() -> None:
-    for told in _told:
-        _call(told.in_parent())
+    for functions in _registered:
+        _call(functions.in_parent())
 
 
 def _in_child() -> None:
     for lock in list(_locks):
         lock.renew()
-    for told in _told:
-        _call(told.in_child())
+    for functions in _registered:
+        _call(functions.in_child())
 
 
 def _call(function: Callable[..., object] | None, *arguments: float) -> None:
@@ -142,22 +142,22 @@ def _call(function: Callable[..., object] | None, *arguments: float) -> None:
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
-# --- threads of ours, which a fork finds at rest
+# --- our threads, at rest during a fork
 
 _FIRST_CODE = getattr(getattr(threading.Thread, "_bootstrap", None), "__code__", None)
-"""What a thread of ``threading`` runs first."""
+"""The first code that a thread of ``threading`` runs."""
 
 
 class _Gate:
-    """Which threads of ours are at work, and who forks."""
+    """The threads of ours that are at work, and the thread that forks."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._at_work: dict[int, bool] = {}  # by thread; True where a fork has waited for this piece of work in vain
+        self._at_work: dict[int, bool] = {}  # by thread; True if a fork has stopped waiting for this piece of work
         self._forking: set[int] = set()
 
     def begin_work(self, wait: bool = True) -> bool:
-        """The calling thread is at work, once nobody forks; without ``wait`` False where somebody does."""
+        """Note that the calling thread is at work, once nobody forks; without ``wait``, False if somebody does."""
         with self._changed:
             while wait and self._forking:
                 self._changed.wait()
@@ -166,11 +166,11 @@ class _Gate:
             return not self._forking
 
     def is_at_work(self) -> bool:
-        """Whether the calling thread is."""
+        """Whether the calling thread is at work."""
         return threading.get_ident() in self._at_work
 
     def end_work(self) -> bool:
-        """Whether the calling thread was at work."""
+        """End the work of the calling thread; returns whether it was at work."""
         with self._changed:
             was_at_work = self._at_work.pop(threading.get_ident(), None) is not None
             self._changed.notify_all()
@@ -189,13 +189,13 @@ class _Gate:
             self._at_work = {thread: thread != own for thread in self._at_work}
 
     def open(self) -> None:
-        """The calling thread has forked."""
+        """Let threads work again after the calling thread has forked."""
         with self._changed:
             self._forking.discard(threading.get_ident())
             self._changed.notify_all()
 
     def start_anew(self) -> None:
-        """This is the child: only the calling thread is there, which may be one of ours that forked while at work."""
+        """Start anew in the child, where only the calling thread is, which may be one of ours that forked while at work."""
         own = threading.get_ident()
         self._changed = threading.Condition(threading.RLock())
         self._at_work = {thread: False for thread in self._at_work if thread == own}
@@ -207,10 +207,9 @@ around_forks(Order.OWN_THREADS, before=_gate.close, in_parent=_gate.open, in_chi
 
 
 class OwnThread(threading.Thread):
-    """A daemon thread. What it calls that may take a lock, it calls ``at_work()``.
+    """A daemon thread of ours. Calls that may take a lock, it makes ``at_work()``.
 
-    It must not import anything, since a child may need the module that is half imported: whoever makes it has imported what it
-    needs.
+    It must not import anything, since a child may need the module that is half imported; its maker has done that.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
@@ -228,7 +227,7 @@ class OwnThread(threading.Thread):
         return current_own_thread() is self
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Nothing if it never started (as the start may have failed, or been interrupted), has ended, or is the caller."""
+        """Wait for its end. Does nothing if it never started (the start may have failed), has ended, or is the caller."""
         if self.is_alive() and not self.is_current:
             self.join(timeout_s)
 
@@ -237,7 +236,7 @@ _current = threading.local()
 
 
 def current_own_thread() -> OwnThread | None:
-    """The calling thread if it is one of ours; ``threading`` doesn't know it where gevent replaced threads meanwhile."""
+    """The calling thread if it is one of ours, which ``threading`` may not know after gevent replaced threads."""
     found: OwnThread | None = getattr(_current, "thread", None)
     return found
 
@@ -256,7 +255,7 @@ def is_own_thread() -> bool | None:
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Around a piece of work in a thread of ours, which a fork waits for. Locks that a fork takes are taken before."""
+    """A piece of work in a thread of ours, for which a fork waits. Locks that a fork takes are taken before it."""
     _gate.begin_work()
     try:
         yield
@@ -266,7 +265,7 @@ def at_work() -> Iterator[None]:
 
 @contextmanager
 def at_work_unless_forking() -> Iterator[bool]:
-    """The same in a thread that isn't ours and holds locks of others: instead of waiting for a fork it yields False."""
+    """A piece of work in a thread that isn't ours and holds locks of others: during a fork it yields False and doesn't wait."""
     outer = _gate.is_at_work()
     working = outer or _gate.begin_work(wait=False)
     try:
@@ -278,7 +277,7 @@ def at_work_unless_forking() -> Iterator[bool]:
 
 @contextmanager
 def resting() -> Iterator[None]:
-    """Around a pause amid a piece of work, with no lock held; in a thread that isn't at work it changes nothing."""
+    """A pause within a piece of work, with no lock held; it changes nothing in a thread that isn't at work."""
     was_at_work = _gate.end_work()
     try:
         yield
@@ -289,7 +288,7 @@ def resting() -> Iterator[None]:
 
 @cache
 def _format_a_traceback() -> None:
-    """Have Python import now what it needs to format one: a thread of ours may log one, and must not import."""
+    """Have Python import what it needs to format a traceback: a thread of ours may log one, and must not import."""
     try:
         raise RuntimeError
     except RuntimeError:

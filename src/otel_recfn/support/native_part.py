@@ -1,4 +1,4 @@
-"""The native part: the one way to it, and the one error where it is missing.
+"""The native part: the one way to it, and the one error if it is missing.
 
 ``from otel_recfn import _native`` comes here, too, where nobody has imported it yet.
 """
@@ -12,12 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from otel_recfn.model.errors import RecorderUnavailable
+from otel_recfn.errors import RecorderUnavailable
 
 INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
-"""CPython's module that can tell interpreters apart."""
+"""The module of CPython that can tell interpreters apart."""
 BUILD_NOTE = Path(__file__).parent.parent / "native_build.json"
-"""What setup.py noted about the build."""
+"""The note of setup.py about the build."""
 WAY_OUT = (
     "install a C++ compiler (Debian: apt-get install g++), then otel-recfn once more from where it came from, "
     "with pip install --force-reinstall --no-cache-dir"
@@ -25,12 +25,12 @@ WAY_OUT = (
 
 
 def native_part() -> ModuleType:
-    """``otel_recfn._native``.
+    """The module ``otel_recfn._native``.
 
     Raises:
         RecorderUnavailable: it was not built, or this is a subinterpreter or a free-threaded CPython.
     """
-    if "t" in getattr(sys, "abiflags", ""):  # also with PYTHON_GIL=1, where the native part would be one for other headers
+    if "t" in getattr(sys, "abiflags", ""):  # even with PYTHON_GIL=1, since the native part would need other headers
         raise RecorderUnavailable(
             "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "
             "whose name has no t at its end; record_function works here too, and records nothing"
@@ -53,7 +53,7 @@ def native_part() -> ModuleType:
 
 
 def _in_main_interpreter() -> bool:
-    """Whether this code runs in the main interpreter; also where CPython can't tell."""
+    """Whether this code runs in the main interpreter; True if CPython can't say."""
     try:
         module = import_module(INTERPRETERS)
         return bool(module.get_current() == module.get_main())

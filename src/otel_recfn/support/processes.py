@@ -1,7 +1,7 @@
 """What this process is to its program (the one that was launched, a child, a rank), and what children get that aren't forked.
 
     parent   Process.start() ► multiprocessing.spawn.get_preparation_data() ◄ our entry is added to what it returns
-    child    the entry is unpickled, first of all: what it says stands in ``multiprocessing.spawn``
+    child    the entry is unpickled, first of all, into ``multiprocessing.spawn``
              ► the main module is imported, the target and its arguments are unpickled
              ► ``begin``, before Process._bootstrap(): the instrumentor starts as opentelemetry-instrument starts it
 
@@ -65,12 +65,12 @@ None. ``is_first``: of the program's children. The rest is for who starts."""
 
 
 class WorkerProcess(NamedTuple):
-    """What a process works for that another one has begun."""
+    """The work for which another process has begun this one."""
 
     name: str
-    """What its work is called."""
+    """The name of the work."""
     of_one_caller: bool
-    """It lives for what it was begun in alone; else for others, too, which come later."""
+    """Whether it lives only for the span in which it was begun; else others use it later, too."""
 
 
 class SpanOfParent(NamedTuple):
@@ -82,33 +82,31 @@ class SpanOfParent(NamedTuple):
     trace_state: str
 
 
-# --- what this process is
+# --- this process
 
 
 def is_child() -> bool:
-    """Whether a process of this program has made this one: by a fork, or by multiprocessing. By a fork that was before anything
-    of this package was imported: not known."""
+    """Whether a process of this program made this one, by multiprocessing, or by a fork after this package was imported."""
     processes = sys.modules.get("multiprocessing.process")
     has_parent = processes is not None and processes.parent_process() is not None
     return os.getpid() != _imported_in or has_parent or is_beginning()
 
 
 def is_beginning() -> bool:
-    """Whether multiprocessing makes this process, and may not have told it of its parent: it does after the main module is
-    imported and the arguments are unpickled."""
+    """Whether multiprocessing is making this process, and may not have set its parent, as it does after loading the target."""
     processes = sys.modules.get("multiprocessing.process")
     is_inheriting = processes is not None and hasattr(processes.current_process(), "_inheriting")
     return is_inheriting or given_here() is not None
 
 
 def number_of(variables: Iterable[str]) -> int | None:
-    """What the first of the variables says that has a number; None where none has."""
+    """The number in the first of the variables that has one; None if none has."""
     texts = [os.environ.get(variable, "") for variable in variables]
     return next((int(text) for text in texts if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS), None)
 
 
 def addition(child: bool = False) -> str:
-    """What the names of this process's files have, that no other process of the program has; empty for the launched one.
+    """The addition to names of this process's files that no other process of the program has; empty for the launched one.
 
     ``child``: it is known to be a child.
     """
@@ -117,15 +115,15 @@ def addition(child: bool = False) -> str:
     return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
 
 
-# --- what it got, where it is a child that wasn't forked
+# --- what the parent gave, in a child that wasn't forked
 
 
 def given_here() -> Given | None:
-    """What this process got; None where it got nothing, as one that is no such child."""
+    """The data that the parent gave; None if this is no such child."""
     return getattr(sys.modules.get(SPAWN), GIVEN, None)
 
 
-def is_the_one_to_tell() -> bool:
+def logs_for_all_children() -> bool:
     """Whether it is this process that says what holds for all children of a program: the first of them, or no such child."""
     given = given_here()
     return given is None or given["is_first"] is True
@@ -139,14 +137,14 @@ def span_of_parent() -> SpanOfParent | None:
 
 
 def span_around_thread() -> SpanOfParent | None:
-    """The span of the parent that the calling thread began in: such a child's main thread. Other threads began in nothing."""
+    """The span of the parent in which the main thread of such a child began. Other threads began in none."""
     around = span_of_parent()
     is_main = around is not None and threading.get_ident() == threading.main_thread().ident  # current_thread() may make one
     return around if is_main else None
 
 
 def begin() -> None:
-    """In a child: start recording as its parent does. Does so once."""
+    """Start recording as the parent does, in a child, once."""
     global _begun
     given = given_here()
     if given is None or _begun:
@@ -164,31 +162,31 @@ def begin() -> None:
 # --- what its own children get
 
 _give: Callable[[], Given] | None = None
-"""Makes what children get; None: nothing."""
+"""A function that makes what children get; None: nothing."""
 _wrapper: WrappedFunction | None = None
 _gave = _begun = False
 
 
 class _Entry:
-    """Part of the preparation data."""
+    """An entry of the preparation data."""
 
     def __init__(self, given: Given) -> None:
         self._given = given
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
         global _gave
-        is_first, _gave = not _gave and is_the_one_to_tell(), True
+        is_first, _gave = not _gave and logs_for_all_children(), True
         return exec, (ARRIVES, {"given": {**self._given, "is_first": is_first}})
 
 
 def hand_over(give: Callable[[], Given]) -> None:
-    """From now on the children of this process get what ``give`` returns, and the span that is current; see ``watch``."""
+    """Hand over what ``give`` returns, and the current span, to this process's children from now on; see ``watch``."""
     global _give
     _give = give
 
 
 def watch() -> None:
-    """Look at the children that multiprocessing starts, where it has been imported and somebody hands something over."""
+    """Watch the children that multiprocessing starts, if it is imported and somebody hands something over."""
     global _wrapper
     spawn = sys.modules.get(SPAWN)
     if _give is not None and _wrapper is None and callable(getattr(spawn, FUNCTION, None)):
@@ -197,7 +195,7 @@ def watch() -> None:
 
 
 def stop() -> None:
-    """Hand nothing over any more."""
+    """Hand over nothing any more."""
     global _give, _wrapper
     _give = None
     if _wrapper is not None:
@@ -213,7 +211,7 @@ def _with_entry(data: Any, *_arguments: Any, **_keywords: Any) -> Any:
 
 
 def _current_span() -> tuple[int, int, int, str] | None:
-    """The program's: our ranges around it may not become spans."""
+    """The current span of the program's own: our ranges around it may not become spans."""
     api = sys.modules.get("opentelemetry.trace")
     if api is not None:
         span = api.get_current_span()

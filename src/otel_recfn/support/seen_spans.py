@@ -1,11 +1,11 @@
-"""The program's own spans that were current while ranges were recorded: files tell their names, which recorded rows don't say.
+"""The program's own spans that were current while ranges were recorded, for files, which show their names.
 
 program's thread   became_current, note  ──►  the newest of this process  ──►  find   sink's thread
 
 A span that only holds other spans (an epoch, of steps) is around what ran all the same. It says nothing of itself then, so
 each span that becomes current is remembered, without keeping it alive, for when one inside it is noted.
 
-Spans are kept alive only while a file may come to tell of them (``keep_alive``): thousands of them, spread over the memory that
+Spans are kept alive only while a file may come to name them (``keep_alive``): thousands of them, spread over the memory that
 the program allocates from, made each of its allocations slower.
 """
 
@@ -18,13 +18,13 @@ from itertools import islice
 from typing import Any, TypeVar
 
 MOST = 1 << 12
-"""So many are kept, with what they hold on to."""
+"""The most spans that are kept, with what they hold on to."""
 Key = tuple[int, int]
 Kept = TypeVar("Kept")
 
 
 class SeenSpans:
-    """By trace id and span id. Every method may be called from any thread, and takes no lock."""
+    """The spans by trace id and span id. Every method may be called from any thread, and takes no lock."""
 
     def __init__(self) -> None:
         self._spans: dict[Key, Any] = {}
@@ -32,27 +32,27 @@ class SeenSpans:
         self._keeps_alive = False
 
     def keep_alive(self, wanted: bool) -> None:
-        """Whether spans that are noted from now on, and those that are open, can be found when they are over."""
-        keeps_alive, self._keeps_alive = self._keeps_alive, wanted  # before the open ones: what is noted meanwhile is kept
+        """Keep spans findable when they are over, from now on, those that are open included; or no longer."""
+        keeps_alive, self._keeps_alive = self._keeps_alive, wanted  # first, for what is noted meanwhile
         if wanted and not keeps_alive:
-            for key, current in self._current.copy().items():  # threads go on adding; a copy is made in one go
+            for key, current in self._current.copy().items():  # a copy is made in one go, while threads go on adding
                 span = current()
                 if span is not None and not _is_over(span):
                     _add(self._spans, key, span, _is_over)
 
     def became_current(self, trace_id: int, span_id: int, span: object) -> None:
-        """Others may lie in it."""
+        """Note a span that became current, in which others may lie."""
         if (trace_id, span_id) not in self._current:
-            with contextlib.suppress(TypeError):  # of a class without weak references
+            with contextlib.suppress(TypeError):  # a class without weak references
                 _add(self._current, (trace_id, span_id), weakref.ref(span), _is_gone)
 
     def note(self, trace_id: int, span_id: int, span: object) -> None:
-        """Something is recorded below this span."""
+        """Note that something is recorded below this span."""
         if not self._keeps_alive:
             self.became_current(trace_id, span_id, span)
             return
         key: Key = trace_id, span_id
-        span = self._found_current(key) or span  # a message may have brought the ids back, and a span that says nothing else
+        span = self._found_current(key) or span  # a message may have brought the ids back, with a span that has nothing else
         while span is not None and key not in self._spans:
             _add(self._spans, key, span, _is_over)
             parent = getattr(span, "parent", None)
@@ -64,7 +64,7 @@ class SeenSpans:
         return current() if current is not None else None
 
     def find(self, trace_id: int, span_id: int) -> Any:
-        """The span; None where it isn't known any more."""
+        """The span; None if it isn't known any more."""
         return self._spans.get((trace_id, span_id))
 
 
@@ -78,7 +78,7 @@ def _is_gone(current: weakref.ref[Any]) -> bool:
 
 
 def _add(spans: dict[Key, Kept], key: Key, span: Kept, is_over: Callable[[Kept], bool]) -> None:
-    """Where there are too many, some of the oldest go, first those that are over."""
+    """Add a span. If there are too many, some of the oldest are removed, first those that are over."""
     spans[key] = span
     if len(spans) > MOST:
         with contextlib.suppress(RuntimeError):  # another thread adds one meanwhile, and sees to it
@@ -89,11 +89,11 @@ def _add(spans: dict[Key, Kept], key: Key, span: Kept, is_over: Callable[[Kept],
 
 
 seen_spans = SeenSpans()
-"""Of this process, whatever captures run. A forked child may still work inside spans of its parent, so it keeps them."""
+"""The spans of this process. A forked child keeps its parent's, since it may still work inside them."""
 
 
 def remember_current(span: Any) -> None:
-    """A span became current: it may lie around the spans that ranges run in."""
+    """Note a span that became current: it may lie around the spans that ranges run in."""
     of_span = span.get_span_context()
     if of_span.is_valid:
         seen_spans.became_current(of_span.trace_id, of_span.span_id, span)

@@ -1,8 +1,7 @@
 """What the program's signal handlers, which Python runs in the middle of our code, may raise and call.
 
-A handler that starts, stops or flushes captures amid a start, stop or flush of its thread is refused, since it would go on with
-what the interrupted call has half done. A sink or a sampler of the program's may make all three calls: whoever calls it has
-left everything in a state that allows it.
+A handler that starts, stops or flushes captures during a start, stop or flush of its thread is refused, since that call is half
+done. Sinks and samplers of the program's may make all three calls: before they are called, nothing is half done.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from traceback import walk_tb
 from typing import Any
 
-from otel_recfn.model.errors import CallRefused
+from otel_recfn.errors import CallRefused
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
@@ -24,8 +23,8 @@ log = logging.getLogger("otel_recfn")
 class _Thread(threading.local):
     running = ""
     """The call that runs in the thread, ``"flush"`` for instance; empty for none."""
-    told = False
-    """It was logged that another one was refused meanwhile."""
+    logged = False
+    """Whether it was logged that another call was refused meanwhile."""
 
 
 _thread = _Thread()
@@ -33,7 +32,7 @@ _thread = _Thread()
 
 @contextmanager
 def calling(name: str) -> Iterator[None]:
-    """Around a start, stop or flush.
+    """A start, stop or flush of this thread.
 
     Raises:
         CallRefused: one runs in this thread.
@@ -43,23 +42,23 @@ def calling(name: str) -> Iterator[None]:
             f"{name}() was called in the middle of {_thread.running}() in the same thread, as by a signal handler, and did "
             "nothing; call it when the handler has returned"
         )
-    _thread.running, _thread.told = name, False
+    _thread.running, _thread.logged = name, False
     try:
         yield
     finally:
         _thread.running = ""
 
 
-def tell(refused: CallRefused) -> None:
-    """Log it, once in the call that runs: a logging handler may be who calls, each time."""
-    if not _thread.told:
-        _thread.told = True
+def log_refused(refused: CallRefused) -> None:
+    """Log a refused call, once in the call that runs, since a logging handler may be what calls each time."""
+    if not _thread.logged:
+        _thread.logged = True
         log.warning("%s", refused)
 
 
 @contextmanager
 def calling_out() -> Iterator[None]:
-    """Around a call of what isn't ours, and may make these calls itself."""
+    """A call of what isn't ours, and may make these calls itself."""
     running, _thread.running = _thread.running, ""
     try:
         yield
@@ -75,7 +74,7 @@ around_forks(Order.SESSION, in_child=_in_child)
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Whether a handler that is set now (a timeout's, say) stands in the error's traceback: then the error is the program's."""
+    """Whether a handler that is set now (a timeout's, say) is in the error's traceback: then the error is the program's."""
     if threading.current_thread() is not threading.main_thread():
         return False  # handlers run in the main thread alone
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}

@@ -25,7 +25,7 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _HALF = 32
 _FACTORS_OF_COLUMNS = tuple([np.array(factor, np.uint64) for factor in _FACTORS])
 _HALF_OF_COLUMNS = np.array(_HALF, np.uint64)
-"""As arrays, which numpy takes at once: making a number one costs as much as a column of some hundred."""
+"""The factors as arrays, which numpy takes at once: making a number one costs as much as a column of some hundred."""
 
 
 def new_key() -> int:
@@ -37,13 +37,13 @@ _key = new_key()
 
 
 def rekey() -> None:
-    """Span ids from here on have nothing to do with those before."""
+    """Make span ids that have nothing to do with those before."""
     global _key
     _key = new_key()
 
 
 def current_key() -> int:
-    """The key of this process, for who works out span ids natively."""
+    """The key of this process, for span ids that are made natively."""
     return _key
 
 

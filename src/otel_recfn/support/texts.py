@@ -1,6 +1,4 @@
-"""Texts that rows hold: of code and calls, of exceptions and their stack traces, of inputs; texts as UTF-8 and JSON; and what
-logs say of somebody else's.
-"""
+"""Texts of code, calls, exceptions, stack traces and inputs; as UTF-8 and JSON; and, of other people's, for logs."""
 
 from __future__ import annotations
 
@@ -43,15 +41,15 @@ def json_of_utf8(json_text: str) -> str:
 
 MOST_WRAPPERS = 50
 _NAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
-"""Greedy: a file's name may look like that too, a function's can't."""
+"""The pattern of a name. It is greedy, because a file's name may look like that too, and a function's can't."""
 
 
 class CalledCode(NamedTuple):
-    """The function that a call called, and where it is written."""
+    """The function that was called, and where it is written."""
 
     function: str
     file: str = ""
-    """Empty for a C function."""
+    """The file; empty for a C function."""
     line: int = 0
 
 
@@ -61,15 +59,15 @@ def python_call_name(file: str, line: int, function: str) -> str:
 
 
 def called_code(name: str) -> CalledCode:
-    """What a call of that name called."""
+    """The code that a call of that name called."""
     parts = _NAME.fullmatch(name)
     return CalledCode(name) if parts is None else CalledCode(parts["function"], parts["file"], int(parts["line"]))
 
 
 def code_text(function: Any) -> str:
-    """``file(line): module.qualified_name`` of a function, a method or an object that is called; empty where there is none.
+    """``file(line): module.qualified_name`` of a function, a method or an object that is called; empty if there is none.
 
-    Of a function that ``functools.wraps`` tells of, the wrapped one. Never raises.
+    Of a function that ``functools.wraps`` made, it is that of the wrapped one. Never raises.
     """
     try:
         function = _innermost(function)
@@ -94,11 +92,11 @@ def _innermost(function: Any) -> Any:
 # --- exceptions
 
 MAX_CHARACTERS = 1024
-"""Of an exception's text; the recorder's exact limit is in bytes."""
+"""The most characters of an exception's text; the recorder's exact limit is in bytes."""
 MOST_BYTES = 8192
-"""Of a stack trace in UTF-8. What an exception was raised from is left out where it doesn't fit."""
+"""The most bytes of a stack trace in UTF-8. What an exception was raised from is left out if it doesn't fit."""
 MOST_FRAMES = 40
-"""Of each exception: half of them the outermost, half the innermost."""
+"""The most frames of each exception: half of them the outermost, half the innermost."""
 MOST_EXCEPTIONS = 8
 CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -109,19 +107,19 @@ _CANCELLED = {
     "concurrent.futures": "CancelledError",
     "greenlet": "GreenletExit",
 }
-"""By module: such an exception can't be there before its module is imported, which we don't do ourselves."""
+"""The exceptions of cancellation by module: none can be there before its module is imported, which we don't do ourselves."""
 
 
 def add_control_flow(kind: type[BaseException]) -> None:
-    """Exceptions of this type are no failures either, from now on."""
+    """Count exceptions of this type as no failures, from now on."""
     global _control_flow
     if kind not in _control_flow:
         _control_flow = (*_control_flow, kind)
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether a range that is left by it has failed, and not by an exception that Python, or a library, steers by: a generator
-    that is closed early, an iterator that ends, a task that is cancelled, a program that exits well."""
+    """Whether a range has failed that this exception left: it is none by which Python, or a library, steers, as when a
+    generator is closed early, an iterator ends, a task is cancelled, or a program exits well."""
     kind = type(error)
     cancelled = [getattr(sys.modules.get(module), name, None) for module, name in _CANCELLED.items()]
     if issubclass(kind, (*_control_flow, *[each for each in cancelled if isinstance(each, type)])):
@@ -138,13 +136,13 @@ def error_text(error: BaseException) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(error)
-    except Exception:  # __str__ belongs to whoever raised it
+    except Exception:  # the exception's __str__ may raise anything
         message = "<message unavailable: its __str__ failed>"
     return text_of_utf8((f"{name}: {message}" if message else name)[:MAX_CHARACTERS])
 
 
 def failure(error: BaseException | None) -> tuple[str, str]:
-    """What a range's end says of the exception that it was left by: its text, and its stack trace. Nothing of control flow."""
+    """The text of the exception that left a range, and its stack trace; empty for control flow."""
     if error is None or not is_failure(error):
         return "", ""
     try:
@@ -155,8 +153,7 @@ def failure(error: BaseException | None) -> tuple[str, str]:
 
 
 def stack_trace(error: BaseException, text: str) -> str:
-    """What Python prints of an exception, ``text`` being its last line, but for lines of source code: reading those may read
-    files, and call loaders of the program's."""
+    """Python's text of an exception, with ``text`` last, and without source code, which may have to be read from files."""
     whole, seen = _section(error, text), [error]
     while len(seen) < MOST_EXCEPTIONS:
         cause = error.__cause__
@@ -173,18 +170,18 @@ def stack_trace(error: BaseException, text: str) -> str:
 
 def _section(error: BaseException, text: str) -> str:
     codes = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    frames = [f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' for code, line in _ends(codes)]
+    frames = [f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' for code, line in _both_ends(codes)]
     if len(codes) > MOST_FRAMES:
         frames.insert(MOST_FRAMES // 2, f"  [{len(codes) - MOST_FRAMES} more frames]\n")
     return text_of_utf8("".join([*["Traceback (most recent call last):\n"] * bool(frames), *frames, text, "\n"]))
 
 
-def _ends(frames: list[Any]) -> list[Any]:
-    """The outermost and the innermost ones."""
+def _both_ends(frames: list[Any]) -> list[Any]:
+    """The outermost and the innermost frames."""
     return frames if len(frames) <= MOST_FRAMES else frames[: MOST_FRAMES // 2] + frames[-MOST_FRAMES // 2 :]
 
 
-# --- what logs, errors and ``doctor`` say of an endpoint, of a request, and of a text or an exception of somebody else's
+# --- texts for logs, errors and ``doctor``, about endpoints, requests, and other people's texts and exceptions
 #
 # User info, queries and values of headers are left out, since each may be a secret and logs go where secrets don't. What a
 # server says is its own choice: line ends and escape codes would forge lines of the log, and 60 kB of it fill one.
@@ -193,7 +190,7 @@ MOST_SHOWN = 200
 CUT = "..."
 HIDDEN = "***"
 SHORTEST_SECRET = 4
-"""A shorter value is in any text by chance, and what is left out of one would tell it."""
+"""The shortest secret that is hidden: a shorter one is in any text by chance, and hiding it would reveal it."""
 PUBLIC_HEADERS = {"content-type", "content-encoding", "user-agent"}
 MOST_LOOKED_AT = 10_000
 MOST_CAUSES = 20
@@ -202,7 +199,7 @@ _WORD = re.compile(r"\S+")
 
 
 def safe_text(text: object, hidden: Iterable[str] = ()) -> str:
-    """At most 200 printable characters of it, without user info and queries.
+    """At most 200 printable characters of a text, without user info and queries.
 
     Args:
         text: what somebody else wrote.
@@ -222,26 +219,26 @@ def safe_endpoint(endpoint: str) -> str:
 
 
 def safe_error(error: BaseException, hidden: Iterable[str] = ()) -> str:
-    """Its type, and the text of the system's error that it was raised for, or its own."""
+    """The type of an error, and the text of the system's error behind it, or its own."""
     name, text = type(error).__name__, safe_text(_system_error(error), hidden)
     return f"{name}: {text}" if text else name
 
 
 def safe_request_error(error: BaseException, hidden: Iterable[str]) -> str:
-    """The same of a request. A ValueError quotes what could not be sent, in a way of its own, and only its type is said."""
+    """The same for a request. A ValueError quotes what could not be sent in its own way, so only its type is shown."""
     cause = _system_error(error)
-    if isinstance(cause, ValueError) and getattr(cause, "errno", None) is None:  # those of certificates have a number
+    if isinstance(cause, ValueError) and getattr(cause, "errno", None) is None:  # errors of certificates have a number
         return f"{type(error).__name__}: {UNUSABLE}"
     return safe_error(error, hidden)
 
 
 def safe_exception(error: BaseException) -> Exception:
-    """For a log's ``exc_info``: where it was raised, and its safe text. The program's exporters raise whole requests."""
+    """An exception for a log's ``exc_info``: its place and its safe text, since exporters raise whole requests."""
     return Exception(safe_error(error)).with_traceback(error.__traceback__)
 
 
 def secrets_of(endpoint: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[str, ...]:
-    """What of an endpoint, and of headers that are sent there, is to be in no text; the longest first."""
+    """The parts of an endpoint, and of headers that are sent there, that may be in no text; the longest first."""
     after = endpoint.partition("://")[2] or endpoint
     user_info = after.rpartition("@")[0]
     query = endpoint.partition("?")[2]
@@ -256,7 +253,7 @@ def secrets_of(endpoint: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[
 
 
 def secrets_from_environment() -> tuple[str, ...]:
-    """What of ``OTEL_EXPORTER_OTLP_*`` is to be in no text."""
+    """The values of ``OTEL_EXPORTER_OTLP_*`` that may be in no text."""
 
     def variables(name: str) -> list[str]:
         return [each for signal in ("TRACES_", "") if (each := os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}"))]
@@ -292,13 +289,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 # --- lists of shapes and of dtypes; objects of attributes
 
 MAX_PARSED = 4096
-"""Programs have few distinct texts of inputs; those that were asked for last are kept."""
+"""The most texts of inputs that are kept parsed; programs have few."""
 
 
 @lru_cache(MAX_PARSED)
 def element_texts(text: str) -> tuple[str, ...]:
-    """The elements of a list in JSON, each as a text that UTF-8 can hold: a string as it is, a shape as ``[2, 3]``. A text that
-    is no such list is the only element: it must not make us lose a batch."""
+    """The elements of a JSON list, each as a text that UTF-8 can hold: a string as it is, a shape as ``[2, 3]``. A text that is
+    no such list is the only element, so that no batch is lost."""
     elements = _list_of(text)
     if elements is None:
         return (text_of_utf8(text),)
@@ -307,7 +304,7 @@ def element_texts(text: str) -> tuple[str, ...]:
 
 @lru_cache(MAX_PARSED)
 def values_by_key(text: str) -> Mapping[str, Any]:
-    """The values of an object in JSON, as attributes: one that can't be any is a text. Nothing where it is no object."""
+    """The values of a JSON object, as attributes: one that can't be any becomes a text. Empty if it is no object."""
     try:
         found = json.loads(text)
     except ValueError:  # no JSON
@@ -324,7 +321,7 @@ def _attribute_value(value: Any) -> Any:
 
 
 def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:
-    """The shape of each tensor in a list in JSON; nothing for a list of tensors."""
+    """The shape of each tensor in a JSON list; empty for a list of tensors."""
     shapes = [shape if isinstance(shape, list) else () for shape in _list_of(text) or ()]
     return tuple([tuple(shape) if all(isinstance(size, int) for size in shape) else () for shape in shapes])
 

@@ -5,7 +5,7 @@ graph = trace(model, x)
 print(graph)
 """
 
-from otel_recfn.model.errors import TraceError
+from otel_recfn.errors import TraceError
 from otel_recfn.tracing.graph import Graph, Node, Source, Value, trace
 
 __all__ = ["Graph", "Node", "Source", "TraceError", "Value", "trace"]

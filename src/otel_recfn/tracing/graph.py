@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.model.errors import TraceError
+from otel_recfn.errors import TraceError
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Value:
-    """What a node gives: numbered in the order in which values came into the graph."""
+    """A value of the graph, numbered in the order in which values came into it."""
 
     number: int
     type: str
@@ -62,14 +62,14 @@ class Node:
     """A call of an operator, a constant, or a list that is made of values."""
 
     kind: str
-    """Namespace and name: ``aten::add``."""
+    """The namespace and name: ``aten::add``."""
     inputs: Sequence[Value] = ()
     names: Sequence[str] = ()
-    """Of the inputs, in their order, as the operator calls them."""
+    """The names of the inputs in their order, as the operator has them."""
     outputs: Sequence[Value] = ()
-    """None where the call raised."""
+    """The outputs; None if the call raised."""
     constant: Any = None
-    """A constant's value."""
+    """The value of a constant."""
     source: Source | None = None
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """What a traced function did. Graphs are equal where the same operators were called with the same values."""
+    """The graph of a traced function. Graphs are equal if the same operators were called with the same values."""
 
     inputs: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -123,16 +123,16 @@ def type_text(value: Any) -> str:
     try:
         if is_tensor(value):
             return f"{str(value.dtype).removeprefix('torch.')}({', '.join(str(int(size)) for size in value.shape)})"
-    except Exception:  # the program's own object: a lazy or exotic tensor may refuse
+    except Exception:  # a lazy or exotic tensor of the program's may refuse
         pass
     return type(value).__name__
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it has a shape and a dtype, as tensors and arrays do; their types are none."""
+    """Whether a value has a shape and a dtype, as tensors and arrays do, but not their types."""
     try:
         return not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype")
-    except Exception:  # the program's own object, which may raise when it is asked
+    except Exception:  # the program's own object may raise when it is asked
         return False
 
 
@@ -159,12 +159,12 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
-# --- recording into one
+# --- recording
 
 LIST, TUPLE, DICT, UNPACK = "prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct", "prim::ListUnpack"
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
-"""Types of constants: that two objects of them are the same one says nothing."""
+"""The types of constants for which two references to one object mean nothing."""
 
 
 def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -> Graph:
@@ -172,8 +172,7 @@ def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -
 
     The tensors in ``args`` (what has a ``shape`` and a ``dtype``) are the graph's inputs; other values are constants in it, as
     are tensors that come from elsewhere. Work that the function hands to other threads is recorded where it takes along this
-    thread's ``ThreadLocalState`` (``propagate`` does). A trace inside a trace has a graph of its own, and the
-    outer one has nothing of it.
+    thread's ``ThreadLocalState`` (``propagate`` does). A trace inside a trace has only a graph of its own.
 
     Args:
         fn: a function. What it raises goes on to the caller.
@@ -195,7 +194,7 @@ def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -
 
 @contextmanager
 def tracing_into(tracer: Tracer) -> Iterator[None]:
-    """This thread records into the tracer; then into whatever it did before."""
+    """Record into the tracer in this thread, and afterwards into the one before."""
     state = thread_locals.current()
     outer, state.tracer = state.tracer, tracer
     watch(tracer)
@@ -208,11 +207,11 @@ def tracing_into(tracer: Tracer) -> Iterator[None]:
 
 
 class TracerWarning(UserWarning):
-    """The recorded graph may do something else than the program."""
+    """A warning that the recorded graph may do something else than the program."""
 
 
 class Tracer:
-    """Records into one graph, from whatever threads have it as theirs.
+    """A recorder of one graph, for all threads that were given it.
 
     Args:
         force_outplace: record operators that write in place as those that return their results.
@@ -222,7 +221,7 @@ class Tracer:
         self.graph = Graph()
         self.force_outplace = force_outplace
         self.open = True
-        """Threads that were given this tracer may go on after the trace: they record no more."""
+        """Whether it records: threads that were given this tracer may go on after the trace."""
         self._known = KnownValues()
         self._lock = ForkSafeLock()
         self._numbers = 0
@@ -231,7 +230,7 @@ class Tracer:
         """Make the tensors in an argument of the traced function inputs of the graph."""
         for each in _leaves(thing):
             if is_tensor(each) and self._known.get(each) is None:
-                self.graph.inputs.append(self._know(each))
+                self.graph.inputs.append(self._note_value(each))
 
     def insert(self, kind: str, inputs: Iterable[tuple[str, Any]], frame: FrameType | None) -> Node | None:
         """Insert a node with these inputs by name; what is no value of the graph yet is inserted as a constant before it.
@@ -249,13 +248,13 @@ class Tracer:
             return node
 
     def set_outputs(self, node: Node | None, results: Iterable[Any]) -> None:
-        """The operator returned these, or wrote to them: they are the node's outputs from now on."""
+        """Set the node's outputs: what its operator returned, or wrote to."""
         with self._lock:
             if node is not None and self.open:
                 node.outputs = [self._output(each, node.source) for each in results]
 
     def warn_of_others(self, operator: str, written: Any) -> None:
-        """Warn where somebody else uses the data that an operator writes, and the graph has it return a result instead."""
+        """Warn if somebody else uses the data that an operator writes, while the graph has it return a result instead."""
         if not self.force_outplace or not is_tensor(written):
             return
         with self._lock:
@@ -269,7 +268,7 @@ class Tracer:
             )
 
     def finish(self, result: Any) -> None:
-        """The traced function returned this."""
+        """Set the result of the traced function."""
         with self._lock:
             self.graph.outputs.append(self._value(result, None))
 
@@ -285,13 +284,13 @@ class Tracer:
         self._numbers += 1
         return value
 
-    def _know(self, thing: Any) -> Value:
+    def _note_value(self, thing: Any) -> Value:
         value = self._number(type_text(thing))
         self._known.set(thing, value)
         return value
 
     def _value(self, thing: Any, source: Source | None) -> Value:
-        """The value that an input is; a constant where it is none, or a node that makes it of its parts."""
+        """The value of an input; a new constant if there is none, or a node that makes it of its parts."""
         if isinstance(thing, dict):
             return self._made_of(DICT, [each for pair in thing.items() for each in pair], "dict", source)
         if isinstance(thing, list | tuple):
@@ -307,21 +306,21 @@ class Tracer:
         return made
 
     def _constant(self, thing: Any, source: Source | None) -> Value:
-        value = self._know(thing) if is_tensor(thing) else self._number(type_text(thing))
+        value = self._note_value(thing) if is_tensor(thing) else self._number(type_text(thing))
         self.graph.nodes.append(Node(CONSTANT, outputs=[value], constant=thing, source=source))
         return value
 
     def _output(self, thing: Any, source: Source | None) -> Value:
-        """A result's value. A list of tensors is one value that is unpacked."""
+        """The value of a result. A list of tensors is one value that is unpacked."""
         if not isinstance(thing, list | tuple):
-            return self._know(thing)
+            return self._note_value(thing)
         packed = self._number("list")
-        self.graph.nodes.append(Node(UNPACK, [packed], outputs=[self._know(each) for each in thing], source=source))
+        self.graph.nodes.append(Node(UNPACK, [packed], outputs=[self._note_value(each) for each in thing], source=source))
         return packed
 
 
 def _leaves(thing: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dicts, in order."""
+    """The elements of lists, tuples and dicts, in order."""
     if isinstance(thing, list | tuple | dict):
         for each in thing.values() if isinstance(thing, dict) else thing:
             yield from _leaves(each)
@@ -329,11 +328,11 @@ def _leaves(thing: Any) -> Iterator[Any]:
         yield thing
 
 
-# --- which value of the graph an object of the program is
+# --- the values of the program's objects
 
 
 class KnownValues:
-    """Objects by identity. Those that can't be referred to weakly are kept until the trace ends."""
+    """The values of objects, by identity. Objects without weak references are kept until the trace ends."""
 
     def __init__(self) -> None:
         self._weak: WeakIdentityMap[Value] = WeakIdentityMap()
@@ -345,7 +344,7 @@ class KnownValues:
         return kept[1] if kept is not None else self._weak.get(thing)
 
     def set(self, thing: Any, value: Value) -> None:
-        """The object is this value from now on: what wrote to it last."""
+        """Set the object's value to what wrote to it last."""
         try:
             self._weak.set(thing, value)
         except TypeError:  # numpy's scalars, for instance
@@ -357,7 +356,7 @@ class KnownValues:
 
 
 def shares_data(one: Any, other: Any) -> bool:
-    """Whether two tensors lie in the same memory, as far as they say: PyTorch's storages, or numpy's bases."""
+    """Whether two tensors lie in the same memory, as far as PyTorch's storages or numpy's bases show it."""
     data = _data(one)
     return data is not None and data == _data(other)
 

@@ -32,8 +32,8 @@ from otel_recfn.callbacks.operations import record_outputs
 from otel_recfn.callbacks.record_function import SHAPES, SOURCE, RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
-from otel_recfn.model.errors import INT64, OperatorMissingError, whole_number
-from otel_recfn.model.events import RecordScope
+from otel_recfn.errors import OperatorMissingError
+from otel_recfn.model.events import INT64, RecordScope, whole_number
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.recorder import recorder
@@ -63,18 +63,18 @@ class Option(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The node that is recorded of a call."""
+    """The node that is recorded for a call."""
 
     kind: str
     """The operator's name, without namespace."""
     inputs: tuple[str | Constant | Option, ...] | None = None
-    """Arguments by name; None: all."""
+    """Arguments by name; None for all."""
     outputs: tuple[str, ...] | None = None
-    """The arguments that the operator writes its results to; None: what it returns."""
+    """The arguments that the operator writes its results to; None for its results."""
 
 
 class Guard(NamedTuple):
-    """The argument that a call writes to, and what a warning calls the operator."""
+    """The argument that a call writes to, and the operator's name in a warning."""
 
     operator: str
     argument: str
@@ -91,17 +91,17 @@ class Schema(NamedTuple):
     """An operator's schema, as far as its wrapper needs it."""
 
     name: str
-    """With the namespace."""
+    """The name with the namespace."""
     overload_name: str
-    """Empty for the only or default overload."""
+    """The overload; empty for the only or default one."""
     arguments: Mapping[str, str]
-    """Name and type, in their order."""
+    """The names and types of the arguments, in order."""
     returns: Sequence[str]
     """The types of the results."""
 
 
 class Operator:
-    """An operator, its schema, and what is recorded of its calls.
+    """An operator, its schema, and the nodes that are recorded for its calls.
 
     Args:
         schema: callbacks see it, by way of this object.
@@ -140,7 +140,7 @@ class Operator:
         return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
 
     def observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the operator, for whoever observes this thread. What it raises goes on to the program.
+        """Call the operator while this thread is observed. What it raises goes on to the program.
 
         ``args``, then ``kwargs``, are all arguments in schema order.
         """
@@ -149,7 +149,7 @@ class Operator:
         if not step.callbacks:
             return self._recorded(state, args, kwargs) if recorder.recording else self._call(state, args, kwargs)
         range_ = RecordFunction(step)
-        range_._keep_from_others()  # PyTorch tells them of its operators
+        range_._hide_from_torch()  # PyTorch shows them its own operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
         kwinputs = dict(zip(self._arguments, inputs, strict=False))
         with range_:
@@ -206,7 +206,7 @@ class Operator:
         return result
 
     def _results(self, result: Any) -> Sequence[Any]:
-        """The results: several come as a tuple or list, which is one result where the schema has one."""
+        """The results: several come as a tuple or list, which is one result if the schema has one."""
         if result is None:
             return ()
         return result if len(self._returns) > 1 and isinstance(result, tuple | list) else (result,)
@@ -233,10 +233,10 @@ def _as_declared(value: Any, type_: str) -> Any:
 
 
 def _option(tensor: Any, option: str) -> Any:
-    """What a factory would need to make such a tensor; None where the tensor doesn't say."""
+    """The option that a factory would need to make such a tensor; None if the tensor has none."""
     try:
         return tensor.is_pinned() if option == "pin_memory" else getattr(tensor, option)
-    except Exception:  # the program's own object, which may raise when it is asked
+    except Exception:  # the program's own object may raise when it is asked
         return None
 
 
@@ -245,13 +245,13 @@ def _caller() -> FrameType | None:
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    frame = frame.f_back if frame is not None else None  # the wrapper's
+    frame = frame.f_back if frame is not None else None  # the wrapper's frame
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
         frame = frame.f_back
     return frame
 
 
-# --- where operators are found
+# --- the operators of a library
 
 
 class Library:
@@ -260,8 +260,8 @@ class Library:
     Args:
         namespace: theirs.
         operators: where they are found, see above; or that as a text, ``module:attribute``, which is imported here.
-        sequence_nr: tells which sequence number the operator that is called next in this thread has; None: what is found by
-            this name among the operators, or -1.
+        sequence_nr: gives the sequence number of the operator that is called next in this thread; None: the function of this
+            name among the operators, or -1.
     """
 
     def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] | None = None) -> None:
@@ -280,7 +280,7 @@ class Library:
         guard: Guard | None = None,
     ) -> Operator:
         """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
-        target = self._find(name, overload) or self._late(name, overload)
+        target = self._find(name, overload) or self._find_when_called(name, overload)
         schema = Schema(f"{self.namespace}::{name}", overload, arguments, returns)
         return Operator(schema, target, self.sequence_nr, in_place, out_of_place or in_place, guard)
 
@@ -290,29 +290,29 @@ class Library:
             self._sequence_nr = self._among_operators() or no_sequence_nr
         try:
             return whole_number(self._sequence_nr(), "sequence_nr", INT64)
-        except Exception:  # the library's own function
+        except Exception:  # the library's own function may raise
             self._sequence_nr = no_sequence_nr
             log.warning("sequence_nr of %s failed and was removed; its ranges have none", self.namespace, exc_info=True)
             return -1
 
     def _among_operators(self) -> Callable[[], int] | None:
-        operators = self._there()
+        operators = self._found_operators()
         if isinstance(operators, Mapping):
             return operators.get("sequence_nr")
         return None if _is_function(operators) else getattr(operators, "sequence_nr", None)
 
     def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
-        operators = self._there()
+        operators = self._found_operators()
         if isinstance(operators, Mapping):
-            found = next((operators[key] for key in self._keys(name, overload) if key in operators), None)
+            found = next((operators[key] for key in self._possible_names(name, overload) if key in operators), None)
         elif _is_function(operators):
-            found = operators(self._full(name, overload))
+            found = operators(self._full_name(name, overload))
         else:
             found = _overload_in_torch(operators, name, overload) or _function(operators, name, overload)
         return found if callable(found) else None
 
-    def _there(self) -> Any:
-        """Where operators are found; None as long as a module that is being imported has no such attribute."""
+    def _found_operators(self) -> Any:
+        """The operators; None as long as a module that is being imported has no such attribute."""
         if isinstance(self._operators, str):
             module, _, path = self._operators.partition(":")
             found: Any = import_module(module)
@@ -323,16 +323,16 @@ class Library:
             self._operators = found
         return self._operators
 
-    def _full(self, name: str, overload: str) -> str:
+    def _full_name(self, name: str, overload: str) -> str:
         return f"{self.namespace}::{name}" + (f".{overload}" if overload else "")
 
-    def _keys(self, name: str, overload: str) -> Iterator[str]:
+    def _possible_names(self, name: str, overload: str) -> Iterator[str]:
         for full in (f"{name}.{overload}", name) if overload else (name,):
             yield f"{self.namespace}::{full}"
             yield full
 
-    def _late(self, name: str, overload: str) -> Callable[..., Any]:
-        """Looks for an operator, which isn't there yet, when it is called: its module may import the wrappers."""
+    def _find_when_called(self, name: str, overload: str) -> Callable[..., Any]:
+        """A function that looks for an operator when it is called, as its module may import the wrappers."""
 
         found: Callable[..., Any] | None = None
 
@@ -340,7 +340,7 @@ class Library:
             nonlocal found
             found = found or self._find(name, overload)
             if found is None:
-                where, full = self._operators, self._full(name, overload)
+                where, full = self._operators, self._full_name(name, overload)
                 raise OperatorMissingError(f"{where!r} has no operator {full}; register it before it is called")
             return found(*args, **kwargs)
 
@@ -348,13 +348,13 @@ class Library:
 
 
 def _overload_in_torch(operators: Any, name: str, overload: str) -> Any:
-    """What ``torch.ops.mylib`` has; None where the operators are others, or lack this one."""
+    """The operator in ``torch.ops``; None if the operators are others, or lack this one."""
     packet = getattr(operators, name, None)
     return getattr(packet, overload or "default", None) if hasattr(packet, "overloads") else None
 
 
 def _function(operators: Any, name: str, overload: str) -> Any:
-    """What a module or class has: a function for this overload, or for all of them."""
+    """The function of a module or class for this overload, or for all overloads."""
     found = getattr(operators, f"{name}_{overload}", None) if overload else None
     return found or getattr(operators, f"{name}_" if iskeyword(name) else name, None)
 
@@ -375,7 +375,7 @@ def _is_function(operators: Any) -> bool:
 
 
 def no_sequence_nr() -> int:
-    """Of operators that have none."""
+    """-1, the sequence number of operators that have none."""
     return -1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from batches import context, make_batch
 from models.finished import FinishedUnits
 from models.folding import LINKABLE, FoldModel, PlannedRanges
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
         here.clock += draw(st.integers(0, 5))
         drawn = draw(st.sampled_from(flags))
         worked = draw(st.integers(-1, 5))
-        here.rows.append(Row(event_id, parent, draw(st.integers(1, 3)), start, here.clock - start, drawn, cpu_time_ns=worked))
+        here.rows.append(Row(event_id, parent, draw(st.integers(1, 8)), start, here.clock - start, drawn, cpu_time_ns=worked))
 
     while here.begun < count:
         run(0, 0)
@@ -78,6 +79,15 @@ def threads(draw: st.DrawFn) -> list[Row]:
 
 SPAN = 100
 """The span above the ranges of the first unit."""
+MODULE = {"source": EventSource.MODULE}
+CALLED: dict[int, dict[str, Any]] = {
+    4: {"name": "autograd::engine::evaluate_function: name 1"},
+    5: {"name": "nn.Module: Block_0", "module": "layers.0", **MODULE},
+    6: {"name": "nn.Module: Block_1", "module": "layers.1", **MODULE},
+    7: {"name": "nn.Module: Linear_0", "module": "layers.1", **MODULE},
+    8: {"name": "nn.Module: Block_2", **MODULE},
+}
+"""What some numbers of names stand for."""
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:
@@ -85,7 +95,7 @@ def batch_of(rows: Sequence[Row]) -> Batch:
     told = [
         {
             "event_id": row.event_id,
-            "name": f"name {row.name}",
+            **CALLED.get(row.name, {"name": f"name {row.name}"}),
             "start_ns": row.start_ns,
             "end_ns": row.start_ns + row.duration_ns,
             "flags": row.flags & ~LINKABLE,
@@ -102,20 +112,20 @@ def batch_of(rows: Sequence[Row]) -> Batch:
 def planned(rows: Sequence[Row]) -> PlannedRanges:
     """The same, planned."""
     batch = batch_of(rows)
-    number = {"": 0} | {f"name {row.name}": row.name for row in rows}
-    names = np.array([number[name] for name in batch.names], np.uint32)
+    name, nothing = np.array([row.name for row in rows], np.uint32), np.zeros(len(rows), np.uint32)
     unit = np.array([row.unit for row in rows], np.uint32)
-    return PlannedRanges(batch, np.arange(len(rows)), batch.parent, unit, names, np.zeros(0, np.uint64))
+    called = (name, name, nothing, nothing)
+    return PlannedRanges(batch, np.arange(len(rows)), batch.parent, unit, *called, np.zeros(0, np.uint64))
 
 
 def finished(
-    fold: FoldModel, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0, least_ns: int = 0
+    fold: FoldModel, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0, duration_ns: int = 0
 ) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in itertools.pairwise(edges):
         fold.add_planned(planned(rows[first:last]), first)
-    return fold.finish([unit], [budget], [least_ns], [False])
+    return fold.finish([unit], [budget], [duration_ns], [False])
 
 
 def same(one: FinishedUnits, other: FinishedUnits) -> None:

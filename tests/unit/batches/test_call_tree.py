@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches.averages import nesting, self_times
+from otel_recfn.batches.averages import key_averages, nesting, self_times
 from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventKind
 
 pytestmark = pytest.mark.one_python
@@ -28,6 +28,7 @@ row = st.tuples(
     st.sampled_from(["a", "b"]),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
     st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+    st.sampled_from([-1, 0, 5]),
 )
 forests = st.lists(row, max_size=25)
 
@@ -35,7 +36,7 @@ forests = st.lists(row, max_size=25)
 def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
     """Parents stand behind their children, as they end after them."""
     rows: list[dict[str, Any]] = []
-    for number, (track, above, spent, name, flags, kind) in enumerate(drawn):
+    for number, (track, above, spent, name, flags, kind, worked) in enumerate(drawn):
         event_id = track.number << 40 | (number + 1)
         around = rows[number - above] if 0 < above <= number else None
         rows.append(
@@ -48,6 +49,7 @@ def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
                 "name": name,
                 "flags": flags,
                 "kind": kind,
+                "cpu_time_ns": worked,
             }
         )
     return make_batch(rows[::-1])
@@ -59,11 +61,12 @@ class Expected:
 
     total: int = 0
     own: int = 0
+    waited: int = 0
     durations: list[int] = field(default_factory=list)
 
     def as_listed(self) -> tuple[Any, ...]:
         shortest, longest = min(self.durations, default=0), max(self.durations, default=0)
-        return len(self.durations), self.total, self.own, shortest, max(longest, 0)
+        return len(self.durations), self.total, self.own, shortest, max(longest, 0), self.waited
 
 
 def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
@@ -76,6 +79,7 @@ def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
         found[path].own += own[event.event_id]
         found[path].total += spent
         found[path].durations.append(spent)
+        found[path].waited += max(0, spent - event.cpu_time_ns) if event.cpu_time_ns >= 0 else 0
         if by == "thread" and len(path) == 2:
             found[path[:1]].total += spent
     return found
@@ -97,7 +101,10 @@ def listed(tree: CallTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
     return {
         one.path: (
             one.count,
-            *(round(us * 1000) for us in (one.cpu_time_total, one.self_cpu_time_total, one.cpu_time_min, one.cpu_time_max)),
+            *(
+                round(us * 1000)
+                for us in (one.cpu_time_total, one.self_cpu_time_total, one.cpu_time_min, one.cpu_time_max, one.wait_time_total)
+            ),
         )
         for one in tree
     }
@@ -111,10 +118,10 @@ def test_every_path_has_its_ranges(drawn: list[tuple[Any, ...]], by: By) -> None
 
 
 SMALL = [
-    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, EventKind.RANGE),
-    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, EventKind.RANGE),
-    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, EventKind.RANGE),
-    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, EventKind.RANGE),
+    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, EventKind.RANGE, -1),
+    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, EventKind.RANGE, -1),
+    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, EventKind.RANGE, -1),
+    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, EventKind.RANGE, -1),
 ]
 
 
@@ -138,3 +145,11 @@ class TestText:
     def test_another_word_for_by_is_refused(self) -> None:
         with pytest.raises(SettingError, match="by='scope' is no way to group a tree; allowed: name, thread, module"):
             tree_of_rows(batch_of(SMALL), "scope")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("worked_ms", "shown"), [(2, True), (8, False), (None, False)])
+def test_tables_show_waiting_where_it_is_most_of_something(worked_ms: int | None, shown: bool) -> None:
+    worked = {} if worked_ms is None else {"cpu_time_ns": worked_ms * 1_000_000}
+    batch = make_batch([{"name": "call", "start_ns": 5, "end_ns": 5 + 10_000_000, **worked}])
+    for table in (str(tree_of_rows(batch)), key_averages(batch).table()):
+        assert ("Waited" in table, "8.000ms" in table) == (shown, shown)

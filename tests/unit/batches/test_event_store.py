@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.averages import key_averages, nesting, self_times
 from otel_recfn.batches.merging import EventStore, merged
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 
 pytestmark = pytest.mark.one_python

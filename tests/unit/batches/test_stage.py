@@ -41,7 +41,7 @@ any_row = st.builds(
     Row,
     event_id=st.sampled_from(IDS),
     parent=st.sampled_from(IDS),
-    name=st.integers(0, 4),
+    name=st.integers(0, 8),
     start_ns=st.integers(-5, 5),
     duration_ns=st.sampled_from(TIMES),
     flags=st.sampled_from(
@@ -72,9 +72,10 @@ folded_batches = st.builds(cut, any_rows, st.lists(st.integers(0, 60), max_size=
 any_columns = st.fixed_dictionaries(
     {
         "event_id": st.sampled_from([1, 2, 3, 1 << 40, (1 << 63) + 5]),
-        "name": st.sampled_from("abc"),
+        "name": st.sampled_from(["a", "b", "autograd::engine::evaluate_function: a", "nn.Module: A_0", "nn.Module: A_1"]),
+        "module": st.sampled_from(["", "layers.0", "layers.1"]),
         "kind": st.sampled_from([*EventKind, EventKind.RANGE, EventKind.RANGE]),
-        "source": st.sampled_from([EventSource.TORCH, EventSource.STEP]),
+        "source": st.sampled_from([EventSource.TORCH, EventSource.STEP, EventSource.MODULE]),
         "scope": st.sampled_from([RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION]),
         "parent": st.sampled_from([0, 1, 2, 3, 1 << 40]),
         "root": st.sampled_from([0, 1, 2, 3, 1 << 40]),
@@ -140,7 +141,11 @@ class Play:
         assert list(rows) == kept
         names = ("unit", "holder", "ranges", "duration_ns", "top_end")
         assert one.sums[[*names]].tolist() == list(zip(*[getattr(told, name).tolist() for name in names], strict=True))
-        columns = (told.top_count.tolist(), told.top_self_ns.tolist(), [self.model.names[at] for at in told.top_name.tolist()])
+        columns = (
+            told.top_count.tolist(),
+            told.top_self_ns.tolist(),
+            [self.model.names.text(at) for at in told.top_name.tolist()],
+        )
         top = [(count, self_ns, one.names[name]) for count, self_ns, name in one.top.tolist()]
         assert top == list(zip(*columns, strict=True))
         assert self.told(one) == summaries
@@ -148,12 +153,13 @@ class Play:
     @staticmethod
     def told(one: Decided) -> list[tuple[Any, ...]]:
         ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns", "cpu_time_ns")
-        extent = ("start_ns", "end_ns", "sums", "digits", "counts_end")
-        found, first = [], 0
+        extent = ("start_ns", "end_ns", "sums", "digits", "module", "row", "counts_end")
+        found, first, single = [], 0, iter(one.single.events())
         for row in one.summaries[[*ids, *times, *extent]].tolist():
-            values, last = list(row[:-1]), row[-1]
+            values, (module, number, last) = list(row[:-3]), row[-3:]
             values[3] = one.names[values[3]]
-            found.append((*values, one.counts[first:last].tolist()))
+            of_row = (one.names[module] if module else "", next(single) if number >= 0 else None)
+            found.append((*values, *of_row, one.counts[first:last].tolist()))
             first = last
         return found
 

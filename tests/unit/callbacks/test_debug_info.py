@@ -20,7 +20,7 @@ from otel_recfn.callbacks.thread_locals import (
     on_profiler_state,
     set_current_debug_info,
 )
-from otel_recfn.model.errors import DebugInfoError
+from otel_recfn.errors import DebugInfoError
 from patience import PATIENCE_S
 
 PROFILER, TEST = DebugInfoKind.PROFILER_STATE, DebugInfoKind.TEST_INFO

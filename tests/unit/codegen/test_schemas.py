@@ -9,7 +9,7 @@ import pytest
 
 from otel_recfn.codegen.rules import Facts, Input, facts_of, rules_of
 from otel_recfn.codegen.schemas import Operator, SchemaType, operators_of, read_entries
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

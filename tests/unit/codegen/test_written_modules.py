@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from otel_recfn import cli, profile
-from otel_recfn.codegen.modules import Request, generate, stale_files, write
-from otel_recfn.model.errors import GeneratorError, SchemaError
+from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
+from otel_recfn.errors import GeneratorError, SchemaError
 from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
 HERE = Path(__file__).parent
 HANDFUL = HERE / "handful.yaml"
-REQUESTS = {"for_torch": Request(HANDFUL), "for_python": Request(HANDFUL, "handful_kernels:FUNCTIONS", 2)}
+REQUESTS = {"for_torch": WrapperRequest(HANDFUL), "for_python": WrapperRequest(HANDFUL, "handful_kernels:FUNCTIONS", 2)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,7 +72,7 @@ def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
-    texts = generate(Request(HANDFUL, shards=2)).texts
+    texts = generate(WrapperRequest(HANDFUL, shards=2)).texts
     assert sorted(path.name for path in write(tmp_path, texts)) == ["__init__.py", "wrappers_0.py", "wrappers_1.py"]
     written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert write(tmp_path, texts) == []
@@ -82,9 +82,9 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
 
 
 def test_fewer_shards_leave_no_old_ones(tmp_path: Path) -> None:
-    write(tmp_path, generate(Request(HANDFUL, shards=3)).texts)
+    write(tmp_path, generate(WrapperRequest(HANDFUL, shards=3)).texts)
     (tmp_path / "wrappers_of_mine.py").write_text("# by hand\n")
-    texts = generate(Request(HANDFUL)).texts
+    texts = generate(WrapperRequest(HANDFUL)).texts
     assert tmp_path / "wrappers_2.py" in stale_files(tmp_path, texts)
     write(tmp_path, texts)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["__init__.py", "wrappers_0.py", "wrappers_of_mine.py"]
@@ -94,7 +94,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "__init__.py"
     mine.write_text("MINE = 1\n")
     with pytest.raises(GeneratorError, match="was not written by otel-recfn codegen"):
-        write(tmp_path, generate(Request(HANDFUL)).texts)
+        write(tmp_path, generate(WrapperRequest(HANDFUL)).texts)
     assert [path.name for path in tmp_path.iterdir()] == ["__init__.py"]
     assert mine.read_text() == "MINE = 1\n"
 
@@ -103,7 +103,7 @@ def test_defaults_that_read_the_same_are_told_apart(tmp_path: Path, monkeypatch:
     """Wrappers of PyTorch's operators leave out what is the default; a text is not the number that reads like it."""
     torch = pytest.importorskip("torch")
     functions = ['f(Tensor x, str a="2") -> Tensor', "h(Tensor x, int[1] a=[2]) -> Tensor", "g(Tensor x, int a=2) -> Tensor"]
-    write(tmp_path / "alike", generate(Request(schema(tmp_path, *(f"alike::{each}" for each in functions)))).texts)
+    write(tmp_path / "alike", generate(WrapperRequest(schema(tmp_path, *(f"alike::{each}" for each in functions)))).texts)
     library = torch.library.Library("alike", "DEF")
     for each in functions:
         library.define(each)
@@ -183,7 +183,7 @@ def test_what_pytorch_traces_by_hand_is_told(tmp_path: Path, capsys: pytest.Capt
 def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: list[str], told: str) -> None:
     file = schema(tmp_path, *functions)
     with pytest.raises(SchemaError, match=told) as raised:
-        generate(Request(file))
+        generate(WrapperRequest(file))
     assert str(raised.value).startswith(f"{file}:{len(functions)}: ")
 
 
@@ -201,9 +201,9 @@ def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: lis
 )
 def test_an_error_says_which_blanks_there_are(tmp_path: Path, function: str) -> None:
     with pytest.raises(SchemaError, match="write one blank after each comma between arguments and around ->"):
-        generate(Request(schema(tmp_path, function)))
+        generate(WrapperRequest(schema(tmp_path, function)))
     with pytest.raises(SchemaError, match=r"unrecognized type Tenso$"):
-        generate(Request(schema(tmp_path, "f(Tenso a, int[2] x=[1,2]) -> Tensor")))
+        generate(WrapperRequest(schema(tmp_path, "f(Tenso a, int[2] x=[1,2]) -> Tensor")))
 
 
 ODD_NAMES = """
@@ -232,7 +232,7 @@ def test_odd_names(dispatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pytest.importorskip("torch")
     (tmp_path / "ops.yaml").write_text(ODD_NAMES)
     package = "odd_for_python" if dispatch else "odd_for_torch"
-    write(tmp_path / package, generate(Request(tmp_path / "ops.yaml", dispatch)).texts)
+    write(tmp_path / package, generate(WrapperRequest(tmp_path / "ops.yaml", dispatch)).texts)
     assert linted(tmp_path, package) == ""
     (tmp_path / "odd_kernels.py").write_text("def find(name):\n    return lambda *args, **kwargs: (name, args, kwargs)\n")
     monkeypatch.syspath_prepend(tmp_path)

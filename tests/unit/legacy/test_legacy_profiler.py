@@ -15,6 +15,7 @@ from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind
+from otel_recfn.errors import DebugInfoError
 from otel_recfn.legacy import (
     LegacyEvent,
     ProfilerConfig,
@@ -30,12 +31,11 @@ from otel_recfn.legacy import (
 )
 from otel_recfn.legacy import profiler as legacy_profiler
 from otel_recfn.legacy.config import EventKind
-from otel_recfn.model.errors import DebugInfoError
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import process_session
 from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S, wait_until
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use_compiler
 
-from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
+from otel_recfn.errors import CacheUnsafe, ObserverUnavailable
 from otel_recfn.pytorch import build_cache, observer_build
-from otel_recfn.pytorch.observer_build import LIBRARIES, TORCH_OBSERVER, Library, TorchInstallation
+from otel_recfn.pytorch.observer_build import LIBRARIES, TORCH_OBSERVER, NativeLibrary, TorchInstallation
 from patience import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -267,7 +267,7 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copied
 
 
-def included(native: Path, library: Library) -> set[Path]:
+def included(native: Path, library: NativeLibrary) -> set[Path]:
     """What the compiler itself says that the library's source includes of ours, whether torch is here or not."""
     try:
         compiler = observer_build.find_compiler()
@@ -280,7 +280,7 @@ def included(native: Path, library: Library) -> set[Path]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
-def test_the_key_depends_on_what_is_included_and_on_nothing_else(native: Path, library: Library) -> None:
+def test_the_key_depends_on_what_is_included_and_on_nothing_else(native: Path, library: NativeLibrary) -> None:
     depends = included(native, library)
     before = observer_build.cache_key(TORCH, library)
     changed = set()

@@ -12,7 +12,7 @@ import pytest
 from fake_compilers import COPYING, use_compiler
 
 from forked import in_child
-from otel_recfn.model.errors import CacheUnsafe, ObserverUnavailable
+from otel_recfn.errors import CacheUnsafe, ObserverUnavailable
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 

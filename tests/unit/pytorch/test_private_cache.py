@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.model.errors import CacheUnsafe
+from otel_recfn.errors import CacheUnsafe
 from otel_recfn.pytorch import build_cache
 
 

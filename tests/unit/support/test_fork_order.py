@@ -20,9 +20,9 @@ PACKAGE = Path(otel_recfn.__file__).parent
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    before = forks._told
+    before = forks._registered
     yield
-    forks._told = before
+    forks._registered = before
 
 
 class Notes:

@@ -81,7 +81,7 @@ import signal
 from otel_recfn import profile, record_function
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
 
-from otel_recfn.model.errors import CallRefused
+from otel_recfn.errors import CallRefused
 
 HANDLED, PAUSE_S = 300, 0.002
 wrong, handled, profiles = [], 0, 0

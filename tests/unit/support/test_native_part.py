@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.model.errors import RecorderUnavailable
+from otel_recfn.errors import RecorderUnavailable
 from otel_recfn.support import native_part
 from patience import PATIENCE_S
 

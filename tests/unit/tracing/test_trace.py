@@ -16,7 +16,7 @@ import pytest
 
 from otel_recfn import PropagatingExecutor, RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.model.errors import OperatorMissingError
+from otel_recfn.errors import OperatorMissingError
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import Graph, TraceError, trace
 from otel_recfn.tracing.graph import TracerWarning

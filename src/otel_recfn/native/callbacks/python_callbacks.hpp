@@ -175,7 +175,7 @@ namespace {
 
 PyObject* report_error = nullptr;  // (handle, exception, name of the range) -> whether it is the program's own and goes on to it
 
-// A callback in Python raised.
+// Hands on what a callback in Python raised to the program, where it is the program's own; else the callback isn't called again.
 void hand_on_error(PythonCallback& callback, const at::RecordFunction& function) {
   Reference error(take_raised());
   PyObject* const name = to_text(function.name());

@@ -157,8 +157,8 @@ PyObject* close(PyObject*, PyObject*) {
     slots().each([](const PythonCallback& callback) {
       if (callback.global) at::disableCallback(callback.torch_handle);
     });
-    Py_BEGIN_ALLOW_THREADS door.close();
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    without_gil([] { door.close(); });
+    Py_RETURN_NONE;
   });
 }
 

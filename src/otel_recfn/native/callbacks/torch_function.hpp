@@ -19,10 +19,6 @@
 
 namespace recfn {
 
-inline PyObject* to_text(const std::string& text) {
-  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-}
-
 // Looks for the Python object that a tensor has already, as torch 2.13 and as earlier ones spell it.
 inline constexpr auto python_object = [](const auto& tensor)
     -> decltype(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj()) {

@@ -12,11 +12,11 @@
 #include "core/known_calls.hpp"
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
+#include "model/numbers.hpp"
 
 namespace recfn {
 
-constexpr uint64_t kOddNumber = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio
-constexpr uint32_t kRecentBits = 10;                    // of places in a table of recent names
+constexpr uint32_t kRecentBits = 10;  // of places in a table of recent names
 
 // Names that were found lately, of what is shown, by code object and instruction. Whoever frees a name takes it out.
 class RecentNames {
@@ -288,9 +288,9 @@ class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
   bool read(PyObject* texts) {
-    Made of_code(PyObject_GetAttrString(texts, "of_code"));
-    if (of_code.object == nullptr || !texts_.read(texts)) return false;
-    std::swap(of_code_, of_code.object);
+    Reference of_code(PyObject_GetAttrString(texts, "of_code"));
+    if (!of_code || !texts_.read(texts)) return false;
+    of_code_ = std::move(of_code);
     functions_.clear();
     recent_names.clear();
     ++version_;
@@ -337,21 +337,21 @@ class CallNames {
 
   // What Python answers where only it knows.
   bool ask_python(PyObject* code, int line, CallName& name) {
-    const Made asked(Py_NewRef(of_code_));
-    const Made answer(PyObject_CallFunction(asked.object, "Oi", code, line));
-    if (answer.object == nullptr) return false;
+    const Reference asked(Py_NewRef(of_code_.get()));
+    const Reference answer(PyObject_CallFunction(asked.get(), "Oi", code, line));
+    if (!answer) return false;
     name.hides = Hides::kNothing;
-    if (PyUnicode_Check(answer.object)) {
-      name.text = as_utf8(answer.object);
+    if (PyUnicode_Check(answer.get())) {
+      name.text = as_utf8(answer.get());
     } else {
-      name.of_frame = Py_NewRef(answer.object);
+      name.of_frame = Py_NewRef(answer.get());
       name.hides = Hides::kAskFrame;
     }
     return true;
   }
 
   uint64_t version_ = 0;
-  PyObject* of_code_ = nullptr;
+  Reference of_code_;
   CallTexts texts_;
   FunctionNames functions_;
 };

@@ -57,12 +57,12 @@ inline std::string as_utf8(PyObject* string) {
 }
 
 inline bool read_texts(PyObject* owner, const char* name, std::vector<std::string>& texts) {
-  const Made given(PyObject_GetAttrString(owner, name));
-  const Made all(given.object != nullptr ? PySequence_Fast(given.object, "a sequence of str") : nullptr);
-  if (all.object == nullptr) return false;
+  const Reference given(PyObject_GetAttrString(owner, name));
+  const Reference all(given ? PySequence_Fast(given.get(), "a sequence of str") : nullptr);
+  if (!all) return false;
   texts.clear();
-  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(all.object); ++at) {
-    texts.push_back(as_utf8(PySequence_Fast_GET_ITEM(all.object, at)));
+  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(all.get()); ++at) {
+    texts.push_back(as_utf8(PySequence_Fast_GET_ITEM(all.get(), at)));
   }
   return true;
 }

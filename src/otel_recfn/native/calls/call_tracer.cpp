@@ -1,3 +1,4 @@
+// The tracer of calls, as Python starts and stops it.
 #include <pthread.h>
 
 #include <algorithm>
@@ -21,13 +22,13 @@ std::string call_site_of_now() {
 
 // What Python's ProgramTexts say of which calls are shown. False with the error set.
 bool read_limits(PyObject* texts) {
-  const Made c_calls(PyObject_GetAttrString(texts, "c_calls")), max_depth(PyObject_GetAttrString(texts, "max_depth"));
-  const Made call_sites(PyObject_GetAttrString(texts, "call_sites"));
-  if (c_calls.object == nullptr || max_depth.object == nullptr || call_sites.object == nullptr) return false;
-  const size_t most = max_depth.object == Py_None ? SIZE_MAX : PyLong_AsSize_t(max_depth.object);
+  const Reference c_calls(PyObject_GetAttrString(texts, "c_calls")), max_depth(PyObject_GetAttrString(texts, "max_depth"));
+  const Reference call_sites(PyObject_GetAttrString(texts, "call_sites"));
+  if (!c_calls || !max_depth || !call_sites) return false;
+  const size_t most = max_depth.get() == Py_None ? SIZE_MAX : PyLong_AsSize_t(max_depth.get());
   if (PyErr_Occurred()) return false;
-  tracer->c_calls = PyObject_IsTrue(c_calls.object) != 0, tracer->max_depth = most;
-  tracer->call_sites = PyObject_IsTrue(call_sites.object) != 0;
+  tracer->c_calls = PyObject_IsTrue(c_calls.get()) != 0, tracer->max_depth = most;
+  tracer->call_sites = PyObject_IsTrue(call_sites.get()) != 0;
   call_site_now = tracer->call_sites ? call_site_of_now : nullptr;
   return true;
 }
@@ -56,7 +57,7 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
   if (!NamesOfCode::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!read_texts(texts)) return nullptr;
-  const Made earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
+  const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
   if (!tracer->is_on()) note_begin(), forget_other_profile_functions();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;

@@ -1,3 +1,4 @@
+// Where a call begins or ends that needs more than the short way, and where a thread is met that has calls open already.
 #include "calls/tracer.hpp"
 
 #include <ctime>
@@ -24,7 +25,7 @@ bool begin_shortly(ThreadCalls& calls, const CallName& name, uint64_t& event_id)
   return begin_known_call(globals, *calls.buffer, name.known(), version, event_id);
 }
 
-// `frame`: as `call_site` takes it.
+// Begins a call. `frame`: the call's own, or null, as `call_site` takes it. Returns the event id; 0: it isn't recorded.
 uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, uint64_t began_at = 0) {
   uint64_t event_id;
   if (!calls.stands_for_another && !is_recording()) return 0;
@@ -48,14 +49,14 @@ bool hides_its_c_calls(const ThreadCalls& calls) {
 
 int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_frame, uint64_t tracing) {
   PyObject* const frame = reinterpret_cast<PyObject*>(begun.frame);
-  const Made held(Py_NewRef(of_frame));
-  const Made answer(PyObject_CallFunctionObjArgs(held.object, frame, nullptr));
-  if (answer.object == nullptr && without_name() < 0) return -1;
-  const bool named = answer.object != nullptr && PyUnicode_Check(answer.object);
+  const Reference held(Py_NewRef(of_frame));
+  const Reference answer(PyObject_CallFunctionObjArgs(held.get(), frame, nullptr));
+  if (!answer && without_name() < 0) return -1;
+  const bool named = answer && PyUnicode_Check(answer.get());
   uint64_t event_id = 0;
   if (named && !is_deep_enough(calls)) {
     CallName by_frame;
-    by_frame.text = as_utf8(answer.object);
+    by_frame.text = as_utf8(answer.get());
     event_id = begin(calls, hashed(std::move(by_frame)), begun.frame, begun.began_at);
   }
   push(calls, {event_id, begun.key}, tracing);
@@ -85,8 +86,8 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t 
   const uint64_t tracing = calls.met_in;
   int result = 0;
   for (int at = count; at-- > 0;) {
-    const Made code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
-    const Begun begun{reinterpret_cast<PyCodeObject*>(code.object), instruction_of(frames[at]), frames[at], frames[at], began_at};
+    const Reference code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
+    const Begun begun{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[at]), frames[at], frames[at], began_at};
     if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, begun);
     calls.shown = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[at]);
@@ -105,7 +106,7 @@ OpenCall* find_call(ThreadCalls& calls, const void* frame) {
 // Whether threads may switch between stacks of calls. Without an error set.
 bool has_greenlets() { return PyDict_GetItemString(PyImport_GetModuleDict(), "greenlet") != nullptr; }
 
-// From any thread.
+// Ends the calls that are open in a thread, from any thread.
 void end_and_forget(ThreadCalls& calls) {
   if (calls.met_in == kNotMet) return;
   ThreadBuffer* own = registry().current();
@@ -188,7 +189,7 @@ bool was_told_of(uint64_t thread) {
   });
 }
 
-// -1 with the error set.
+// Begins one thread's calls, as stand_in_for_blocked_threads does. -1 with the error set.
 int stand_in_for(PyThreadState* thread, uint64_t native_id) {
   const uint64_t id = PyThreadState_GetID(thread);
   if (id > tracer->newest_thread || was_told_of(id) || had_other_profile_function(id)) return 0;
@@ -210,8 +211,8 @@ std::string call_site(PyFrameObject* called) {
   PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();
   if (called == nullptr) Py_XINCREF(frame);
   while (frame != nullptr) {
-    const Made held(reinterpret_cast<PyObject*>(frame)), code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-    const CallName* line = tracer->names.of_call_site(code.object, frame, instruction_of(frame));
+    const Reference held(reinterpret_cast<PyObject*>(frame)), code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+    const CallName* line = tracer->names.of_call_site(code.get(), frame, instruction_of(frame));
     if (line == nullptr || !line->text.empty()) return line != nullptr ? line->text : std::string();
     frame = PyFrame_GetBack(frame);
   }
@@ -262,11 +263,11 @@ int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (!is_recording()) return 0;
   const uint64_t tracing = calls.tracing;
   calls.thread = PyThreadState_GetID(PyThreadState_Get());
-  const Made asked(Py_NewRef(tracer->is_own_thread));
-  const Made is_own(PyObject_CallNoArgs(asked.object));
-  if (is_own.object == nullptr) return without_name();
-  if (is_own.object == Py_None || tracer->tracing != tracing) return 0;  // None: its name isn't known yet either
-  calls.left_out = is_own.object == Py_True;
+  const Reference asked(Py_NewRef(tracer->is_own_thread));
+  const Reference is_own(PyObject_CallNoArgs(asked.get()));
+  if (!is_own) return without_name();
+  if (is_own.get() == Py_None || tracer->tracing != tracing) return 0;  // None: its name isn't known yet either
+  calls.left_out = is_own.get() == Py_True;
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return 0;
   stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
@@ -283,8 +284,8 @@ int stand_in_for_blocked_threads(PyObject* native_ids) {
   tracer->stood_in_for = tracer->tracing;
   int result = 0;
   each_thread([&](PyThreadState* thread) {
-    const Made ident(PyLong_FromUnsignedLong(thread->thread_id));
-    PyObject* const native_id = ident.object != nullptr ? PyDict_GetItem(native_ids, ident.object) : nullptr;
+    const Reference ident(PyLong_FromUnsignedLong(thread->thread_id));
+    PyObject* const native_id = ident ? PyDict_GetItem(native_ids, ident.get()) : nullptr;
     if (native_id != nullptr) result = stand_in_for(thread, PyLong_AsUnsignedLongLong(native_id));
     return result == 0;
   });

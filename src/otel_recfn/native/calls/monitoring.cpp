@@ -40,8 +40,8 @@ ThreadCalls* meet(bool is_python) {
   const void* const key = is_python ? running_frame(PyThreadState_Get()) : nullptr;
   if (tracer->forked) return enter_after_fork(*calls, {is_python ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;
   PyFrameObject* const frame = PyEval_GetFrame();
-  const Made back(is_python && frame != nullptr ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  return meet_thread(*calls, is_python ? reinterpret_cast<PyFrameObject*>(back.object) : frame) > 0 ? calls : nullptr;
+  const Reference back(is_python && frame != nullptr ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
+  return meet_thread(*calls, is_python ? reinterpret_cast<PyFrameObject*>(back.get()) : frame) > 0 ? calls : nullptr;
 }
 
 ThreadCalls* calls_for_begin(bool is_python) {
@@ -169,10 +169,10 @@ PyObject* callback_of(vectorcallfunc function) {
 }
 
 bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<const char*> events) {
-  const Made function(callback_of(of_event));
-  if (function.object == nullptr) return false;
+  const Reference function(callback_of(of_event));
+  if (!function) return false;
   for (const char* event : events) {
-    if (PyDict_SetItemString(callbacks, event, function.object) < 0) return false;
+    if (PyDict_SetItemString(callbacks, event, function.get()) < 0) return false;
   }
   return true;
 }
@@ -180,8 +180,8 @@ bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<con
 PyObject* monitoring_callbacks(PyObject*, PyObject*) {
   PyObject* monitoring = PySys_GetObject("monitoring");
   if (monitoring == nullptr) return PyErr_Format(PyExc_RuntimeError, "this CPython has no sys.monitoring");
-  const Made none(PyObject_GetAttrString(monitoring, "MISSING"));
-  missing = none.object;
+  const Reference none(PyObject_GetAttrString(monitoring, "MISSING"));
+  missing = none.get();
   PyObject* callbacks = missing != nullptr ? PyDict_New() : nullptr;
   const bool made = callbacks != nullptr && add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
                     add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) && add(callbacks, on_begin_of_c, {"CALL"}) &&

@@ -11,7 +11,7 @@
 namespace recfn {
 namespace {
 
-// Borrowed from the frame.
+// The frame's code object, borrowed.
 [[gnu::always_inline]] inline PyCodeObject* code_of(PyFrameObject* frame) {
 #if PY_VERSION_HEX >= 0x030B0000
   PyCodeObject* const code = PyFrame_GetCode(frame);
@@ -84,8 +84,8 @@ namespace {
   const OpenCall begun = what == PyTrace_CALL ? OpenCall{ThreadCalls::kHidden, frame} : OpenCall{ThreadCalls::kOfC, nullptr};
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
   if (tracer->forked) return begins ? enter_after_fork(*calls, begun) : void(), 0;
-  const Made back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.object) : frame);
+  const Reference back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
+  const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.get()) : frame);
   return met > 0 ? on_event(*calls, frame, what, argument) : met;
 }
 
@@ -143,7 +143,7 @@ Py_ssize_t profile(PyThreadState* thread) {
   return was_traced || news ? 1 : 0;
 }
 
-// Those that can be reached.
+// Each thread that can be reached, as each_thread has it.
 template <typename Work>
 bool each_reached(Work work) {
   return reaches_other_threads() ? each_thread(work) : work(PyThreadState_Get());

@@ -43,9 +43,9 @@ class CallStack {
   const OpenCall& back() const { return end_[-1]; }
   OpenCall& operator[](size_t at) { return first_[at + 1]; }
 
-  // Where it isn't full.
+  // To be called where it isn't full.
   void push(OpenCall call) { *end_++ = call; }
-  // Where it isn't empty.
+  // To be called where it isn't empty.
   void pop() { --end_; }
   void clear() { end_ = first_ + 1; }
 

@@ -211,7 +211,7 @@ void unprofile_threads();
 // Whether the thread with this PyThreadState's id was seen to have another one in this tracing.
 bool had_other_profile_function(uint64_t thread);
 
-// Another tracing begins.
+// To be called when another tracing begins.
 void forget_other_profile_functions();
 
 // Each thread once, until `work` says false: false then. Work may let other threads run, which may start and end: so the list is

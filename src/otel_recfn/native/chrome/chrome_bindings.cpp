@@ -32,10 +32,10 @@ PyObject* encode_events(PyObject*, PyObject* arguments) {
   PyObject *batch, *rows, *memory;
   long long pid, base_ns;
   if (!PyArg_ParseTuple(arguments, "OOLLO!", &batch, &rows, &pid, &base_ns, &PyByteArray_Type, &memory)) return nullptr;
-  const Made names(PyObject_GetAttrString(batch, "names"));
-  if (names.object == nullptr) return nullptr;
+  const Reference names(PyObject_GetAttrString(batch, "names"));
+  if (!names) return nullptr;
   return guarded([&]() -> PyObject* {
-    ChromeEvents events(names.object, pid, base_ns);
+    ChromeEvents events(names.get(), pid, base_ns);
     if (!events.read(batch, rows)) return nullptr;
     return fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
   });
@@ -64,15 +64,12 @@ PyObject* encode_flows(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   FlowEnds from, to;
-  if (!from.tid.take(from_tid, "from_tid", nullptr) || !from.ns.take(from_ns, "from_ns", nullptr) ||
-      !to.tid.take(to_tid, "to_tid", nullptr) || !to.ns.take(to_ns, "to_ns", nullptr)) {
+  if (!from.tid.take_array(from_tid, "from_tid") || !from.ns.take_array(from_ns, "from_ns") ||
+      !to.tid.take_array(to_tid, "to_tid") || !to.ns.take_array(to_ns, "to_ns")) {
     return nullptr;
   }
   const Py_ssize_t count = from.tid.size();
-  if (from.ns.size() != count || to.tid.size() != count || to.ns.size() != count) {
-    PyErr_SetString(PyExc_ValueError, "columns of different lengths; a flow has one value in each");
-    return nullptr;
-  }
+  if (!equally_long({count, from.ns.size(), to.tid.size(), to.ns.size()})) return nullptr;
   return fill_memory(memory, static_cast<size_t>(count) * kFlowBytes, [&](char* begin) {
     ChromeWriter out(begin);
     for (Py_ssize_t row = 0; row < count; ++row) {

@@ -20,7 +20,7 @@ class ChromeEvents {
   ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns) : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
   bool read(PyObject* batch, PyObject* rows) {
-    return columns_.take(batch) && rows_.take(rows, "rows", nullptr) && read_tracks(batch) && read_labels();
+    return columns_.take(batch) && rows_.take_array(rows, "rows") && read_tracks(batch) && read_labels();
   }
 
   size_t most_bytes() const { return most_bytes_; }
@@ -52,18 +52,18 @@ class ChromeEvents {
   };
 
   static bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
-    const Made number(PyObject_GetAttrString(owner, name));
-    if (number.object == nullptr) return false;
-    *value = PyLong_AsUnsignedLongLong(number.object);
+    const Reference number(PyObject_GetAttrString(owner, name));
+    if (!number) return false;
+    *value = PyLong_AsUnsignedLongLong(number.get());
     return !PyErr_Occurred();
   }
 
   bool read_tracks(PyObject* batch) {
-    const Made tracks(PyObject_GetAttrString(batch, "tracks"));
-    const Py_ssize_t count = tracks.object != nullptr ? PySequence_Size(tracks.object) : -1;
+    const Reference tracks(PyObject_GetAttrString(batch, "tracks"));
+    const Py_ssize_t count = tracks ? PySequence_Size(tracks.get()) : -1;
     for (Py_ssize_t i = 0; i < count; ++i) {
-      const Made track(PySequence_GetItem(tracks.object, i));
-      if (track.object == nullptr || !read_track(track.object)) return false;
+      const Reference track(PySequence_GetItem(tracks.get(), i));
+      if (!track || !read_track(track.get())) return false;
     }
     return count >= 0;
   }

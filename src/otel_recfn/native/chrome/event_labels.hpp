@@ -22,6 +22,7 @@
 #include "cpython/python.hpp"
 #include "model/columns.hpp"
 #include "model/events.hpp"
+#include "model/numbers.hpp"
 
 namespace recfn {
 
@@ -150,9 +151,8 @@ class EventLabels {
 
   // Products that don't wait for each other: the sum is there after one multiplication's time.
   static size_t hash_of(const Key& key) {
-    constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio
     uint64_t sum = 0;
-    for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOdd * (2 * i + 1));
+    for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOddNumber * (2 * i + 1));
     return sum ^ sum >> 32;
   }
 
@@ -219,8 +219,8 @@ class EventLabels {
   }
 
   bool append_text(std::string& out, uint32_t name, bool is_json) const {
-    const Made text(PySequence_GetItem(names_, static_cast<Py_ssize_t>(name)));
-    return text.object != nullptr && append_json(out, text.object, is_json);
+    const Reference text(PySequence_GetItem(names_, static_cast<Py_ssize_t>(name)));
+    return text && append_json(out, text.get(), is_json);
   }
 
   bool is_call_named(Py_ssize_t row, const std::string& quoted_name) const {

@@ -36,12 +36,9 @@ inline int column_getbuffer(PyObject* self, Py_buffer* view, int flags) {
 inline PyBufferProcs column_buffer = {column_getbuffer, nullptr};
 
 inline PyTypeObject column_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "otel_recfn._native.Column";
-  type.tp_basicsize = sizeof(ColumnObject);
+  PyTypeObject type = type_of_size("otel_recfn._native.Column", sizeof(ColumnObject));
   type.tp_dealloc = column_dealloc;
   type.tp_as_buffer = &column_buffer;
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc = "Owns the bytes of one column; read them through the buffer protocol.";
   return type;
 }
@@ -54,7 +51,7 @@ inline PyObject* new_column(OwnedBytes&& bytes) {
   return reinterpret_cast<PyObject*>(column);
 }
 
-// Takes the vector.
+// A vector's items as a column, which takes its memory.
 template <typename Vector>
 PyObject* column_of(Vector& items) {
   const auto owner = std::make_shared<Vector>(std::move(items));
@@ -68,12 +65,12 @@ bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
   return column != nullptr;
 }
 
-// Takes the vectors.
+// A tuple of a column for each vector, which take their memory.
 template <typename... Vectors>
 PyObject* column_tuple(Vectors&... columns) {
-  const Made tuple(PyTuple_New(sizeof...(columns)));
+  const Reference tuple(PyTuple_New(sizeof...(columns)));
   Py_ssize_t place = 0;
-  return (put_column(tuple.object, place++, columns) && ...) ? Py_NewRef(tuple.object) : nullptr;
+  return (put_column(tuple.get(), place++, columns) && ...) ? Py_NewRef(tuple.get()) : nullptr;
 }
 
 }  // namespace recfn

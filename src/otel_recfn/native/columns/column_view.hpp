@@ -38,15 +38,13 @@ class TakenBuffer {
 template <typename T>
 class ColumnView : TakenBuffer {
  public:
+  // The owner's attribute of that name.
   bool take(PyObject* owner, const char* name) {
-    PyObject* array = PyObject_GetAttrString(owner, name);
-    if (array == nullptr) return false;
-    const bool taken = take(array, name, nullptr);
-    Py_DECREF(array);
-    return taken;
+    const Reference array(PyObject_GetAttrString(owner, name));
+    return array && take_array(array.get(), name);
   }
 
-  bool take(PyObject* array, const char* name, std::nullptr_t) {
+  bool take_array(PyObject* array, const char* name) {
     if (!take_buffer(array, PyBUF_STRIDED_RO)) return false;
     if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T))) return take_rows();
     PyErr_Format(PyExc_TypeError, "column %s has items of %zd bytes in %d dimensions; pass one dimension of %zu bytes", name,

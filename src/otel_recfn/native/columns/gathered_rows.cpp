@@ -19,8 +19,8 @@ constexpr size_t kManyValues = 50'000;  // which take some 0.1 ms
 class AnyColumn : TakenBuffer {
  public:
   bool take(PyObject* batch, PyObject* name) {
-    const Made column(PyObject_GetAttr(batch, name));
-    if (column.object == nullptr || !take_buffer(column.object, PyBUF_STRIDED_RO)) return false;
+    const Reference column(PyObject_GetAttr(batch, name));
+    if (!column || !take_buffer(column.get(), PyBUF_STRIDED_RO)) return false;
     if (view_.ndim == 1) return true;
     PyErr_Format(PyExc_ValueError, "column %U has %d dimensions; a batch's columns have one", name, view_.ndim);
     return false;
@@ -43,10 +43,10 @@ struct Held {
     long long its_first;
     if (!PyArg_ParseTuple(given, "LOOO", &its_first, &numbers, &rows, &batch)) return false;
     first = its_first, has_numbers = numbers != Py_None;
-    return row.take(rows, "row", nullptr) && (!has_numbers || number.take(numbers, "number", nullptr));
+    return row.take_array(rows, "row") && (!has_numbers || number.take_array(numbers, "number"));
   }
 
-  // -1: it isn't here.
+  // The place in the batch of the row with that number; -1: it is in another batch.
   int64_t row_of(int64_t wanted) const {
     Py_ssize_t place = wanted - first;
     if (has_numbers) {
@@ -115,7 +115,7 @@ struct Tables {
     return true;
   }
 
-  // A new reference.
+  // The entry at that index, a new reference.
   PyObject* entry(uint32_t index) const {
     if (tables.empty()) return PyUnicode_New(0, 0);
     if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
@@ -214,10 +214,10 @@ std::vector<uint32_t> number_texts(std::vector<Gathering>& all, size_t rows) {
 int is_shared(const std::vector<PyObject*>& batches, PyObject* name, PyObject* shared) {
   for (PyObject* batch : batches) {
     if (shared == Py_None) return 0;
-    const Made column(PyObject_GetAttr(batch, name));
-    const Made base(column.object != nullptr ? PyObject_GetAttrString(column.object, "base") : nullptr);
-    if (base.object == nullptr) return -1;
-    if (base.object != shared) return 0;
+    const Reference column(PyObject_GetAttr(batch, name));
+    const Reference base(column ? PyObject_GetAttrString(column.get(), "base") : nullptr);
+    if (!base) return -1;
+    if (base.get() != shared) return 0;
   }
   return 1;
 }
@@ -230,13 +230,13 @@ struct Asked {
   Tables names{"names"}, tracks{"tracks"}, contexts{"contexts"};
   std::vector<Gathering> columns;
 
-  // False with an error set.
+  // Reads what is asked for, but for the columns. False with an error set.
   bool take(PyObject* all_held, PyObject* its_numbers) {
     held = std::vector<Held>(static_cast<size_t>(PyTuple_GET_SIZE(all_held)));
     for (size_t at = 0; at < held.size(); ++at) {
       if (!held[at].take(PyTuple_GET_ITEM(all_held, static_cast<Py_ssize_t>(at)))) return false;
     }
-    if (!numbers.take(its_numbers, "numbers", nullptr)) return false;
+    if (!numbers.take_array(its_numbers, "numbers")) return false;
     if (!wanted.find(held, numbers)) return PyErr_SetString(PyExc_IndexError, kNoSuchRow), false;
     for (const size_t at : wanted.used) batches.push_back(held[at].batch);
     return names.take(batches) && tracks.take(batches) && contexts.take(batches);
@@ -269,26 +269,16 @@ struct Asked {
   }
 
   PyObject* column_dict() {
-    const Made dict(PyDict_New());
+    const Reference dict(PyDict_New());
     for (Gathering& each : columns) {
-      const Made column(dict.object != nullptr ? column_of(each.bytes) : nullptr);
-      if (column.object == nullptr || PyDict_SetItem(dict.object, each.name, column.object) < 0) return nullptr;
+      const Reference column(dict ? column_of(each.bytes) : nullptr);
+      if (!column || PyDict_SetItem(dict.get(), each.name, column.get()) < 0) return nullptr;
     }
-    return Py_XNewRef(dict.object);
+    return Py_XNewRef(dict.get());
   }
 
   static constexpr char kNoSuchRow[] = "no batch has such a row; ask for rows that are there";
 };
-
-template <typename Items, typename Make>
-PyObject* list_of(const Items& items, Make make) {
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
-  for (size_t at = 0; list != nullptr && at < items.size(); ++at) {
-    PyObject* const made = make(items[at]);
-    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(at), made) < 0) Py_CLEAR(list);
-  }
-  return list;
-}
 
 PyObject* gather_rows(PyObject*, PyObject* arguments) {
   PyObject *columns, *held, *numbers;
@@ -305,11 +295,11 @@ PyObject* gather_rows(PyObject*, PyObject* arguments) {
     const bool is_long = asked.wanted.row.size() * asked.columns.size() > kManyValues;
     if (!without_gil_if(is_long, [&] { found = asked.gather(texts); })) return nullptr;
     if (!found) return PyErr_SetString(PyExc_IndexError, Asked::kNoSuchRow), nullptr;
-    const Made gathered(asked.column_dict());
-    const Made names(list_of(texts, [&](uint32_t index) { return asked.names.entry(index); }));
-    const Made used(list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));
-    if (gathered.object == nullptr || names.object == nullptr || used.object == nullptr) return nullptr;
-    return PyTuple_Pack(3, gathered.object, names.object, used.object);
+    const Reference gathered(asked.column_dict());
+    const Reference names(list_of(texts, [&](uint32_t index) { return asked.names.entry(index); }));
+    const Reference used(list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));
+    if (!gathered || !names || !used) return nullptr;
+    return PyTuple_Pack(3, gathered.get(), names.get(), used.get());
   });
 }
 

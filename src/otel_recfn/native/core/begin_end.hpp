@@ -264,7 +264,7 @@ template <bool kTorch>
   return ordinal != 0 ? event_id : 0;
 }
 
-// Opens a range for a call on the thread's stack, which no task is in for itself. Returns as begin_range does.
+// Opens a range for a Python call, which stands on the thread's stack alone: no task enters it. Returns as begin_range does.
 // `began_at`: in ticks; 0: now. `rare`: its call site, or null.
 [[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0,
                                              uint64_t began_at = 0, const RarePrelude* rare = nullptr) {
@@ -360,6 +360,17 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
     buffer.put_and_publish({head, ticks});
   }
   return make_event_id(buffer.number, ordinal);
+}
+
+// What the calling thread, whose buffer that is, has worked. What is read once holds for a moment: a thread that was taken off its
+// core wouldn't be back so soon, so that it has worked since.
+inline int64_t worked_until_now(ThreadBuffer& buffer) {
+  constexpr uint64_t kMoment = 5'000;
+  const uint64_t since = monotonic_ns() - buffer.worked_at_ns;
+  if (since < kMoment) return buffer.worked_ns + static_cast<int64_t>(since);
+  buffer.worked_ns = thread_cpu_ns();
+  buffer.worked_at_ns = monotonic_ns();
+  return buffer.worked_ns;
 }
 
 // Of the innermost open range, where there is room to say something of it; else 0.

@@ -35,7 +35,7 @@ inline uint64_t clock_ns(clockid_t clock) {
 
 inline uint64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-// What the calling thread has worked. It is asked of the kernel, which takes some 200 ns.
+// What the calling thread has worked. It is asked of the kernel, which takes 200-400 ns.
 inline int64_t thread_cpu_ns() { return static_cast<int64_t>(clock_ns(CLOCK_THREAD_CPUTIME_ID)); }
 
 // Whether the cycle counter ticks at one rate on every core, whatever they sleep or clock at.

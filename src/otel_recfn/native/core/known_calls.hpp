@@ -34,7 +34,7 @@ struct KnownCall {
   bool is_in(const NameSlot& held) const { return held.hash == hash && held.size_plus_one == size_plus_one; }
 };
 
-// The same pointer, which from here on stays one: of a table's place compilers reckon the address anew for each member.
+// The same pointer, kept in a register: compilers compute the address of a table's entry anew for each of its members.
 [[gnu::always_inline]] inline const KnownCall* found_at(const KnownCall* call) {
 #if defined(__GNUC__)
   asm("" : "+r"(call));
@@ -42,9 +42,9 @@ struct KnownCall {
   return call;
 }
 
-// Whether the call may begin the short way, and as the how manieth of its thread: where nothing else is to be noted, its name is in
-// the dictionary, and there is room. A leaf's innermost range has to be one that Python may run in, so that what begins in the call
-// asks for the context as it would in the call.
+// Whether the call may begin the short way: nothing else is to be noted, its name is in the dictionary, and there is room. It is
+// counted then, as the thread's `ordinal`-th. A leaf's innermost range has to be one that Python may run in, so that what begins in
+// the call asks for the context as it would in the call.
 template <bool kLeaf>
 [[gnu::always_inline]] inline bool may_begin_short(const Globals& globals, ThreadBuffer& buffer, const KnownCall& call,
                                                    uint64_t context_version, uint64_t& ordinal) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/thread_buffer.hpp"
+#include "model/numbers.hpp"
 
 namespace recfn {
 
@@ -30,12 +31,11 @@ inline uint64_t load_up_to_8(const char* data, uint32_t size) {
 
 // Names are told apart by this and their size. The seed is random per process: no input can aim for a collision.
 inline uint64_t hash_name(Text name, uint64_t seed) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
   uint64_t state = seed ^ name.size;
   const char* at = name.data;
   uint32_t left = name.size;
-  for (; left > 8; at += 8, left -= 8) state = mix(state ^ load_up_to_8(at, 8), kOdd);
-  return mix(state ^ load_up_to_8(at, left), kOdd ^ seed);
+  for (; left > 8; at += 8, left -= 8) state = mix(state ^ load_up_to_8(at, 8), kOddNumber);
+  return mix(state ^ load_up_to_8(at, left), kOddNumber ^ seed);
 }
 
 // Where a name stands in the thread's dictionary, which the drain rebuilds from the Name records. `hit` says whether it
@@ -75,7 +75,7 @@ inline uint32_t put_named(ThreadBuffer& buffer, Text name) {
   return slot;
 }
 
-// At most.
+// How many words put_text writes, at most.
 inline uint32_t text_words(Text text) { return text.size != 0 ? 2 + words_of(text.size) : 0; }
 
 // Texts come again and again: they stand in the dictionary, as names do.

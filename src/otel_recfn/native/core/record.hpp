@@ -116,7 +116,7 @@ inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t
   return kind | scope << 4 | flags << kFlagsShift | slot << kSlotShift | payload << 32;
 }
 
-// What header() put together.
+// The parts of what header() puts together.
 constexpr uint32_t kind_of(uint64_t head) { return head & 15; }
 constexpr uint32_t scope_of(uint64_t head) { return head >> 4 & 15; }
 constexpr uint32_t flags_of(uint64_t head) { return head >> kFlagsShift & kBeginFlagsMask; }
@@ -127,7 +127,7 @@ inline uint64_t parent_header(uint64_t ordinal) { return kParent | ordinal << kE
 
 inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << kFlagsShift | ordinal << kEndOrdinalShift; }
 
-// What these two put together.
+// The parts of what parent_header() and end_header() put together.
 constexpr uint32_t end_flags_of(uint64_t head) { return head >> kFlagsShift & kEndFlagsMask; }
 constexpr uint64_t ordinal_of(uint64_t head) { return head >> kEndOrdinalShift; }
 

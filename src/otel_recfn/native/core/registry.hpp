@@ -33,7 +33,7 @@ class Registry {
   // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, or that there was no memory for.
   ThreadBuffer* current();
 
-  // The same, without making one.
+  // The calling thread's buffer if it has one, else null.
   ThreadBuffer* existing() const;
 
   // The calling thread's number, which its buffer will have when it records; never given again.

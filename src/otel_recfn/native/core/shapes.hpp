@@ -124,7 +124,7 @@ class ShapeReader {
     first_ = false;
   }
 
-  // Passes over the end.
+  // Whether the list's end is next, which is passed over.
   bool at_list_end() {
     if (next_ < end_ && (*next_ & 255) != kListEnd) return false;
     if (next_ < end_) ++next_;

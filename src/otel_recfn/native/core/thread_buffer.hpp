@@ -81,8 +81,8 @@ enum Rest : uint8_t { kMuted = 1, kUnsampled = 2 };
 
 constexpr uint64_t kWordsAhead = 40;  // five cache lines: nearer ones come too late, farther ones gain nothing
 
-// Has what a thread will write in a moment moved to its core: the drain read it on another one, or nobody lately. A store that
-// waits for it holds up those after it, and soon the thread.
+// Prefetches memory that the thread will write in a moment: the drain has read it on another core, or it is in no cache any more. A
+// store that waits for it holds up those after it, and soon the thread.
 [[gnu::always_inline]] inline void write_soon(const uint64_t* words) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*words));  // of what is meant to be written, compilers make it only for newer processors
@@ -129,12 +129,14 @@ struct ThreadBuffer {
   uint64_t handed_on = UINT64_MAX;  // the serial of what this thread handed on last
   void* to_hand_on = nullptr;       // a reference to the entry that PyTorch's next begin here hands on
   void* carried = nullptr;          // torch observer: the object in which this thread hands on
+  int64_t worked_ns = 0;            // CPU time as it was read last, and when: in monotonic nanoseconds
+  uint64_t worked_at_ns = 0;
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it
   uint64_t woken_at = UINT64_MAX;  // up to where the drain had read when it was last woken
   SharedByRings* shared = nullptr;
-  // Shared with the drain.
+  // What the producer and the drain both read or write.
   alignas(64) std::atomic<uint64_t> published{0};
   alignas(64) std::atomic<uint64_t> consumed{0};
   std::atomic<bool> ended{false};

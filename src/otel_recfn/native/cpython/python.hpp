@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #ifdef Py_GIL_DISABLED
 #error "otel-recfn needs a GIL, which guards its state, and this CPython is free-threaded"
@@ -93,16 +94,7 @@ inline bool in_subinterpreter() {
 // Whether the calling thread may take the GIL: Python knows it, as one of the main interpreter's.
 inline bool python_knows_this_thread() { return PyGILState_GetThisThreadState() != nullptr && !in_subinterpreter(); }
 
-// Owns a reference, or null, which says that making the object failed.
-struct Made {
-  PyObject* object;
-  explicit Made(PyObject* made) : object(made) {}
-  Made(const Made&) = delete;
-  Made& operator=(const Made&) = delete;
-  ~Made() { Py_XDECREF(object); }
-};
-
-// A reference that its owner, who holds the GIL, drops.
+// Owns a reference, or null, which says that there is no object: where one was to be made, that failed. The GIL must be held.
 class Reference {
  public:
   Reference() = default;
@@ -121,15 +113,36 @@ class Reference {
 
   PyObject* get() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
-  PyObject* release() {
-    PyObject* object = object_;
-    object_ = nullptr;
-    return object;
-  }
+  PyObject* release() { return std::exchange(object_, nullptr); }
 
  private:
   PyObject* object_ = nullptr;
 };
+
+// Bytes that are no UTF-8 are replaced.
+inline PyObject* to_text(std::string_view utf8) {
+  return PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace");
+}
+
+// A list of what `make` makes of each item.
+template <typename Items, typename Make>
+PyObject* list_of(const Items& items, Make make) {
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
+  for (size_t at = 0; list != nullptr && at < items.size(); ++at) {
+    PyObject* const made = make(items[at]);
+    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(at), made) < 0) Py_CLEAR(list);
+  }
+  return list;
+}
+
+// A type that needs no more than a name and a size; what else it has is for whoever asks to set.
+inline PyTypeObject type_of_size(const char* name, size_t size) {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = name;
+  type.tp_basicsize = static_cast<Py_ssize_t>(size);
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  return type;
+}
 
 // A string as UTF-8: without a copy where Python holds it already. Lone surrogates, which have no UTF-8, are escaped.
 class Utf8Text {
@@ -169,7 +182,7 @@ inline PyObject* take_raised() {
   return value;
 }
 
-// Takes it.
+// Raises what was taken, and takes the reference to it.
 inline void raise_again(PyObject* raised) {
   PyErr_Restore(Py_NewRef(Py_TYPE(raised)), raised, PyException_GetTraceback(raised));
 }

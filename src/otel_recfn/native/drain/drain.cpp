@@ -65,7 +65,7 @@ Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t kno
   } catch (...) {
     count_discarded(std::min(closed, out_.rows.size()));
     out_ = {};
-    give_up_open();
+    drop_open();
     throw;
   }
 }
@@ -109,7 +109,7 @@ void Drain::follow_clock() {
 }
 
 void Drain::begin_recording() {
-  give_up_open();  // ranges that no last drain has closed
+  drop_open();  // ranges that no last drain has closed
   earlier_ended_at_ = ended_at_.load();
   if (!clock_started_) start_clock();
   clock_.begin(read_clocks(globals().use_cycle_counter));
@@ -121,7 +121,7 @@ void Drain::end_recording() {
   spare_blocks.keep(false);
 }
 
-void Drain::give_up_open() {
+void Drain::drop_open() {
   remote_.clear();
   for (Thread& thread : threads_) {
     count_discarded(thread.open.size());

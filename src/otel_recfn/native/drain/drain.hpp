@@ -3,7 +3,7 @@
 // Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
 // to: the name dictionary, the open ranges, the current context.
 //
-// A drain that fails (memory runs out, say) gives up what it has read and all that is open, counted; the next one reads on there.
+// A drain that fails (memory runs out, say) drops what it has read and all that is open, counted; the next one reads on there.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -29,7 +29,7 @@ class Drain {
   // So many rows never got to whoever asked for them. From any thread.
   void count_discarded(size_t rows) { discarded_.fetch_add(rows, std::memory_order_relaxed); }
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
-  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is given up.
+  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is dropped.
   void begin_recording();
   void end_recording();
   void after_fork_in_child();
@@ -99,7 +99,7 @@ class Drain {
   void read(bool close_open);
   void start_clock();
   void follow_clock();
-  void give_up_open();
+  void drop_open();
   void meet_new_threads();
   void list_threads();
   void list(Thread& thread);
@@ -113,6 +113,7 @@ class Drain {
   void enter_ring(Thread& thread, uint64_t at);
   uint64_t read_record(Thread& thread, uint64_t at);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t at);
+  void read_name(Thread& thread, uint64_t head, uint64_t at);
   void read_text(Thread& thread, uint64_t head);
   void read_number(Thread& thread, uint64_t head, uint64_t number);
   static SeldomRow* row_of_open(Thread& thread, uint32_t ordinal);
@@ -124,6 +125,7 @@ class Drain {
   bool is_of_earlier(Thread& thread, uint64_t ticks);
   Coming coming(Thread& thread, uint64_t head, uint64_t ticks);
   void fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const;
+  bool is_phase(const Row& row) const;
   static void begun(Thread& thread);
 
   // open_ranges.cpp

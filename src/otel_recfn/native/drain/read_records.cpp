@@ -91,15 +91,9 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
     case kMemory:
       read_point(thread, head, at);
       return at + kMemoryWords;
-    case kName: {
-      std::string name;
-      for (uint32_t word = 0; word < words_of(payload); ++word) {
-        const uint64_t bytes = thread.word(at + 1 + word);
-        name.append(reinterpret_cast<const char*>(&bytes), std::min<size_t>(8, payload - size_t{word} * 8));
-      }
-      thread.dictionary[slot_of(head)] = names_.intern(name);
+    case kName:
+      read_name(thread, head, at + 1);
       return at + 1 + words_of(payload);
-    }
     case kText:
       read_text(thread, head);
       return at + 1;
@@ -129,6 +123,16 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
   }
 }
 
+void Drain::read_name(Thread& thread, uint64_t head, uint64_t at) {
+  const uint32_t size = payload_of(head);
+  std::string name;
+  for (uint32_t word = 0; word < words_of(size); ++word) {
+    const uint64_t bytes = thread.word(at + word);
+    name.append(reinterpret_cast<const char*>(&bytes), std::min<size_t>(8, size - size_t{word} * 8));
+  }
+  thread.dictionary[slot_of(head)] = names_.intern(name);
+}
+
 void Drain::read_text(Thread& thread, uint64_t head) {
   const uint32_t text = thread.dictionary[slot_of(head)];
   const uint64_t kind = scope_of(head);
@@ -156,7 +160,7 @@ void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
 #undef RECFN_READ
 }
 
-// Of that range, where it is open, and PyTorch's.
+// The row of a range of PyTorch's that is open; null if there is none.
 SeldomRow* Drain::row_of_open(Thread& thread, uint32_t ordinal) {
   for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
     if (static_cast<uint32_t>(range->ordinal) != ordinal) continue;
@@ -225,6 +229,14 @@ void Drain::begun(Thread& thread) {
   thread.forget_pending();
 }
 
+// Of a compilation, as PyTorch announces it itself.
+bool Drain::is_phase(const Row& row) const {
+  constexpr std::string_view suffix = " (dynamo_timed)";
+  if (row.scope != kUserScope || row.source != kTorchSource) return false;
+  const std::string_view name = names_.text(row.name);
+  return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
+}
+
 void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   if (is_of_earlier(thread, thread.word(at + 1))) return;
   const Coming one = coming(thread, head, thread.word(at + 1));
@@ -237,7 +249,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);
-  range.compiles = one.in_compilation || row.source == kCompilationSource;
+  range.compiles = one.in_compilation || row.source == kCompilationSource || is_phase(row);
   // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
   if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) row.flags |= kInCompilation;
   row.forward_thread_id = payload_of(head);

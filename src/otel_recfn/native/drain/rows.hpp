@@ -51,7 +51,7 @@ struct GivenColumn {
     TABLE(RECFN_COLUMN)                                                                                                        \
   };
 
-// The rows of such columns.
+// Rows as columns that grow: what is given of them stays where it is.
 template <typename Columns>
 class RowsInColumns {
  public:

@@ -16,7 +16,7 @@ constexpr size_t kLargeBlock = size_t{1} << 14;
 // their pages anew for each batch, and that takes longer than writing them. From any thread, and without a lock.
 class SpareBlocks {
  public:
-  // More than kLargeBlock bytes.
+  // A block of so many bytes, which are more than kLargeBlock.
   void* take(size_t bytes) {
     const size_t size = size_index(bytes);
     if (size >= kSizes) return ::operator new(bytes);

@@ -1,4 +1,4 @@
-// Numbers of 64 bits: span ids, and sums that wrap around.
+// Numbers of 64 bits: span ids, what hashes multiply by, and sums that wrap around.
 #pragma once
 #include <cstdint>
 
@@ -11,6 +11,8 @@ inline uint64_t span_id_of(uint64_t event_id, uint64_t key) {
   mixed = (mixed ^ mixed >> 32) * 0x94D049BB133111EBu;
   return mixed ^ mixed >> 32;
 }
+
+constexpr uint64_t kOddNumber = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio: multiples of it are spread out
 
 // Sums without undefined behaviour where times are nonsense, or many.
 inline int64_t wrapped_sum(int64_t one, int64_t other) {

@@ -40,7 +40,7 @@ struct RangeForOthers {
 };
 
 using Start = at::RecordFunctionCallback::StartCallback;
-extern const Start kStarts[3];  // the observer's own
+extern const Start kStarts[4];  // the observer's own
 
 // Beside the observer's own. Sorted. A list that was replaced stays, since a thread may be reading it; it is replaced once in a
 // process.

@@ -1,20 +1,23 @@
 // The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
 // (pytorch/observer_build.py), loaded once and never unloaded.
 //
-// Three global callback pairs are registered once, for good: one that costs least, one for what few ask for (stacks, memory), and
-// one that also needs inputs (shapes, FLOPs), which make every operator slower. At most one of them is enabled. They are switched
-// by RecordFunction's own disable and reenable, which reach every thread's cached callbacks.
+// Four global callback pairs are registered once, for good. Three are for all scopes but the program's own: one that costs least,
+// one for what few ask for (stacks, memory), and one that also needs inputs (shapes, FLOPs), which make every operator slower. At
+// most one of them is enabled, and with it the fourth, for the program's ranges. They are switched by RecordFunction's own disable
+// and reenable, which reach every thread's cached callbacks.
 //
 // The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
 // heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
 #include <ATen/record_function.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 
 #include "observer/begin.hpp"
 #include "observer/memory.hpp"
@@ -28,7 +31,7 @@
 namespace recfn {
 namespace {
 
-enum Pair : size_t { kPlain, kWithExtras, kWithInputs, kPairs };
+enum Pair : size_t { kPlain, kWithExtras, kWithInputs, kOfProgram, kPairs };
 
 Pair pair_for(uint32_t extras) {
   if ((extras & (kShapesExtra | kFlopsExtra)) != 0) return kWithInputs;
@@ -54,10 +57,42 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
+// A range of the program's that began in the thread with no range around it, or directly in one of Python's, and is recorded.
+struct TellsCpuTime {
+  uint64_t handle = 0;
+  int64_t began_ns = 0;  // what the thread had worked by then
+  uint64_t context_version = 0;
+};
+constexpr uint32_t kMostOpen = 8;
+thread_local TellsCpuTime tells_cpu_time[kMostOpen];  // by the depth of the thread's stack: what lies deeper may take a place
+
+uint64_t context_version(const ThreadBuffer& buffer) {
+  const auto version_of = shared->context_version.load(std::memory_order_relaxed);
+  return version_of != nullptr ? version_of(buffer) : 0;
+}
+
+void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
+  if (buffer.depth == 0 || buffer.depth > kMaxDepth) return;
+  const uint32_t place = buffer.depth - 1;
+  const OpenEntry& entry = buffer.stack[place];
+  if (entry.key != fn.handle() || entry.ordinal() == 0) return;
+  const bool is_outermost = entry.is_base() && buffer.context.enclosing == 0;
+  if (!is_outermost && (place == 0 || !buffer.stack[place - 1].is_entered())) return;
+  tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
+}
+
+// What the thread worked in the range; -1 where it doesn't tell that, or other tasks have run in the thread meanwhile.
+int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
+  const TellsCpuTime& noted = tells_cpu_time[(buffer.depth - 1) % kMostOpen];
+  if (noted.handle != fn.handle() || fn.isAsync() || noted.context_version != context_version(buffer)) return -1;
+  return std::max<int64_t>(0, worked_until_now(buffer) - noted.began_ns);
+}
+
 template <Pair kPair>
 std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
   const uint32_t asked = shared->extras.load(std::memory_order_relaxed);
-  begin_with_extras<kPair == kWithInputs>(fn, buffer, selected, asked);
+  begin_with_extras<kPair >= kWithInputs>(fn, buffer, selected, asked);
+  if (kPair == kOfProgram) note_cpu_time(fn, buffer);
   return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
 }
 
@@ -81,7 +116,12 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const bool holds_slot = kPair != kPlain && context != nullptr;
   if (holds_slot && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
   ThreadBuffer* buffer = buffer_of_thread();
-  if (C10_LIKELY(buffer != nullptr)) end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), kNothingMore);
+  if (C10_UNLIKELY(buffer == nullptr)) return;
+  if constexpr (kPair == kOfProgram) {
+    end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {{}, {}, {}, cpu_time_of(fn, *buffer)});
+  } else {
+    end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), kNothingMore);
+  }
 }
 
 void forget_thread(ThreadBuffer& buffer) {
@@ -96,26 +136,39 @@ constexpr Feature kFeatures[] = {
     {"launches", kHasLaunches},
 };
 
+using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
+
+Scopes scopes_of(Pair pair) {
+  Scopes scopes;
+  for (size_t scope = 0; scope < static_cast<size_t>(at::RecordScope::NUM_SCOPES); ++scope) {
+    const auto one = static_cast<at::RecordScope>(scope);
+    if ((pair == kOfProgram) == (one == at::RecordScope::USER_SCOPE)) scopes.insert(one);
+  }
+  return scopes;
+}
+
 template <Pair kPair>
 void register_pair(Registration& registration) {
-  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true);
-  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair == kWithInputs));
+  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true).scopes(scopes_of(kPair));
+  registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair >= kWithInputs));
   at::disableCallback(registration.pairs[kPair]);
 }
 
-const Start kStarts[kPairs] = {on_start<kPlain>, on_start<kWithExtras>, on_start<kWithInputs>};
+const Start kStarts[kPairs] = {on_start<kPlain>, on_start<kWithExtras>, on_start<kWithInputs>, on_start<kOfProgram>};
 
 void register_callbacks(Registration& registration) {
   register_pair<kPlain>(registration);
   register_pair<kWithExtras>(registration);
   register_pair<kWithInputs>(registration);
+  register_pair<kOfProgram>(registration);
   registration.registered = true;
 }
 
-void disable_all_but(Registration& registration, at::CallbackHandle kept) {
-  for (const at::CallbackHandle handle : registration.pairs) {
-    if (handle != kept) at::disableCallback(handle);
+void switch_pairs(Registration& registration, const std::unordered_set<size_t>& on) {
+  for (size_t pair = 0; pair < kPairs; ++pair) {
+    if (on.count(pair) == 0) at::disableCallback(registration.pairs[pair]);
   }
+  for (const size_t pair : on) at::reenableCallback(registration.pairs[pair]);
 }
 
 // No exception leaves this library.
@@ -171,16 +224,14 @@ RECFN_EXPORT int recfn_observer_enable(int extras) {
   return guarded([extras](Registration& state) {
     callback_list_changes().note();
     if (!state.registered) register_callbacks(state);
-    const at::CallbackHandle wanted = state.pairs[pair_for(static_cast<uint32_t>(extras))];
-    disable_all_but(state, wanted);
-    at::reenableCallback(wanted);
+    switch_pairs(state, {pair_for(static_cast<uint32_t>(extras)), kOfProgram});
   });
 }
 
 RECFN_EXPORT int recfn_observer_disable() {
   return guarded([](Registration& state) {
     callback_list_changes().note();
-    if (state.registered) disable_all_but(state, at::INVALID_CALLBACK_HANDLE);
+    if (state.registered) switch_pairs(state, {});
   });
 }
 

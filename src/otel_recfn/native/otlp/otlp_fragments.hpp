@@ -47,9 +47,9 @@ class OtlpFragments {
     for (const Need& need : needed_) {
       const size_t begin = memory_.size();
       const bool is_name = need.kind == kNameField;
-      const Made made(is_name ? PySequence_GetItem(names, static_cast<Py_ssize_t>(need.index))
-                              : PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index));
-      if (made.object == nullptr || !(is_name ? append_name(made.object) : append_bytes(made.object))) return false;
+      const Reference made(is_name ? PySequence_GetItem(names, static_cast<Py_ssize_t>(need.index))
+                                   : PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index));
+      if (!made || !(is_name ? append_name(made.get()) : append_bytes(made.get()))) return false;
       made_.push_back({begin, memory_.size() - begin});
     }
     memory_.append(kWireSlack, '\0');

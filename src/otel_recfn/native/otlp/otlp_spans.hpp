@@ -23,10 +23,12 @@
 
 namespace recfn {
 
-// Of one span without what it shares: keys, ids, times and the digits of every number.
-#define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute + 24)
-constexpr size_t kFixedBytes = 512 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+// Of one span without what it shares: keys, ids, times and the digits of every number that it tells.
+#define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
+constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
+// Blocks of more than 32 MiB malloc maps anew each time, and the system clears them: that takes as long as encoding.
+static_assert(kFixedBytes < 800, "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
@@ -107,8 +109,8 @@ class OtlpSpans : BatchColumns {
   }
 
   bool share(PyObject* batch, PyObject* maker, PyObject* told) {
-    const Made names(PyObject_GetAttrString(batch, "names"));
-    return names.object != nullptr && fragments_.take_told(told) && fragments_.make(names.object, maker);
+    const Reference names(PyObject_GetAttrString(batch, "names"));
+    return names && fragments_.take_told(told) && fragments_.make(names.get(), maker);
   }
 
   // False where a row names what no table has; `bad_row` says which.
@@ -160,8 +162,8 @@ class OtlpSpans : BatchColumns {
   };
 
   static bool length_of(PyObject* owner, const char* name, size_t& length) {
-    const Made sequence(PyObject_GetAttrString(owner, name));
-    const Py_ssize_t found = sequence.object != nullptr ? PySequence_Size(sequence.object) : -1;
+    const Reference sequence(PyObject_GetAttrString(owner, name));
+    const Py_ssize_t found = sequence ? PySequence_Size(sequence.get()) : -1;
     if (found >= 0) length = static_cast<size_t>(found);
     return found >= 0;
   }
@@ -169,8 +171,8 @@ class OtlpSpans : BatchColumns {
   bool read_plan(PyObject* columns) {
     PyObject *rows, *parent, *places, *linked_id, *linked_above;
     return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
-           rows_.take(rows, "row", nullptr) && parent_.take(parent, "parent", nullptr) && above_.take(places, "above", nullptr) &&
-           linked_id_.take(linked_id, "linked_id", nullptr) && linked_above_.take(linked_above, "linked_above", nullptr) &&
+           rows_.take_array(rows, "row") && parent_.take_array(parent, "parent") && above_.take_array(places, "above") &&
+           linked_id_.take_array(linked_id, "linked_id") && linked_above_.take_array(linked_above, "linked_above") &&
            equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(), linked_above_.size()});
   }
 
@@ -205,7 +207,7 @@ class OtlpSpans : BatchColumns {
     return last < num_names_ && thread[row] < num_tracks_ && scope[row] < kNumScopes;
   }
 
-  // What spans share of it.
+  // Visits the fragments that the span of a row shares with others.
   template <typename Visit>
   void each_shared(Py_ssize_t row, Visit visit) const {
     visit(kNameField, name[row]);

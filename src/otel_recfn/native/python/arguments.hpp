@@ -87,7 +87,7 @@ class Arguments {
   PyObject* given_[N] = {};
 };
 
-// A method table's entry for a function that is called so.
+// A method table's entry for a function that takes its arguments by position or by name.
 using FunctionWithNames = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
 inline PyMethodDef with_names(const char* name, FunctionWithNames function, const char* documentation) {

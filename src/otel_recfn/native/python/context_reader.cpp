@@ -23,19 +23,20 @@ uint64_t context_version(const ThreadBuffer& buffer) {
 // A call may let another thread replace what is called: it is held meanwhile.
 void note_thread(ThreadBuffer& buffer) {
   buffer.name_noted = true;
-  const Made noter(Py_NewRef(thread_noter)), number(PyLong_FromUnsignedLongLong(buffer.number));
-  const Made result(number.object != nullptr ? call_unseen(noter.object, &number.object, 1) : nullptr);
-  buffer.of_python = result.object == Py_True;
+  const Reference noter(Py_NewRef(thread_noter)), number(PyLong_FromUnsignedLongLong(buffer.number));
+  PyObject* const arguments[] = {number.get()};
+  const Reference result(number ? call_unseen(noter.get(), arguments, 1) : nullptr);
+  buffer.of_python = result.get() == Py_True;
 }
 
-// A failure of the reader's own ends here. What was raised in the program while it ran, by a signal handler, goes on to the program.
+// A failure of the reader's own ends here. What a signal handler of the program's raised meanwhile goes on to the program.
 void hand_on_error() {
   Reference raised(take_raised());
   if (!raised) return;
   if (PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception)) {
-    const Made answer(PyObject_CallOneArg(is_the_programs, raised.get()));
-    if (answer.object == nullptr) return raise_in_main_thread(take_raised());
-    if (answer.object != Py_True) return;
+    const Reference answer(PyObject_CallOneArg(is_the_programs, raised.get()));
+    if (!answer) return raise_in_main_thread(take_raised());
+    if (answer.get() != Py_True) return;
   }
   raise_in_main_thread(raised.release());
 }
@@ -43,17 +44,17 @@ void hand_on_error() {
 // A new reference; null where there is nothing to read.
 PyObject* call_context_reader() {
   if (context_reader == nullptr || PyErr_Occurred() != nullptr) return nullptr;
-  const Made reader(Py_NewRef(context_reader));
-  return call_unseen(reader.object, nullptr, 0);
+  const Reference reader(Py_NewRef(context_reader));
+  return call_unseen(reader.get(), nullptr, 0);
 }
 
 void view_current(ThreadBuffer& buffer, TaskView& view) {
   if (!buffer.name_noted && thread_noter != nullptr) note_thread(buffer);
-  const Made reading(call_context_reader());
+  const Reference reading(call_context_reader());
   PyObject* span = nullptr;
-  if (reading.object != nullptr && reading.object != Py_None) {
+  if (reading && reading.get() != Py_None) {
     unsigned long long words[6];
-    if (PyArg_ParseTuple(reading.object, "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
+    if (PyArg_ParseTuple(reading.get(), "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
       view.current = Context{words[0], words[1], words[2], words[3], words[4], words[5]};
     }
   }
@@ -90,7 +91,8 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
 }
 
 PyMethodDef reader_functions[] = {
-    {"set_context_reader", set_context_reader, METH_VARARGS, "set_context_reader(reader | None, thread_noter | None, is_the_programs)"},
+    {"set_context_reader", set_context_reader, METH_VARARGS,
+     "set_context_reader(reader | None, thread_noter | None, is_the_programs)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -1,4 +1,4 @@
-
+// What a thread hands on to the threads that work for it, and what those find there.
 #include <atomic>
 #include <utility>
 

@@ -25,13 +25,11 @@ PyObject* to_dict(PyObject* names, PyObject* const* values) {
 }
 
 PyTypeObject bound_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "otel_recfn._native.bound_method";
-  type.tp_basicsize = sizeof(BoundMethod);
+  PyTypeObject type = type_of_size("otel_recfn._native.bound_method", sizeof(BoundMethod));
   type.tp_dealloc = [](PyObject* self) { Py_DECREF(owner_of(self)); };  // the memory is the owner's
   type.tp_call = PyVectorcall_Call;
   type.tp_vectorcall_offset = offsetof(BoundMethod, call);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   return type;
 }
 
@@ -57,12 +55,9 @@ PyObject* descriptor_call(PyObject* self, PyObject* args, PyObject* keywords) {
 }
 
 PyTypeObject descriptor_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "otel_recfn._native.method";
-  type.tp_basicsize = sizeof(Descriptor);
+  PyTypeObject type = type_of_size("otel_recfn._native.method", sizeof(Descriptor));
   type.tp_call = descriptor_call;
   type.tp_descr_get = descriptor_get;
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
   return type;
 }
 
@@ -117,7 +112,7 @@ PyObject* make(PyObject* name, PyObject* args) {
 }
 
 PyObject* make_from(PyObject* arguments) {
-  const Made checked(arguments);
+  const Reference checked(arguments);
   return arguments != nullptr ? make(PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_ITEM(arguments, 1)) : nullptr;
 }
 
@@ -159,10 +154,10 @@ void range_dealloc(PyObject* self) {
 }
 
 PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
-  const Made given(checked_arguments("__call__", args, keywords));
-  if (given.object == nullptr) return nullptr;
+  const Reference given(checked_arguments("__call__", args, keywords));
+  if (!given) return nullptr;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
-  PyObject* function = PyTuple_GET_ITEM(given.object, 0);
+  PyObject* function = PyTuple_GET_ITEM(given.get(), 0);
   const auto* range = as_range(self);
   return PyObject_CallFunctionObjArgs(record_function_helpers.decorate, type, range->name, range->args, function, nullptr);
 }
@@ -170,9 +165,9 @@ PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
 PyObject* range_aenter(PyObject* self, PyObject*) { return PyObject_CallOneArg(record_function_helpers.aenter, self); }
 
 PyObject* range_aexit(PyObject* self, PyObject* args, PyObject* keywords) {
-  const Made given(checked_arguments("__aexit__", args, keywords));
-  if (given.object == nullptr) return nullptr;
-  PyObject* const* items = &PyTuple_GET_ITEM(given.object, 0);
+  const Reference given(checked_arguments("__aexit__", args, keywords));
+  if (!given) return nullptr;
+  PyObject* const* items = &PyTuple_GET_ITEM(given.get(), 0);
   return PyObject_CallFunctionObjArgs(record_function_helpers.aexit, self, items[0], items[1], items[2], nullptr);
 }
 
@@ -213,13 +208,11 @@ constexpr const char* kDoc =
     "Raises:\n    TypeError: `name` is not a str, or `args` neither a str nor None.\n\nSource: torch.profiler.record_function.";
 
 PyTypeObject range_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "otel_recfn.record_function";
-  type.tp_basicsize = sizeof(RecordFunctionObject);
+  PyTypeObject type = type_of_size("otel_recfn.record_function", sizeof(RecordFunctionObject));
   type.tp_dealloc = range_dealloc;
   type.tp_repr = range_repr;
   type.tp_call = range_call;
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE;
+  type.tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
   type.tp_doc = kDoc;
   type.tp_methods = range_methods;
   type.tp_members = range_members;
@@ -245,12 +238,12 @@ PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, M
 
 PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords) {
   const Py_ssize_t size = PyVectorcall_NARGS(count);
-  const Made positional(PyTuple_New(size));
-  if (positional.object == nullptr) return nullptr;
-  for (Py_ssize_t at = 0; at < size; ++at) PyTuple_SET_ITEM(positional.object, at, Py_NewRef(args[at]));
-  if (keywords == nullptr) return checked_arguments(method, positional.object, nullptr);
-  const Made named(to_dict(keywords, args + size));
-  return named.object != nullptr ? checked_arguments(method, positional.object, named.object) : nullptr;
+  const Reference positional(PyTuple_New(size));
+  if (!positional) return nullptr;
+  for (Py_ssize_t at = 0; at < size; ++at) PyTuple_SET_ITEM(positional.get(), at, Py_NewRef(args[at]));
+  if (keywords == nullptr) return checked_arguments(method, positional.get(), nullptr);
+  const Reference named(to_dict(keywords, args + size));
+  return named ? checked_arguments(method, positional.get(), named.get()) : nullptr;
 }
 
 int add_record_function_type(PyObject* module) {

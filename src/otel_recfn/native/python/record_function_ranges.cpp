@@ -71,9 +71,9 @@ bool begins_unobserved() {
 // Hands a range to the observer, which must be set, and may be replaced while it is called: it is held meanwhile. Returns its
 // handle, or null with the exception set.
 PyObject* observe_range(const RecordFunctionObject& range) {
-  const Made called(Py_NewRef(observer));
-  return range.code != nullptr ? PyObject_CallFunction(called.object, "OOiO", range.name, range.args, 0, range.code)
-                               : PyObject_CallFunction(called.object, "OOis", range.name, range.args, 0, "");
+  const Reference called(Py_NewRef(observer));
+  return range.code != nullptr ? PyObject_CallFunction(called.get(), "OOiO", range.name, range.args, 0, range.code)
+                               : PyObject_CallFunction(called.get(), "OOis", range.name, range.args, 0, "");
 }
 
 // --- how a range begins
@@ -164,15 +164,15 @@ RangeEntry take_entry(RecordFunctionObject& range) {
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
   PyObject* told = PyObject_CallOneArg(record_function_helpers.failure, exception);
-  const Made raised(take_raised());
-  const Made texts(told != nullptr ? told : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
-  const bool has_texts = texts.object != nullptr;
+  const Reference raised(take_raised());
+  const Reference texts(told != nullptr ? told : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
+  const bool has_texts = texts.get() != nullptr;
   if (!has_texts) PyErr_Clear();
-  if (!end(has_texts ? PyTuple_GET_ITEM(texts.object, 0) : nullptr, has_texts ? PyTuple_GET_ITEM(texts.object, 1) : nullptr)) {
+  if (!end(has_texts ? PyTuple_GET_ITEM(texts.get(), 0) : nullptr, has_texts ? PyTuple_GET_ITEM(texts.get(), 1) : nullptr)) {
     return false;
   }
-  if (raised.object == nullptr || PyErr_GivenExceptionMatches(raised.object, PyExc_Exception) != 0) return true;
-  raise_again(Py_NewRef(raised.object));
+  if (!raised || PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception) != 0) return true;
+  raise_again(Py_NewRef(raised.get()));
   return false;
 }
 
@@ -225,16 +225,16 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
   if (__builtin_expect(PyVectorcall_NARGS(count) != 0 || keywords != nullptr, 0)) {
-    const Made none(arguments_of("__enter__", args, count, keywords));
-    if (none.object == nullptr) return nullptr;
+    const Reference none(arguments_of("__enter__", args, count, keywords));
+    if (!none) return nullptr;
   }
   return range_enter(owner_of(bound), nullptr);
 }
 
 PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
   if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1)) return range_exit(owner_of(bound), args, 3);
-  const Made given(arguments_of("__exit__", args, count, keywords));
-  return given.object != nullptr ? range_exit(owner_of(bound), &PyTuple_GET_ITEM(given.object, 0), 3) : nullptr;
+  const Reference given(arguments_of("__exit__", args, count, keywords));
+  return given ? range_exit(owner_of(bound), &PyTuple_GET_ITEM(given.get(), 0), 3) : nullptr;
 }
 
 int add_range_observer(PyObject* module) { return PyModule_AddFunctions(module, observer_functions); }

@@ -12,6 +12,7 @@
 #include "cpython/python.hpp"
 #include "drain/drain.hpp"
 #include "python/python_stack.hpp"
+#include "python/task_entries.hpp"
 
 namespace recfn {
 namespace {
@@ -135,21 +136,10 @@ PyObject* column_dict(std::vector<GivenColumn>& columns) {
   PyObject* dict = PyDict_New();
   for (GivenColumn& given : columns) {
     if (dict == nullptr) break;
-    const Made column(new_column({std::move(given.owner), given.first, given.bytes}));
-    if (column.object == nullptr || PyDict_SetItemString(dict, given.name, column.object) < 0) Py_CLEAR(dict);
+    const Reference column(new_column({std::move(given.owner), given.first, given.bytes}));
+    if (!column || PyDict_SetItemString(dict, given.name, column.get()) < 0) Py_CLEAR(dict);
   }
   return dict;
-}
-
-template <typename Items, typename Make>
-PyObject* to_list(const Items& items, Make make) {
-  PyObject* list = PyList_New(0);
-  for (const auto& item : items) {
-    if (list == nullptr) break;
-    const Made made(make(item));
-    if (made.object == nullptr || PyList_Append(list, made.object) < 0) Py_CLEAR(list);
-  }
-  return list;
 }
 
 PyObject* thread_tuple(const ThreadRow& thread) {
@@ -157,27 +147,17 @@ PyObject* thread_tuple(const ThreadRow& thread) {
                        static_cast<unsigned long long>(thread.native_id), static_cast<unsigned long long>(thread.ident));
 }
 
-PyObject* context_tuple(const Context& context) {
-  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(context.trace_high),
-                       static_cast<unsigned long long>(context.trace_low), static_cast<unsigned long long>(context.span_id),
-                       static_cast<unsigned long long>(context.flags));
-}
-
-PyObject* text_object(const std::string& text) {
-  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-}
-
 // (columns, without those that are seldom filled where none of them is, columns of the announced ranges, epoch of the names, names
 // that the caller doesn't have, threads, contexts, how many rows closed, by how much the wall clock jumped).
 PyObject* told(const Drained& drained) {
   std::vector<GivenColumn> columns = drained.rows.give(), announced = drained.opened.give();
-  const Made rows(column_dict(columns)), opened(rows.object ? column_dict(announced) : nullptr);
-  const Made names(opened.object ? to_list(drained.new_names, text_object) : nullptr);
-  const Made threads(names.object ? to_list(drained.threads, thread_tuple) : nullptr);
-  const Made contexts(threads.object ? to_list(drained.contexts, context_tuple) : nullptr);
-  if (contexts.object == nullptr) return nullptr;
-  return Py_BuildValue("(OOKOOOnL)", rows.object, opened.object, static_cast<unsigned long long>(drained.epoch), names.object,
-                       threads.object, contexts.object, static_cast<Py_ssize_t>(drained.closed),
+  const Reference rows(column_dict(columns)), opened(rows ? column_dict(announced) : nullptr);
+  const Reference names(opened ? list_of(drained.new_names, to_text) : nullptr);
+  const Reference threads(names ? list_of(drained.threads, thread_tuple) : nullptr);
+  const Reference contexts(threads ? list_of(drained.contexts, context_words) : nullptr);
+  if (!contexts) return nullptr;
+  return Py_BuildValue("(OOKOOOnL)", rows.get(), opened.get(), static_cast<unsigned long long>(drained.epoch), names.get(),
+                       threads.get(), contexts.get(), static_cast<Py_ssize_t>(drained.closed),
                        static_cast<long long>(drained.clock_jump_ns));
 }
 

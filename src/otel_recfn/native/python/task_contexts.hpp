@@ -67,12 +67,12 @@ inline uint64_t number_of(PyObject* context) {
   const auto found = known.find(context);
   if (found != known.end() && is_alive(found->second)) return found->second.number;
   if (known.size() > sweep_above) forget_dead();
-  const Made alive(PyWeakref_NewRef(context, nullptr));
-  if (alive.object == nullptr) return PyErr_Clear(), 0;
+  const Reference alive(PyWeakref_NewRef(context, nullptr));
+  if (!alive) return PyErr_Clear(), 0;
   uint64_t number = 0;
   had_memory_for([&] {
     Numbered& one = known[context];
-    Py_XSETREF(one.alive, Py_NewRef(alive.object));
+    Py_XSETREF(one.alive, Py_NewRef(alive.get()));
     number = one.number = ++last_number;
   });
   return number;

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/clock.hpp"
+#include "core/begin_end.hpp"
 #include "core/range_parent.hpp"
 #include "python/task_contexts.hpp"
 
@@ -139,13 +139,13 @@ bool tells_cpu_time(const TaskEntry& range, const TaskEntry* around) {
 
 // What the thread worked in it. -1 where another one began it, or other tasks have run in the thread meanwhile: each switch to one
 // changes the version.
-int64_t cpu_time_of(const TaskEntry& range, const ThreadBuffer& buffer) {
+int64_t cpu_time_of(const TaskEntry& range, ThreadBuffer& buffer) {
   if (range.cpu_began_ns == -1 || range.since_thread != buffer.number) return -1;
   if (range.context_version != PyThreadState_Get()->context_ver) return -1;
-  return std::max<int64_t>(0, thread_cpu_ns() - range.cpu_began_ns);
+  return std::max<int64_t>(0, worked_until_now(buffer) - range.cpu_began_ns);
 }
 
-TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
+TaskEntry* new_range_entry(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
                            const TaskEntry* around) {
   const uint32_t generation = buffer.generation;  // of the begin; a recording may have begun since
   TaskEntry* entry = new_entry();
@@ -157,7 +157,7 @@ TaskEntry* new_range_entry(const ThreadBuffer& buffer, uint64_t event_id, uint32
   place_entry(*entry, buffer, around);
   if (tells_cpu_time(*entry, around)) {
     entry->context_version = PyThreadState_Get()->context_ver;
-    entry->cpu_began_ns = thread_cpu_ns();
+    entry->cpu_began_ns = worked_until_now(buffer);
   }
   return entry;
 }
@@ -281,7 +281,7 @@ TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, 
   return entry;
 }
 
-Left leave_range(TaskEntry* entry, const ThreadBuffer* buffer) {
+Left leave_range(TaskEntry* entry, ThreadBuffer* buffer) {
   if (entry == nullptr) return {};
   const Left left{end_flags_of(*entry), buffer != nullptr ? cpu_time_of(*entry, *buffer) : -1};
   end_range_entry(*entry);
@@ -321,7 +321,7 @@ void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, ui
   }
 }
 
-Left forget_open_range(uint64_t event_id, const ThreadBuffer* buffer) {
+Left forget_open_range(uint64_t event_id, ThreadBuffer* buffer) {
   const auto found = open_ranges().find(event_id);
   if (found == open_ranges().end()) return {};
   TaskEntry* entry = found->second;

@@ -47,11 +47,11 @@ struct Left {
 };
 
 // It is over, in every task that has it. Takes what enter_range returned. `buffer`: of the thread that ends it, or null.
-Left leave_range(TaskEntry* entry, const ThreadBuffer* buffer);
+Left leave_range(TaskEntry* entry, ThreadBuffer* buffer);
 
 // The same for ranges that are begun and ended by their ids. `enters`: the calling task is in it from here on.
 void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters);
-Left forget_open_range(uint64_t event_id, const ThreadBuffer* buffer);
+Left forget_open_range(uint64_t event_id, ThreadBuffer* buffer);
 void forget_open_ranges();
 
 // What the task that runs in the calling thread sees; `span` is the current span's object, or null.
@@ -74,6 +74,13 @@ inline bool is_over(const TaskEntry& entry, uint64_t recording) {
 inline TaskEntry* living(TaskEntry* entry, uint64_t recording) {
   while (entry != nullptr && is_over(*entry, recording)) entry = entry->outer;
   return entry;
+}
+
+// (trace id high, low, span id, flags)
+inline PyObject* context_words(const Context& context) {
+  using Word = unsigned long long;
+  return Py_BuildValue("(KKKK)", static_cast<Word>(context.trace_high), static_cast<Word>(context.trace_low),
+                       static_cast<Word>(context.span_id), static_cast<Word>(context.flags));
 }
 
 inline bool is_range(const TaskEntry& entry) { return entry.span == nullptr; }
@@ -123,7 +130,7 @@ inline const Launch* launch_of_another(const ThreadBuffer* buffer) {
   return buffer != nullptr && buffer->of_python ? nullptr : launch_in_other_thread();
 }
 
-// Changes with the launch.
+// A number that changes with the launch.
 uint64_t launch_version(const Launch& launch);
 
 // What the launching task is in. False where only Python knows, since no look has come by there.

@@ -143,10 +143,7 @@ PyObject* launching_span(PyObject*, PyObject*) {
 PyObject* task_serial(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(next_serial()); }
 
 PyObject* context_of(PyObject* self, void*) {
-  const Context& context = reinterpret_cast<TaskEntry*>(self)->context;
-  using Word = unsigned long long;
-  return Py_BuildValue("(KKKK)", static_cast<Word>(context.trace_high), static_cast<Word>(context.trace_low),
-                       static_cast<Word>(context.span_id), static_cast<Word>(context.flags));
+  return context_words(reinterpret_cast<TaskEntry*>(self)->context);
 }
 
 PyObject* began(PyObject* self, void*) {
@@ -192,11 +189,8 @@ PyGetSetDef entry_properties[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyTypeObject entry_type() {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "otel_recfn._native.TaskEntry";
-  type.tp_basicsize = sizeof(TaskEntry);
+  PyTypeObject type = type_of_size("otel_recfn._native.TaskEntry", sizeof(TaskEntry));
   type.tp_dealloc = free_entry;
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
   type.tp_doc = "A range that a task is in.";
   type.tp_members = entry_members;
   type.tp_getset = entry_properties;

@@ -22,6 +22,36 @@ Watch watch{};
 // The first argument of the call of the first function that was told just now, until the second is called with it, too.
 thread_local PyObject* on_its_way = nullptr;
 
+// The arguments of the call whose `enter` runs.
+struct CalledWith {
+  PyObject* const* args = nullptr;
+  Py_ssize_t count = 0;
+  PyObject* names = nullptr;  // those of the last arguments; may be null
+};
+thread_local CalledWith called_with;
+
+// Sets them while an `enter` runs, which may be within that of another call.
+class Entering {
+ public:
+  Entering(PyObject* const* args, size_t flagged, PyObject* names) : before_(called_with) {
+    called_with = {args, PyVectorcall_NARGS(flagged), names};
+  }
+  ~Entering() { called_with = before_; }
+  Entering(const Entering&) = delete;
+  Entering& operator=(const Entering&) = delete;
+
+ private:
+  const CalledWith before_;
+};
+
+PyObject* call_arguments(PyObject*, PyObject*) {
+  const Py_ssize_t named = called_with.names != nullptr ? PyTuple_GET_SIZE(called_with.names) : 0;
+  PyObject* arguments = PyTuple_New(called_with.count + named);
+  if (arguments == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; i < called_with.count + named; ++i) PyTuple_SET_ITEM(arguments, i, Py_NewRef(called_with.args[i]));
+  return arguments;
+}
+
 void run_by(PyObject* function, vectorcallfunc run) {
 #if PY_VERSION_HEX >= 0x030C0000
   PyFunction_SetVectorcall(reinterpret_cast<PyFunctionObject*>(function), run);
@@ -32,16 +62,16 @@ void run_by(PyObject* function, vectorcallfunc run) {
 
 vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
 
-// `set_observer(None)` gives what it was.
+// Calls a function while no observer is set. `set_observer(None)` returns the observer that was set before.
 PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
   if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
-  const Made before(PyObject_CallOneArg(set_observer, Py_None));
-  if (before.object == nullptr) return nullptr;
+  const Reference before(PyObject_CallOneArg(set_observer, Py_None));
+  if (!before) return nullptr;
   PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
-  if (before.object == Py_None) return result;
+  if (before.get() == Py_None) return result;
   PyObject* raised = take_raised();
-  const Made back(PyObject_CallOneArg(set_observer, before.object));
-  if (back.object == nullptr) PyErr_Clear();
+  const Reference back(PyObject_CallOneArg(set_observer, before.get()));
+  if (!back) PyErr_Clear();
   if (raised != nullptr) raise_again(raised);
   return result;
 }
@@ -50,8 +80,8 @@ PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count
 PyObject* left(PyObject* leave, PyObject* token, PyObject* result, PyObject* set_observer) {
   PyObject* raised = result == nullptr ? take_raised() : nullptr;
   PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
-  const Made told(call_unseen_by(leave, args, 2, set_observer));
-  if (told.object != nullptr) {
+  const Reference told(call_unseen_by(leave, args, 2, set_observer));
+  if (told) {
     if (raised != nullptr) raise_again(raised);
     return result;
   }
@@ -67,12 +97,15 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   const bool is_told = !is_first && on_its_way == subject;
   on_its_way = nullptr;
   if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
-  const Made leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
-  const Made token(call_unseen_by(watch.enter, &subject, 1, set_observer.object));
-  if (token.object == nullptr) return nullptr;
+  const Reference leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
+  const Reference token([&] {
+    const Entering entering(args, flagged, names);
+    return call_unseen_by(watch.enter, &subject, 1, set_observer.get());
+  }());
+  if (!token) return nullptr;
   if (is_first && watch.functions[1] != nullptr) on_its_way = subject;
   PyObject* result = run(function, args, flagged, names);
-  return token.object == Py_None ? result : left(leave.object, token.object, result, set_observer.object);
+  return token.get() == Py_None ? result : left(leave.get(), token.get(), result, set_observer.get());
 }
 
 PyObject* unwatch_calls(PyObject*, PyObject*) {
@@ -113,6 +146,8 @@ PyMethodDef watch_functions[] = {
      "watch_calls(functions, enter, leave, set_observer): enter(first argument) before each call; unless it gives None,\n"
      "leave(what it gave, exception or None) after it. A call that the first of two functions hands on to the second is one.\n"
      "Around both set_observer(None), unless it is None, and then what it gave."},
+    {"call_arguments", call_arguments, METH_NOARGS,
+     "call_arguments(): within enter(), the arguments of the call, the named ones last."},
     {"unwatch_calls", unwatch_calls, METH_NOARGS, "unwatch_calls(): end that. Calls that run are still left."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -120,8 +155,8 @@ PyMethodDef watch_functions[] = {
 
 // Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
-  const Made set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
-  return call_unseen_by(function, args, count, set_observer.object);
+  const Reference set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
+  return call_unseen_by(function, args, count, set_observer.get());
 }
 
 int add_watched_calls(PyObject* module) { return PyModule_AddFunctions(module, watch_functions); }

@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "model/numbers.hpp"
+
 namespace recfn::stage {
 
 inline uint64_t scrambled(uint64_t number) {
-  number *= 0x9E3779B97F4A7C15u;
+  number *= kOddNumber;
   return number ^ number >> 32;
 }
 
@@ -33,7 +35,7 @@ class Pool {
     free_ = item;
   }
 
-  // None is in use: what many units at once had needed is freed. Whether it was much.
+  // To be called when no object is in use: frees what many units at once had needed. Whether it was much.
   bool shrink() {
     const bool much = chunks_.size() > kKeptChunks;
     if (much) chunks_.clear(), free_ = nullptr, taken_once_ = 0;
@@ -56,7 +58,7 @@ class Pool {
 template <typename Item>
 class IdTable {
  public:
-  // Null where there is none.
+  // The item with that key, or null.
   Item* find(uint64_t key) {
     return find(key, [key](const Item& item) { return item.key() == key; });
   }
@@ -72,7 +74,7 @@ class IdTable {
     }
   }
 
-  // It is not there.
+  // An item whose key isn't in the table.
   void insert(const Item& item) {
     if ((items_ + 1) * 2 > places_.size()) grow();
     size_t at = home(item.key());
@@ -91,7 +93,7 @@ class IdTable {
     places_[hole] = Item{}, --items_;
   }
 
-  // The room stays.
+  // Removes all items, and keeps the memory for others.
   void clear_places() {
     std::fill(places_.begin(), places_.end(), Item{});
     items_ = 0;

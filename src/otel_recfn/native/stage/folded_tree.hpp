@@ -37,14 +37,19 @@ class Histogram {
   uint32_t counts_[kBuckets];  // a unit has fewer rows
 };
 
+constexpr uint32_t kSeveral = UINT32_MAX;  // in place of the number of a module's path
+
 // Ranges of one path. Those that lie in it hang below it, in the order in which they came. Times in nanoseconds.
 struct Path {
   Path *next, *first_below, *last_below;
+  Path* home;  // where those hang that lie in it: of a backward node in the range around it, that; else itself
   uint32_t name, below;
+  uint32_t shown, module, modules;  // as of a range; `kSeveral` where they differ
   Histogram histogram;
   int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
   int64_t cpu_time_ns;  // -1: not known of all of them
   uint64_t first_id;
+  int64_t first_row;  // -1: it may be gone
   bool in_compilation;  // it has no span
 };
 
@@ -60,7 +65,7 @@ struct FoldedTree {
   Path* root = nullptr;  // null where nothing was folded
   int64_t children_ns = 0;  // of a span of a range: how long those took that lay directly in it, in its thread
 
-  // Nothing is in it; the times stay.
+  // Empties it; the times stay.
   void forget() { size = 0, root = nullptr; }
 };
 
@@ -73,13 +78,20 @@ class Trees {
     Path* place = find(around, one.name);
     int64_t total_ns = one.duration_ns;
     if (place == nullptr && holder.size < holder.most) {
-      place = make_below(holder, around, one.name);
+      place = make_below(holder, around, one.name, one.shown);
     } else if (place == nullptr) {
-      place = other(holder);
+      place = other(holder, one.name, one.shown);
       if (&around != holder.root) total_ns = 0;  // what it lies in has its time
     }
     add(*place, one, self_ns, total_ns);
     return place;
+  }
+
+  // The range around a backward node that is shown by the node's span, of which it is a part.
+  void fold_around_node(FoldedTree& holder, const Range& one) {
+    const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, holder.children_ns);
+    Path& path = *fold(holder, nullptr, one, self_ns);
+    path.total_ns = wrapped_difference(path.total_ns, one.duration_ns);
   }
 
   // What was folded into a range, or waited in it, which is nothing afterwards, was folded into `holder`, and lies at `above`
@@ -100,7 +112,7 @@ class Trees {
     tree.forget();
   }
 
-  // None is in use.
+  // To be called when no tree is in use.
   void shrink() {
     if (nodes_.shrink()) many_.release();
   }
@@ -121,13 +133,26 @@ class Trees {
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
     path.histogram.add(one.duration_ns);
     path.in_compilation |= (one.flags & kInCompilation) != 0;
-    if (one.start_ns < path.first_ns || (one.start_ns == path.first_ns && one.event_id < path.first_id)) {
-      path.first_ns = one.start_ns, path.first_id = one.event_id;
-    }
+    note_first(path, {one.start_ns, one.event_id, one.row});
+    note_module(path, one.module, one.modules);
     path.shortest_ns = std::min(path.shortest_ns, one.duration_ns);
     path.longest_ns = std::max(path.longest_ns, one.duration_ns);
     ++path.count, path.total_ns = wrapped_sum(path.total_ns, total_ns), path.self_ns = wrapped_sum(path.self_ns, self_ns);
     path.cpu_time_ns = sum_of_known(path.cpu_time_ns, one.cpu_time_ns);
+  }
+
+  struct First {
+    int64_t start_ns;
+    uint64_t event_id;
+    int64_t row;
+  };
+  static void note_first(Path& path, const First& one) {
+    if (one.start_ns > path.first_ns || (one.start_ns == path.first_ns && one.event_id >= path.first_id)) return;
+    path.first_ns = one.start_ns, path.first_id = one.event_id, path.first_row = one.row;
+  }
+  static void note_module(Path& path, uint32_t module, uint32_t modules) {
+    path.module = path.count == 0 || path.module == module ? module : kSeveral;
+    path.modules = path.count == 0 || path.modules == modules ? modules : kSeveral;
   }
 
   Path* find(const Path& above, uint32_t name) {
@@ -145,21 +170,25 @@ class Trees {
   }
 
   Path& above_or_root(FoldedTree& holder, Path* above) {
-    if (above != nullptr) return *above;
-    if (holder.root == nullptr) holder.root = make(kOther);
+    if (above != nullptr) return *above->home;
+    if (holder.root == nullptr) holder.root = make(kOther, kOther);
     return *holder.root;
   }
 
-  Path* make_below(FoldedTree& holder, Path& around, uint32_t name) {
+  Path* make_below(FoldedTree& holder, Path& around, uint32_t name, uint32_t shown) {
     ++holder.size;
-    Path* place = make(name);
+    Path* place = make(name, shown);
     append(around, *place);
     return place;
   }
 
-  Path* other(FoldedTree& holder) {
-    Path* found = find(*holder.root, kOther);
-    return found != nullptr ? found : make_below(holder, *holder.root, kOther);
+  // Where what no path is left for is added up: by name, below a path for all of it.
+  Path* other(FoldedTree& holder, uint32_t name, uint32_t shown) {
+    Path* all = find(*holder.root, kOther);
+    if (all == nullptr) all = make_below(holder, *holder.root, kOther, kOther);
+    Path* own = name == kOther ? all : find(*all, name);
+    if (own == nullptr && holder.size <= holder.most + kNamesOfOther) own = make_below(holder, *all, name, shown);
+    return own == nullptr ? all : own;
   }
 
   // `fits`: the holder's size counts all of them already, and what is new goes there with all that hangs below it.
@@ -169,6 +198,7 @@ class Trees {
       Path* mine = find(place, path->name);
       if (mine == nullptr && fits) {
         append(place, *path);
+        if (path->home != path) merge_list(place, detach_below(*path), holder, fits);
         continue;
       }
       Path* below = detach_below(*path);
@@ -178,32 +208,32 @@ class Trees {
         append(place, *path);
       } else {
         if (mine == nullptr) {
-          mine = other(holder);
+          mine = other(holder, path->name, path->shown);
           if (&place != holder.root) path->total_ns = 0;  // what it lies in has its time
         }
         add(*mine, path);
         if (fits) --holder.size;
       }
-      merge_list(*mine, below, holder, fits);
+      merge_list(*mine->home, below, holder, fits);
     }
   }
 
-  Path* make(uint32_t name) {
+  Path* make(uint32_t name, uint32_t shown) {
     Path* path = nodes_.take();
     path->next = path->first_below = path->last_below = nullptr;
-    path->name = name, path->below = 0, path->in_compilation = false;
+    path->home = path, path->name = name, path->shown = shown, path->module = path->modules = 0, path->below = 0;
     path->count = path->total_ns = path->self_ns = path->longest_ns = 0;
-    path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX;
+    path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX, path->first_row = -1;
     path->cpu_time_ns = name == kOther ? -1 : 0;  // what is there may lie in each other
+    path->in_compilation = false;
     path->histogram.clear();
     return path;
   }
 
   // Also gives the other one back.
   void add(Path& path, Path* other) {
-    if (other->first_ns < path.first_ns || (other->first_ns == path.first_ns && other->first_id < path.first_id)) {
-      path.first_ns = other->first_ns, path.first_id = other->first_id;
-    }
+    note_first(path, {other->first_ns, other->first_id, other->first_row});
+    if (other->count != 0) note_module(path, other->module, other->modules);
     path.shortest_ns = std::min(path.shortest_ns, other->shortest_ns);
     path.longest_ns = std::max(path.longest_ns, other->longest_ns);
     path.count += other->count;
@@ -215,7 +245,7 @@ class Trees {
   }
 
   void append(Path& above, Path& path) {
-    path.next = nullptr;
+    path.next = nullptr, path.home = is_node_of(above, path.name) ? &above : &path;
     (above.last_below == nullptr ? above.first_below : above.last_below->next) = &path;
     above.last_below = &path;
     if (++above.below <= kMany) return;
@@ -234,7 +264,7 @@ class Trees {
     return first;
   }
 
-  // With all that hangs below it.
+  // Gives back a path with all that hangs below it.
   void give_back_all(Path* root) {
     while (root != nullptr) {
       Path *path = root, *last = path->last_below, *below = detach_below(*path);

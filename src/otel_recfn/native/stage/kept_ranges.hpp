@@ -3,18 +3,28 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
-#include "stage/containers.hpp"
+#include "stage/range.hpp"
 
 namespace recfn::stage {
 
 constexpr uint32_t kPathsOfASpan = 128;
 constexpr uint32_t kPathsOfAUnit = 1024;
+constexpr uint32_t kNamesOfOther = 256;  // what no path was left for is added up by name
 constexpr size_t kMaxAwaited = 1 << 16;
+// What took less than a thousandth of a unit is no span of its own, unless it failed: a page of the unit shows nothing of it.
+constexpr int64_t kLeastShare = 1000;
+// All that took more is, where that fits and less than a tenth of the time is left out: else a page of it may show no operator.
+constexpr int64_t kLeftOut = 10;
+// In a tree of calls, of a budget this small or smaller, what took less than a fiftieth; but a fifth of the budget is used.
+constexpr int64_t kFewestShares = 50, kPartOfBudget = 5;
+// A range stands out that took at least twice the mean of the others on its path, and five shares: it is seen on the page then,
+// and no more than ten do in an ordinary unit.
+constexpr int64_t kStandsOut = 2, kSharesOfOne = 5;
+constexpr int kMostRounds = 8;  // in which ranges are found that stand out in what stands out
 constexpr int64_t kForced = int64_t{1} << 62;  // ranks above every duration
 constexpr int64_t kFailed = int64_t{1} << 61;  // is added to the duration of a range that failed; others are shorter
 constexpr uint32_t kOther = 0;                 // the number of the name for what no path was left for
@@ -26,17 +36,6 @@ inline unsigned digits_of(int64_t number) {
   const uint64_t size = number < 0 ? 0 - plain : plain;
   return size == 0 ? 0 : 64 - static_cast<unsigned>(__builtin_clzll(size));
 }
-
-// A range that has ended. Times in nanoseconds.
-struct Range {
-  uint64_t event_id, parent;
-  int64_t start_ns, duration_ns;
-  uint32_t name, flags;
-  int64_t row;  // its number, as the caller counts
-  int64_t cpu_time_ns;  // -1: not known
-};
-
-using Ranges = UnfilledVector<Range>;
 
 struct Rank {
   int64_t duration;  // or `kForced`, or of one that failed `kFailed` and more
@@ -57,114 +56,6 @@ inline bool ranks_above_in_it(const Range& around, const Range& one) {
   return around.event_id < one.event_id;
 }
 
-// Where ranges stand in a list, by event id. A thread's event ids count up, so that most lists have nearly all between their
-// smallest and their largest one of a thread: each of these then has a place of its own. Other lists are hashed.
-class PlacesOfIds {
- public:
-  static constexpr uint32_t kNone = UINT32_MAX;
-
-  // For these ids, none of which has a place yet.
-  void clear_for(const Ranges& held) {
-    const size_t slots = find_runs(held) ? place_runs(held.size()) : 0;
-    if (slots == 0) count_ = 0;
-    slots_.assign(count_ == 0 ? hashed_slots(held.size()) : slots, kNone);
-    last_ = Run{};
-  }
-
-  // The id, one of those, stands there now. Whether it stood elsewhere before.
-  bool put(const Ranges& held, uint64_t event_id, uint32_t place) { return std::exchange(*slot(held, event_id), place) != kNone; }
-
-  uint32_t find(const Ranges& held, uint64_t event_id) {
-    const uint32_t* found = slot(held, event_id);
-    return found == nullptr ? kNone : *found;
-  }
-
- private:
-  // The ids of a thread.
-  struct Run {
-    uint64_t first = 0, ids = 0;
-    size_t slots = 0;  // where its own begin
-
-    bool has(uint64_t event_id) const { return event_id - first < ids; }
-    bool is_of_thread(uint64_t event_id) const { return (event_id ^ first) >> kOrdinalBits == 0; }
-  };
-  static constexpr size_t kMostRuns = 8;
-  static constexpr size_t kSlotsOfAnId = 8;
-
-  // False where there are too many. Neighbours mostly are of one thread.
-  bool find_runs(const Ranges& held) {
-    count_ = 0;
-    for (size_t at = 0; at < held.size();) {
-      Run* run = find_or_begin(held[at].event_id);
-      if (run == nullptr) return false;
-      at = widen(*run, held, at);
-    }
-    return true;
-  }
-
-  // By what follows and is of its thread. Where the next thread's begin.
-  static size_t widen(Run& run, const Ranges& held, size_t at) {
-    const Run thread = run;
-    uint64_t first = run.first, last = run.first + (run.ids - 1);
-    for (; at < held.size() && thread.is_of_thread(held[at].event_id); ++at) {
-      first = std::min(first, held[at].event_id), last = std::max(last, held[at].event_id);
-    }
-    run.first = first, run.ids = last - first + 1;
-    return at;
-  }
-
-  Run* find_or_begin(uint64_t event_id) {
-    for (size_t at = 0; at < count_; ++at) {
-      if (runs_[at].is_of_thread(event_id)) return &runs_[at];
-    }
-    if (count_ == kMostRuns) return nullptr;
-    runs_[count_] = {event_id, 1, 0};
-    return &runs_[count_++];
-  }
-
-  // How many slots are needed; none where it would be far more than there are ids.
-  size_t place_runs(size_t ids) {
-    const size_t most = kSlotsOfAnId * ids + 64;
-    size_t slots = 0;
-    for (Run* run = runs_; run != runs_ + count_; ++run) {
-      run->slots = slots;
-      if (run->ids > most - slots) return 0;
-      slots += run->ids;
-    }
-    return slots;
-  }
-
-  static size_t hashed_slots(size_t ids) {
-    size_t size = 16;
-    while (size < 2 * ids) size *= 2;
-    return size;
-  }
-
-  // Null where it lies in no run, as some do that were not among the ids.
-  uint32_t* slot(const Ranges& held, uint64_t event_id) {
-    if (!last_.has(event_id)) {
-      if (count_ == 0) return hashed_slot(held, event_id);
-      const Run* run = std::find_if(runs_, runs_ + count_, [event_id](const Run& one) { return one.has(event_id); });
-      if (run == runs_ + count_) return nullptr;
-      last_ = *run;
-    }
-    return &slots_[last_.slots + (event_id - last_.first)];
-  }
-
-  // Its own, or an empty one where it isn't there.
-  uint32_t* hashed_slot(const Ranges& held, uint64_t event_id) {
-    const size_t mask = slots_.size() - 1;
-    size_t at = scrambled(event_id) & mask;
-    while (slots_[at] != kNone && held[slots_[at]].event_id != event_id) at = (at + 1) & mask;
-    return &slots_[at];
-  }
-
-  std::vector<uint32_t> slots_;
-  Run runs_[kMostRuns];
-  size_t count_ = 0;  // of runs; none where ids are hashed
-  Run last_;          // that was asked for
-};
-
 // How many of a unit's ranges are kept.
 struct Bounds {
   int64_t budget;
@@ -183,7 +74,7 @@ class Comparison {
     bounds_ = bounds;
     above_.resize(held.size()), levels_.resize(held.size()), is_kept_.assign(held.size(), 0);
     find_above(held);
-    if (bounds.budget > 0 || any_first_) {
+    if (bounds.budget > 0 || !nests_) {
       if (!nests_) rank_all(held);
       note_levels(held);
       choose(held);
@@ -191,12 +82,31 @@ class Comparison {
     list_kept();
   }
 
+  // Also one more, which what it lies in is.
+  void keep(uint32_t place) { is_kept_[place] = 1; }
+
+  void list_kept() {
+    kept_.clear(), kept_.reserve(static_cast<size_t>(std::count(is_kept_.begin(), is_kept_.end(), 1)));
+    for (uint32_t place = 0; place < is_kept_.size(); ++place) {
+      if (is_kept_[place] != 0) kept_.push_back(place);
+    }
+  }
+
+  // Whether it is the backward node that the range around it is for.
+  bool is_node(const Ranges& held, uint32_t place) const {
+    const uint32_t above = above_[place];
+    return above < kNotHere && is_node_of(held[above], held[place].name);
+  }
+
+  // Whether it is kept, whatever it took.
+  static bool comes_first(const Range& one) { return (one.flags & (kShown | kError)) != 0 || one.duration_ns >= kFailed; }
+
   size_t size() const { return above_.size(); }
   uint32_t above(size_t place) const { return above_[place]; }  // the place of the range that it lies in
   bool is_kept(size_t place) const { return is_kept_[place] != 0; }
   const UnfilledVector<uint32_t>& kept() const { return kept_; }  // their places, in ascending order
   Rank rank(const Ranges& held, size_t place) const { return nests_ ? own_rank(held[place]) : ranks_[place]; }
-  // Of the same event id.
+  // Whether no other range of the same event id came before.
   bool is_first(const Ranges& held, size_t place) { return !repeats_ || ids_.find(held, held[place].event_id) == place; }
   size_t not_here() const { return not_here_; }  // how many lie in ranges that haven't come
 
@@ -301,14 +211,6 @@ class Comparison {
     return static_cast<size_t>(std::max<int64_t>({0, bounds_.budget - forced, std::min(failed, bounds_.of_failed - forced)}));
   }
 
-  void list_kept() {
-    kept_.clear(), kept_.reserve(static_cast<size_t>(std::count(is_kept_.begin(), is_kept_.end(), 1)));
-    for (uint32_t place = 0; place < is_kept_.size(); ++place) {
-      if (is_kept_[place] != 0) kept_.push_back(place);
-    }
-  }
-
-  static bool comes_first(const Range& one) { return (one.flags & (kShown | kError)) != 0 || one.duration_ns >= kFailed; }
   int64_t own_duration(const Range& one) const {
     if ((one.flags & kShown) != 0) return kForced;
     const int64_t duration = std::min(one.duration_ns, kFailed - 1);

@@ -15,7 +15,7 @@
 #include "model/numbers.hpp"
 #include "stage/links.hpp"
 #include "stage/planned_rows.hpp"
-#include "stage/unit.hpp"
+#include "stage/open_units.hpp"
 #include "stage/unit_told.hpp"
 
 namespace recfn::stage {
@@ -61,7 +61,7 @@ class Stage {
       const UnitToDecide& one = wanted[place];
       OpenUnit* const unit = units_.find(one.above);
       if (unit == nullptr) continue;
-      unit->ranges.decide(one.budget, one.least_ns());
+      unit->ranges.decide(one.budget, one.end_ns - one.start_ns);
       teller.tell(unit->ranges, one, static_cast<uint32_t>(place));  // at once: its paths are in the cache yet
       if (one.goes_on != 0) {
         unit->ranges.begin_next_part();
@@ -112,11 +112,10 @@ class Stage {
       uint32_t flags = rows.flags[row];
       // What was open when recording ended counts as shown: only an end says whether it was.
       if ((flags & kPartial) != 0 || outermost_.is_owed(event_id)) flags |= kShown;
-      const uint32_t name = batch.known.names[static_cast<Py_ssize_t>(rows.name[row])];
-      planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add({event_id, planned.parent[at], start_ns,
-                                                                       std::max<int64_t>(0, duration_ns), name, flags,
-                                                                       first_row + static_cast<int64_t>(at),
-                                                                       rows.cpu_time_ns[row]});
+      const Surroundings::Called called = batch.known.called(rows.name[row], rows.module[row], rows.source[row]);
+      planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add(
+          {event_id, planned.parent[at], start_ns, std::max<int64_t>(0, duration_ns), called.name, flags,
+           first_row + static_cast<int64_t>(at), called.shown, called.module, called.modules, rows.cpu_time_ns[row]});
     }
   }
 

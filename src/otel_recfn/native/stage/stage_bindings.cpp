@@ -46,13 +46,10 @@ struct Wrapped {
   }
 
   static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods, const char* documentation) {
-    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-    type.tp_name = name;
-    type.tp_basicsize = sizeof(Wrapped);
+    PyTypeObject type = type_of_size(name, sizeof(Wrapped));
     type.tp_new = make_new;
     type.tp_dealloc = dealloc;
     type.tp_methods = methods;
-    type.tp_flags = Py_TPFLAGS_DEFAULT;
     type.tp_doc = documentation;
     return type;
   }
@@ -72,13 +69,14 @@ PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 
 // What `add` and `plan` are given. False with an error set.
 bool take_batch(PyObject* arguments, ToAdd& to_add) {
-  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names;
+  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown, *modules;
   int in_order;
-  return PyArg_ParseTuple(arguments, "O(OOO)OOOOp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
-                          &in_order) &&
+  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
+                          &shown, &modules, &in_order) &&
          (to_add.in_order = in_order != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
          to_add.known.contexts.take(contexts, "contexts") && to_add.known.roots.take(roots, "roots") &&
-         to_add.known.threads.take(threads, "threads", nullptr) && to_add.known.names.take(names, "names", nullptr) &&
+         to_add.known.threads.take_array(threads, "threads") && to_add.known.names.take_array(names, "names") &&
+         to_add.known.shown.take_array(shown, "shown") && to_add.known.modules.take_array(modules, "modules") &&
          to_add.all_is_known();
 }
 
@@ -139,7 +137,7 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
   return guarded([&]() -> PyObject* {
     ColumnView<uint64_t> event_ids;
     std::vector<uint8_t> is_open;
-    if (!event_ids.take(roots, "roots", nullptr)) return nullptr;
+    if (!event_ids.take_array(roots, "roots")) return nullptr;
     const bool done = StageObject::done_alone(self, false, [&](Stage& stage) {
       for (Py_ssize_t at = 0; at < event_ids.size(); ++at) is_open.push_back(stage.owe(event_ids[at]) ? 1 : 0);
     });
@@ -149,7 +147,7 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
 
 PyMethodDef stage_methods[] = {
     {"add", stage_add, METH_VARARGS,
-     "add(batch, announced, contexts, roots, threads, names, in_order) -> fates, units in it, planned rows; they are folded."},
+     "add(batch, announced, contexts, roots, threads, names, shown, modules, in_order) -> fates, units in it, planned rows; they are folded."},
     {"plan", stage_plan, METH_VARARGS,
      "plan(what add is given, key) -> the same, and parent, unit and link of each row, and traces; nothing is folded."},
     {"decide", stage_decide, METH_VARARGS,
@@ -187,8 +185,8 @@ PyObject* ranges_link(PyObject* self, PyObject* arguments) {
     BatchRows rows;
     ColumnView<uint64_t> threads, numbers;
     Links links;
-    if (!rows.take(batch) || !threads.take(threads_given, "threads", nullptr) ||
-        !numbers.take(numbers_given, "numbers", nullptr)) {
+    if (!rows.take(batch) || !threads.take_array(threads_given, "threads") ||
+        !numbers.take_array(numbers_given, "numbers")) {
       return nullptr;
     }
     const auto tracks = static_cast<size_t>(std::min(threads.size(), numbers.size()));

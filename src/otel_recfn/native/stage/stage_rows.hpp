@@ -41,6 +41,21 @@ struct Surroundings {
   TableView<const RootRow> roots;
   ColumnView<uint64_t> threads;  // RecordFunction's ids, by track
   ColumnView<uint32_t> names;    // the stage's numbers, by the batch's
+  ColumnView<uint32_t> shown;    // by those: what a call is called, be it a module's (the class) or a backward node's
+  ColumnView<uint32_t> modules;  // by those: the path of a module, with `*` for each number
+
+  // How a range is added up and shown. Its name and its module's path are the batch's.
+  struct Called {
+    uint32_t name, shown, module, modules;
+  };
+  Called called(uint32_t name_in_batch, uint32_t module_in_batch, uint8_t source) const {
+    const auto at = [](uint32_t number) { return static_cast<Py_ssize_t>(number); };
+    const uint32_t name = names[at(name_in_batch)];
+    if (source == kTorchSource) return {name, shown[at(name)], 0, 0};
+    if (source != kModuleSource) return {name, name, 0, 0};
+    const uint32_t kind = shown[at(name)], module = module_in_batch == 0 ? 0 : names[at(module_in_batch)];
+    return {kind, kind, module, module == 0 ? 0 : modules[at(module)]};
+  }
 
   // Null where it is none of them.
   const SpanAbove* root(uint64_t event_id) const {
@@ -53,7 +68,7 @@ struct Surroundings {
 struct BatchRows {
   ColumnView<uint64_t> event_id, parent, root, forward_thread_id;
   ColumnView<int64_t> start_ns, end_ns, sequence_nr, cpu_time_ns;
-  ColumnView<uint32_t> name, thread, context, flags;
+  ColumnView<uint32_t> name, thread, context, flags, module;
   ColumnView<uint8_t> kind, scope, source;
 
   bool take(PyObject* batch) {
@@ -62,10 +77,11 @@ struct BatchRows {
            end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && cpu_time_ns.take(batch, "cpu_time_ns") &&
            name.take(batch, "name") &&
            thread.take(batch, "thread") && context.take(batch, "context") && flags.take(batch, "flags") &&
+           module.take(batch, "module") &&
            kind.take(batch, "kind") && scope.take(batch, "scope") && source.take(batch, "source") &&
            equally_long({event_id.size(), parent.size(), root.size(), forward_thread_id.size(), start_ns.size(), end_ns.size(),
-                         sequence_nr.size(), cpu_time_ns.size(), name.size(), thread.size(), context.size(), flags.size(), kind.size(), scope.size(),
-                         source.size()});
+                         sequence_nr.size(), cpu_time_ns.size(), name.size(), thread.size(), context.size(), flags.size(),
+                         module.size(), kind.size(), scope.size(), source.size()});
   }
 
   Py_ssize_t size() const { return event_id.size(); }
@@ -90,8 +106,8 @@ struct AnnouncedRows {
   ColumnView<uint32_t> context;
 
   bool take(PyObject* source_column, PyObject* event_ids, PyObject* contexts) {
-    return source.take(source_column, "source", nullptr) && event_id.take(event_ids, "event_id", nullptr) &&
-           context.take(contexts, "context", nullptr) && equally_long({source.size(), event_id.size(), context.size()});
+    return source.take_array(source_column, "source") && event_id.take_array(event_ids, "event_id") &&
+           context.take_array(contexts, "context") && equally_long({source.size(), event_id.size(), context.size()});
   }
 
   Py_ssize_t size() const { return source.size(); }
@@ -117,9 +133,11 @@ struct ToAdd {
     const size_t contexts = known.contexts.size();
     const auto threads = static_cast<size_t>(known.threads.size()), names = static_cast<size_t>(known.names.size());
     const auto knows = [&](Py_ssize_t row) {
-      return rows.context[row] < contexts && rows.thread[row] < threads && rows.name[row] < names;
+      return rows.context[row] < contexts && rows.thread[row] < threads && rows.name[row] < names && rows.module[row] < names;
     };
-    return all_known(rows.size(), knows) &&
+    const auto called = static_cast<size_t>(std::min(known.shown.size(), known.modules.size()));
+    return all_known(known.names.size(), [&](Py_ssize_t at) { return known.names[at] < called; }) &&
+           all_known(rows.size(), knows) &&
            all_known(announced.size(), [&](Py_ssize_t at) { return announced.context[at] < contexts; });
   }
 };

@@ -1,13 +1,14 @@
-// The units that are open. Each keeps the longest of its ranges, and folds the others into the nearest kept one around them.
+// The units that are open. Each keeps some of its ranges, and folds the others into the nearest kept one around them: in the end
+// all that took a thousandth of it, if it may have so many spans, else those that its tree of calls has a span of their own for.
 // `tests/models/folding.py` does the same, to be read.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "stage/call_paths.hpp"
 #include "stage/folded_tree.hpp"
 #include "stage/stage_rows.hpp"
 
@@ -37,11 +38,13 @@ struct Memory {
   struct Spot {
     FoldedTree* tree;  // what it was folded into, or what was folded into it
     Path* path;        // null where it is kept
+    uint32_t node;     // of a range around a backward node, where both are kept, the node's place
   };
 
   Trees trees;
   Pool<Awaited> awaited;
   Comparison comparison;
+  CallPaths paths;
   std::vector<Spot> spots;
   std::vector<Kept> kept;         // what those that are kept become
   std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
@@ -66,7 +69,7 @@ class Unit {
 
   // The next range that has ended.
   void add(const Range& one) {
-    if (waiting_ >= limits_.most_waiting) compare(as_it_goes_on(), true);
+    if (waiting_ >= limits_.most_waiting) fold_some();
     held_.emplace_back() = one;
     ++rows_, ++waiting_;
   }
@@ -78,11 +81,23 @@ class Unit {
 
   int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
 
-  // Before it is told: folds what is too much, or shorter than `least_ns`.
-  void decide(int64_t budget, int64_t least_ns) {
+  // Before it is told: folds what is too much, or too short for a span of its own. It took so long, or that part of it.
+  void decide(int64_t budget, int64_t duration_ns) {
     const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
-    compare({spans, limits_.budget, least_ns}, false);
+    least_told_ns_ = duration_ns / kLeastShare;
+    const auto is_long = [this](const Range& one) {
+      return one.duration_ns >= least_told_ns_ && (one.flags & kInCompilation) == 0;
+    };
+    if (std::count_if(held_.begin(), held_.end(), is_long) <= spans) {
+      memory_.comparison.compare(held_, {spans, limits_.budget, least_told_ns_});
+      if (left_out_ns() <= duration_ns / kLeftOut) return fold_held(false);
+    }
+    memory_.comparison.compare(held_, {0, limits_.budget, 0});
+    fold_held(false, std::min(budget, limits_.budget), duration_ns);
   }
+
+  // Sums of what took less have no span.
+  int64_t least_told_ns() const { return least_told_ns_; }
 
   // The places of the ranges that are kept, outermost first, and what is told of them.
   std::vector<uint32_t> outermost_first() const {
@@ -131,16 +146,46 @@ class Unit {
     return budget <= 0 ? 0 : std::max<int64_t>(0, budget - std::max<int64_t>(1, budget / 4));
   }
 
-  Bounds as_it_goes_on() const { return {limits_.budget, limits_.budget, 0}; }
+  void fold_some() {
+    memory_.comparison.compare(held_, {limits_.budget, limits_.budget, 0});
+    fold_held(true);
+  }
 
-  void compare(const Bounds& bounds, bool parents_may_come) {
-    memory_.comparison.compare(held_, bounds);
-    memory_.spots.assign(memory_.comparison.size(), {});
+  // How long those took that are not kept and lie in kept ones or directly in the unit, but for what is never kept.
+  int64_t left_out_ns() const {
+    const Comparison& all = memory_.comparison;
+    int64_t sum_ns = outer_ns(folded_);
+    for (const Kept& one : kept_) sum_ns = wrapped_sum(sum_ns, outer_ns(one.folded));
+    for (size_t place = 0; place < held_.size(); ++place) {
+      const bool is_outer = all.above(place) >= Comparison::kNotHere || all.is_kept(all.above(place));
+      const bool may_be_kept = (held_[place].flags & kInCompilation) == 0;
+      if (is_outer && may_be_kept && !all.is_kept(place)) sum_ns = wrapped_sum(sum_ns, held_[place].duration_ns);
+    }
+    return sum_ns;
+  }
+  static int64_t outer_ns(const FoldedTree& tree) {
+    int64_t sum_ns = 0;
+    for (const Path* path = tree.root == nullptr ? nullptr : tree.root->first_below; path != nullptr; path = path->next) {
+      if (!path->in_compilation) sum_ns = wrapped_sum(sum_ns, path->total_ns);
+    }
+    return sum_ns;
+  }
+
+  // What was compared. `tree`: how many spans the unit's tree of calls may have; 0: none is asked for.
+  void fold_held(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
+    memory_.spots.assign(memory_.comparison.size(), {nullptr, nullptr, kNoNode});
     Awaited* taken = take_awaited();
     await_parents();
     if (!parents_may_come) settle();
+    for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
+    if (tree > 0) {
+      const auto tree_of = [this](uint32_t place) { return memory_.spots[place].tree; };
+      least_told_ns_ = memory_.paths.choose(held_, memory_.comparison, tree, duration_ns, folded_, tree_of);
+    }
+    if (!parents_may_come) find_nodes();
     place_kept();
     fold_others(parents_may_come);
+    if (!parents_may_come) join_nodes();
     keep_held();
     for (Awaited* next; taken != nullptr; taken = next) {
       next = taken->next;
@@ -173,10 +218,46 @@ class Unit {
     }
   }
 
+  // A backward node is kept where the range around it is: they are told as one.
+  void find_nodes() {
+    Comparison& all = memory_.comparison;
+    for (uint32_t place = 0; place < held_.size(); ++place) {
+      if (!all.is_node(held_, place) || !all.is_kept(all.above(place))) continue;
+      Memory::Spot& around = memory_.spots[all.above(place)];
+      const bool is_apart = Comparison::comes_first(held_[all.above(place)]) && !Comparison::comes_first(held_[place]);
+      if (is_apart || around.node != kNoNode || !all.is_first(held_, place)) continue;
+      around.node = place, all.keep(place);
+    }
+    all.list_kept();
+  }
+
+  // The span has the place of the range around, and all else of the node.
+  void join_nodes() {
+    for (const uint32_t place : memory_.comparison.kept()) {
+      const uint32_t node = memory_.spots[place].node;
+      if (node == kNoNode) continue;
+      FoldedTree &into = *memory_.spots[place].tree, &of_node = *memory_.spots[node].tree;
+      memory_.trees.fold_around_node(into, held_[place]);
+      into.children_ns = wrapped_sum(wrapped_difference(held_[place].duration_ns, held_[node].duration_ns), of_node.children_ns);
+      memory_.trees.merge(into, nullptr, of_node);
+      held_[place].event_id = held_[node].event_id, held_[place].row = held_[node].row;
+    }
+  }
+
+  bool is_joined(uint32_t place) const {
+    const uint32_t above = memory_.comparison.above(place);
+    return above < Comparison::kNotHere && memory_.spots[above].node == place;
+  }
+
+  // By which the span of a kept one is known.
+  uint64_t told_id(uint32_t place) const {
+    const uint32_t node = memory_.spots[place].node;
+    return held_[node == kNoNode ? place : node].event_id;
+  }
+
   // What was folded into those that are kept goes with them.
   void place_kept() {
     const Comparison& all = memory_.comparison;
-    for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
     memory_.kept.clear();
     memory_.kept.resize(all.kept().size());
     size_t next = 0;
@@ -185,7 +266,7 @@ class Unit {
       const uint32_t above = all.above(place);
       Kept& kept = memory_.kept[next++];
       kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, all.rank(held_, place),
-              above < Comparison::kNotHere ? held_[above].event_id : 0};
+              above < Comparison::kNotHere ? told_id(above) : 0};
       spot.tree = &kept.folded;
     }
   }
@@ -196,14 +277,14 @@ class Unit {
     for (size_t place = held_.size(); place-- > 0;) {
       const Range& one = held_[place];
       const uint32_t above = all.above(place);
-      Memory::Spot around{};
+      Memory::Spot around{nullptr, nullptr, kNoNode};
       if (above < Comparison::kNotHere) {
         around = memory_.spots[above];
         if (place >= kept_.size()) take_time(around, held_[above], one);
       }
       if (all.is_kept(place)) continue;
       if (around.tree == nullptr) around.tree = &holder(above, one, parents_may_come);
-      memory_.spots[place] = fold(one, around, memory_.spots[place].tree);
+      memory_.spots[place] = fold(one, around, memory_.spots[place].tree, parents_may_come);
     }
   }
 
@@ -217,12 +298,14 @@ class Unit {
     }
   }
 
-  Memory::Spot fold(const Range& one, const Memory::Spot& around, FoldedTree* into_it) {
+  // Where more may come, its row may be forgotten before it is told.
+  Memory::Spot fold(Range one, const Memory::Spot& around, FoldedTree* into_it, bool more_may_come) {
+    if (more_may_come) one.row = -1;
     const int64_t children_ns = into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
     const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
     Path* path = memory_.trees.fold(*around.tree, around.path, one, self_ns);
     if (into_it != nullptr) memory_.trees.merge(*around.tree, path, *into_it);
-    return {around.tree, path};
+    return {around.tree, path, kNoNode};
   }
 
   // What a range that lies in none of the others is folded into.
@@ -231,9 +314,13 @@ class Unit {
   }
 
   void keep_held() {
-    size_t next = 0;
-    for (const uint32_t place : memory_.comparison.kept()) held_[next++] = held_[place];
-    held_.resize(next);
+    size_t next = 0, from = 0;
+    for (const uint32_t place : memory_.comparison.kept()) {
+      const Kept kept = memory_.kept[from++];
+      if (is_joined(place)) continue;
+      held_[next] = held_[place], memory_.kept[next++] = kept;
+    }
+    held_.resize(next), memory_.kept.resize(next);
     waiting_ = 0;
     kept_.swap(memory_.kept);
   }
@@ -263,70 +350,17 @@ class Unit {
     rows_ = waiting_ = 0;
   }
 
+  static constexpr uint32_t kNoNode = UINT32_MAX;
+
   Memory& memory_;
   const Limits limits_;
+  int64_t least_told_ns_ = 0;
   int64_t rows_ = 0, waiting_ = 0;  // how many came; how many of them were not compared yet
   uint64_t orders_ = 0;
   FoldedTree folded_{kPathsOfAUnit};
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
   IdTable<OfId<Awaited*>> awaited_;
-};
-
-struct OpenUnit {
-  static constexpr uint32_t kNone = UINT32_MAX;
-
-  uint32_t in_batch = kNone;  // its place among the units of the batch that is planned
-  Unit ranges;
-
-  OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
-};
-
-// By the span above each.
-class OpenUnits {
- public:
-  explicit OpenUnits(const Limits& limits) : limits_(limits) {}
-
-  // Begun where there is none.
-  OpenUnit& below(const SpanAbove& above) {
-    return units_.try_emplace(above, memory_, limits_).first->second;
-  }
-
-  // Null where none is open.
-  OpenUnit* find(const SpanAbove& above) {
-    const auto found = units_.find(above);
-    return found == units_.end() ? nullptr : &found->second;
-  }
-
-  void forget(const SpanAbove& above) {
-    const auto found = units_.find(above);
-    if (found == units_.end()) return;
-    found->second.ranges.give_back();
-    units_.erase(found);
-    if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
-  }
-
-  // The numbers of the rows that may be kept yet, in ascending order. A unit's mostly stand together, so that those of all are in
-  // order where units are.
-  std::vector<int64_t> kept() const {
-    std::vector<const Unit*> units;
-    for (const auto& [above, unit] : units_) units.push_back(&unit.ranges);
-    std::sort(units.begin(), units.end(), [](const Unit* one, const Unit* other) { return one->first_row() < other->first_row(); });
-    std::vector<int64_t> rows;
-    for (const Unit* unit : units) unit->held(rows);
-    if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
-    return rows;
-  }
-
- private:
-  struct Hash {
-    // Scrambled, since a root's span id may be a part of its trace id.
-    size_t operator()(const SpanAbove& above) const { return scrambled(above.span_id) ^ above.trace_low; }
-  };
-
-  const Limits limits_;
-  Memory memory_;  // outlives the units
-  std::unordered_map<SpanAbove, OpenUnit, Hash> units_;
 };
 
 }  // namespace recfn::stage

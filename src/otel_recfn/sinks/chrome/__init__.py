@@ -1,1 +1,1 @@
-"""Rows to Chrome trace files."""
+"""Chrome trace files from rows."""

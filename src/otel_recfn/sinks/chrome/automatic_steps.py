@@ -1,4 +1,4 @@
-"""Training steps that nobody marked, as slices ``ProfilerStep#<n>`` around what ran in them, by which readers find iterations.
+"""Training steps that nobody marked, as slices ``ProfilerStep#<n>``, by which readers find iterations.
 
     thread ──[fwd]─[loss]─[bwd]─[Optimizer.step#]───[val]─[val]───[fwd]─[loss]─ ...      top-level ranges, in order
              └──────── ProfilerStep#0 ─────────┘                 └── the next one
@@ -7,8 +7,8 @@ A step ends with an optimizer's step, or with the last of several in a row. It b
 it, after a second in which nothing ran, or with the range by which training goes on after modules were called outside of it.
 Where the program has steps of its own (``step``, ``profile().step()``, those of ``torch.profiler``), nothing is added.
 
-Spans of the program's are slices, too (``span_slices.py``). A change of the current span before anything is trained begins a
-step anew, so that it lies in its epoch's, say. After a later change it lies across spans, and stands on a track of its own.
+Spans of the program's are slices, too (``span_slices.py``). If the current span changes before anything is trained, the step
+begins anew, so that it is inside its epoch's, say. After a later change it gets a track of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, OVERLAPPING, Even
 STEP_NAME = "ProfilerStep"
 IDLE_NS = 1_000_000_000
 MOST_ROOTS = 1000
-"""So many top-level ranges of which it is known, while they are open, what an optimizer or a module did in them."""
+"""The open top-level ranges for which it is remembered what optimizers and modules did in them."""
 MOST_THREADS = 256
 Bools = NDArray[np.bool_]
 Ids = NDArray[np.uint64]
@@ -35,48 +35,48 @@ Values = TypeVar("Values", NDArray[np.bool_], NDArray[np.int64], NDArray[np.uint
 
 
 class StepSlice(NamedTuple):
-    """A step of a thread."""
+    """A step of a thread, as a slice."""
 
     number: int
     track: Track
     start_ns: int
     end_ns: int
     nests: bool
-    """It lies right among the slices of its thread. Else it needs a track of its own."""
+    """Whether it nests in the slices of its thread. If not, it needs a track of its own."""
 
     @property
     def name(self) -> str:
-        """As torch.profiler names its steps."""
+        """The name that torch.profiler gives its steps."""
         return f"{STEP_NAME}#{self.number}"
 
 
 class _Thread(NamedTuple):
-    """A thread's stretch of top-level ranges that may become a step, as far as it has come."""
+    """A stretch of a thread's top-level ranges, as far as it has come, which may become a step."""
 
     track: Track
     start_ns: int = 0
     end_ns: int = -IDLE_NS - 1
-    """As long ago as a rest where nothing ran yet."""
+    """The end of its last range; a rest before the first."""
     trained: bool = False
-    """Modules were called in training in it, or optimizers worked."""
+    """Whether modules were called in training in it, or optimizers worked."""
     trains: bool = False
-    """An optimizer has stepped in it."""
+    """Whether an optimizer has stepped in it."""
     stepped_last: bool = False
-    """That was in its last range."""
+    """Whether an optimizer stepped in its last range."""
     is_marked: bool = False
-    """It is a step of the program's own."""
+    """Whether it is a step of the program's own."""
     evaluates: bool = False
-    """Modules were called outside of training, and nothing has been trained since."""
+    """Whether modules were called outside of training, and nothing has been trained since."""
     context: SpanContextRef = NO_CONTEXT
-    """What was current in its last range."""
+    """The context of its last range."""
     nests: bool = True
-    """And in all of them."""
+    """Whether all of its ranges have that context."""
     last: int = 0
     """The event id of its last range."""
     number: int = 0
 
     def step(self, next_ns: int | None, following: SpanContextRef = NO_CONTEXT) -> StepSlice:
-        """The stretch as a step: a nanosecond longer than its ranges where it can be, so that readers draw it around them.
+        """The stretch as a step, a nanosecond longer than its ranges if it can be, so that readers draw it around them.
 
         It can't where another span is current next, whose slice may begin where the last range ends.
         """
@@ -86,29 +86,29 @@ class _Thread(NamedTuple):
 
 
 class _Roots(NamedTuple):
-    """Top-level ranges that haven't ended, by what happened in them. One may be in each."""
+    """Top-level ranges that haven't ended, by what happened in them. A range may be in several sets."""
 
     stepped: Ids = NO_IDS
-    """An optimizer has stepped."""
+    """Ranges in which an optimizer has stepped."""
     trained: Ids = NO_IDS
-    """An optimizer worked, or modules were called in training."""
+    """Ranges in which an optimizer worked, or modules were called in training."""
     evaluated: Ids = NO_IDS
-    """Modules were called outside of training."""
+    """Ranges in which modules were called outside of training."""
 
     def after(self, batch: Batch) -> _Roots:
-        """With what a batch's rows tell."""
+        """The sets after the rows of a batch."""
         evaluated = (batch.flags & np.uint32(EventFlag.EVALUATION)) != 0
         is_call = (batch.source == EventSource.MODULE) & ~evaluated
         trained = is_call | is_in(batch.name, _named(batch, OPTIMIZER))
-        told = is_in(batch.name, _named(batch, OPTIMIZER_STEP)), trained, evaluated
-        return _Roots(*[distinct(np.concatenate((ids, batch.root[rows]))) for ids, rows in zip(self, told, strict=True)])
+        calls = is_in(batch.name, _named(batch, OPTIMIZER_STEP)), trained, evaluated
+        return _Roots(*[distinct(np.concatenate((ids, batch.root[rows]))) for ids, rows in zip(self, calls, strict=True)])
 
     def without(self, batch: Batch) -> _Roots:
-        """Those that ended with the batch are not waited for any more."""
+        """The sets without the ranges that ended with the batch."""
         return _Roots(*[ids[~is_in(ids, batch.event_id)][-MOST_ROOTS:] for ids in self])
 
     def are_among(self, ids: Ids) -> tuple[Bools, Bools, Bools]:
-        """Which of these have stepped, trained, and evaluated alone."""
+        """Masks of the ids in which optimizers stepped, training was done, and only evaluation was done."""
         trained = is_in(ids, self.trained)
         return is_in(ids, self.stepped), trained, is_in(ids, self.evaluated) & ~trained
 
@@ -117,14 +117,14 @@ NO_ROOTS = _Roots()
 
 
 class AutomaticSteps:
-    """What is known of them."""
+    """The steps of all threads, worked out batch by batch."""
 
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
         self._roots = NO_ROOTS
 
     def add(self, batch: Batch) -> list[StepSlice]:
-        """Add a batch. Returns the steps that are over."""
+        """Add a batch. Returns the steps that have ended."""
         rows, over, roots = _top_level(batch), list[StepSlice](), self._roots.after(batch)
         for index in distinct(batch.thread[rows]).tolist():
             track = batch.tracks[index]
@@ -135,7 +135,7 @@ class AutomaticSteps:
         return over
 
     def open(self) -> list[StepSlice]:
-        """The steps that are not over, as they are so far."""
+        """The steps that haven't ended, as they are so far."""
         return [thread.step(None) for thread in self._threads.values() if thread.trains]
 
 
@@ -155,8 +155,8 @@ def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: _
     stepped &= ~marked
     after_step, after_marked = _shifted(thread.stepped_last, stepped), _shifted(thread.is_marked, marked)
     rests = starts - _shifted(thread.end_ns, ends) > IDLE_NS
-    told = np.flatnonzero(trained | evaluated)
-    resumes = told[trained[told] & _shifted(thread.evaluates, evaluated[told])]
+    calls = np.flatnonzero(trained | evaluated)
+    resumes = calls[trained[calls] & _shifted(thread.evaluates, evaluated[calls])]
     begins = {*np.flatnonzero((after_step & ~stepped) | marked | after_marked | rests).tolist(), *resumes.tolist()}
     changes = np.flatnonzero(np.diff(context)) + 1
     for first, last in pairwise(sorted({0, *begins, *changes.tolist(), len(rows)})):
@@ -170,17 +170,17 @@ def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: _
         has_trained = thread.trained or bool(trained[first:last].any())
         trains, nests = thread.trains or bool(stepped[first:last].any()), thread.nests and thread.context == current
         thread = thread._replace(end_ns=int(ends[last - 1]), trained=has_trained, trains=trains, context=current, nests=nests)
-    evaluates = bool(evaluated[told[-1]]) if len(told) else thread.evaluates
+    evaluates = bool(evaluated[calls[-1]]) if len(calls) else thread.evaluates
     return thread._replace(stepped_last=bool(stepped[-1]), is_marked=bool(marked[-1]), evaluates=evaluates)
 
 
 def _shifted(before: int, values: Values) -> Values:
-    """Of each the one before it."""
+    """The values shifted by one place."""
     return np.concatenate((np.array([before], dtype=values.dtype), values[:-1]))
 
 
 def _top_level(batch: Batch) -> NDArray[np.int64]:
-    """The threads' own ranges that lie in no other one."""
+    """The rows of threads' own ranges that have no range around them."""
     is_slice = (batch.kind == EventKind.RANGE) & ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
     return np.flatnonzero(is_slice & (batch.parent == 0))
 

@@ -1,4 +1,4 @@
-"""Chrome trace events from sealed batches, in bytes.
+"""Chrome trace events from sealed batches, as bytes.
 
 The bytes are JSON in UTF-8, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
 end on another thread, or out of turn, is a pair of nestable async events (``"b"`` and ``"e"``), so that the slices of a thread
@@ -28,14 +28,13 @@ from otel_recfn.support.texts import json_value
 Tids = NDArray[np.uint64]
 Times = NDArray[np.int64]
 FIRST_SPANS_TID = 3 << 29
-"""Of a thread's track of spans that don't nest among its ranges: beyond the thread ids of Linux, and within the 32 bits that
-Perfetto reads of one."""
+"""The first track id for spans that don't nest in their thread's ranges: beyond Linux's thread ids, within 32 bits."""
 FIRST_STEPS_TID = 7 << 28
-"""And of steps that don't."""
+"""The first track id for steps that don't nest."""
 
 
 def trace_tid(track: Track) -> int:
-    """The ``tid`` of a thread in a trace: its id of the operating system, or the recorder's number where there is none."""
+    """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number if there is none."""
     return track.native_id or track.number
 
 
@@ -51,16 +50,17 @@ def encode_events(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int,
 def encode_flows(
     from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int, memory: bytearray
 ) -> int:
-    """Write an arrow per row, from the start of a forward slice to the start of its backward slice, numbered from ``first_id``;
-    into ``memory`` as ``encode_events`` does."""
+    """Write an arrow for each row, from the start of a forward slice to that of its backward slice, into ``memory`` as
+    ``encode_events`` does, numbered from ``first_id``."""
     return _native.encode_chrome_flows(from_tid, from_ns, to_tid, to_ns, first_id, pid, base_ns, memory)
 
 
 def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
-    """Write slices of the program's spans. There are few: no native encoder is needed."""
+    """The bytes of slices of the program's spans. There are few, so no native encoder is needed."""
     chunks = []
     for each in slices:
-        args = {"trace_id": f"{each.trace_id:032x}", "span_id": f"{each.span_id:016x}"}
+        trace_id, span_id = each.key
+        args = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
         if each.parent_id:
             args["parent_span_id"] = f"{each.parent_id:016x}"
         chunks.append(_annotation(each, FIRST_SPANS_TID, args, pid, base_ns))
@@ -68,7 +68,7 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
 
 
 def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
-    """Write slices of training steps, as torch.profiler's."""
+    """The bytes of slices of training steps, as torch.profiler's."""
     chunks = [_annotation(each, FIRST_STEPS_TID, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]
     return "".join(chunks).encode()
 
@@ -81,13 +81,13 @@ def _annotation(each: SpanSlice | StepSlice, first_tid: int, args: dict[str, Any
 
 
 def microseconds(nanoseconds: int) -> str:
-    """As a number with exactly three decimals."""
+    """A time as a number with exactly three decimals."""
     whole, rest = divmod(abs(nanoseconds), 1000)
     return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
 
 
 def encode_memory(batch: Batch, totals: dict[str, int], pid: int, base_ns: int) -> bytes:
-    """Memory as counter tracks, one a device: what was allocated and not freed since the trace began.
+    """The bytes of counter tracks of memory, one a device: what was allocated and not freed since the trace began.
 
     ``totals`` are bytes by device, which the batch is added to.
     """

@@ -2,8 +2,8 @@
 
     write() ──► queue ──► file thread ──► TraceWriter
 
-What doesn't fit the queue is dropped, the newest first, and counted; with the next batch the writer is told of the gap, because
-it missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
+What doesn't fit the queue is dropped, the newest first, and counted; the next batch comes with a note of the gap, because the
+writer missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
 
     rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
 """
@@ -26,13 +26,13 @@ from otel_recfn.support.forks import OwnThread, at_work
 log = logging.getLogger("otel_recfn")
 
 ROWS_OF_A_BATCH = 64
-"""The memory that a batch takes beside its rows, in rows."""
+"""The size of a batch beside its rows, in rows."""
 CLOSE_SHARE = 0.5
-"""Of the time for the end. A disk that hangs leaves as much for the spans' backend, and closing it may take as long."""
+"""The share of the time for the end that the file gets. The spans' backend has the rest if a disk hangs."""
 
 
 class ChromeTraceSink(Sink):
-    """A sink in front of a file.
+    """A sink with a file behind a queue.
 
     Args:
         writer: of the file; used by the file thread only.
@@ -45,17 +45,17 @@ class ChromeTraceSink(Sink):
         self._writer, self._queue_bytes = writer, queue_bytes
         self._queue: TaskQueue[Batch] = TaskQueue(max(1, queue_bytes // ROW_BYTES), _rows)
         self._received = self._dropped = self._written = self._unwritten = 0
-        """Rows: that came, that didn't fit, that the writer took or counted, and for which it found no memory."""
+        """Counts of rows: that came, that didn't fit, that the writer took or counted, and for which there was no memory."""
         self._gap = False
-        """Batches were dropped since the writer was told of a gap last."""
+        """Whether batches were dropped since the writer was last told of a gap."""
         self._error: Exception | None = None
-        """What the writer raised: the work has ended with it."""
-        self._told_error = self._told_of_memory = False
+        """The error of the writer, which has ended the work."""
+        self._raised_error = self._logged_memory = False
         self._thread = OwnThread(self._run, f"otel-recfn {self.name}")
 
     def start(self) -> None:
-        """Start the thread; else the first batch does."""
-        with contextlib.suppress(RuntimeError):  # no more threads here: tried again, and told, with the first batch
+        """Start the thread, which the first batch does otherwise."""
+        with contextlib.suppress(RuntimeError):  # no thread can be started: the first batch tries again, and logs it
             self._thread.start()
 
     def write(self, batch: Batch) -> None:
@@ -75,14 +75,14 @@ class ChromeTraceSink(Sink):
             self._gap = True
 
     def flush(self, timeout_s: float) -> bool:
-        """Let what is queued be written; False when the time wasn't enough."""
+        """Wait until what is queued is written; False if the time wasn't enough."""
         if self._thread.is_current:
             return False
         flush = self._queue.put_flush(timeout_s) if self._thread.ident is not None else None
-        return flush.wait() if flush is not None else self._error is None and self._left() == 0
+        return flush.wait() if flush is not None else self._error is None and self._rows_left() == 0
 
     def close(self, timeout_s: float) -> None:
-        """Finish the file, or give up after half of the time and leave the daemon thread to its disk.
+        """Finish the file, or stop waiting after half of the time and leave the daemon thread to its disk.
 
         Raises:
             Exception: as ``write``, unless that has raised it.
@@ -90,16 +90,16 @@ class ChromeTraceSink(Sink):
         was_open = self._queue.is_open
         self._queue.end()
         if self._thread.ident is None and was_open:
-            self._writer.close()  # nothing was ever written: there is nothing to wait for
+            self._writer.close()  # nothing was ever written, so there is nothing to wait for
         self._thread.wait_for_end(CLOSE_SHARE * timeout_s)
         if not self._thread.is_current:
             self._queue.clear()
             self._raise_error()
 
     def _raise_error(self) -> None:
-        """Once: whoever called tells of it."""
-        if self._error is not None and not self._told_error:
-            self._told_error = True
+        """Raise the writer's error, once, for the session to log it."""
+        if self._error is not None and not self._raised_error:
+            self._raised_error = True
             raise self._error
 
     def _run(self) -> None:
@@ -123,8 +123,8 @@ class ChromeTraceSink(Sink):
                 elif task is not None:
                     self._write(task)
         except NO_MEMORY:
-            if not self._told_of_memory:
-                self._told_of_memory = True
+            if not self._logged_memory:
+                self._logged_memory = True
                 log.exception("there was no memory to write a Chrome trace; what it misses is counted as dropped")
 
     def _write(self, batch: Batch) -> None:
@@ -144,8 +144,8 @@ class ChromeTraceSink(Sink):
             self._error = self._error or error
 
     def counters(self) -> Mapping[str, int]:
-        """What couldn't be written, and what never reached the writer."""
-        left, errors = 0 if self._queue.is_open else self._left(), self._writer.failed + self._unwritten
+        """The counts of what couldn't be written, and of what never reached the writer."""
+        left, errors = 0 if self._queue.is_open else self._rows_left(), self._writer.failed + self._unwritten
         return {
             "dropped.queue_full": self._dropped,
             "dropped.shutdown": left if self._error is None else 0,
@@ -153,7 +153,7 @@ class ChromeTraceSink(Sink):
         }
 
     def after_fork_in_child(self) -> ChromeTraceSink:
-        """One with a file of its own, whose thread starts with its first batch.
+        """A sink with a file of its own, whose thread starts with its first batch.
 
         This one is over; another thread may have held its lock.
         """
@@ -161,11 +161,11 @@ class ChromeTraceSink(Sink):
         self._queue.end()
         return ChromeTraceSink(self._writer.after_fork_in_child(), self._queue_bytes)
 
-    def _left(self) -> int:
-        """Rows that the writer hasn't taken."""
+    def _rows_left(self) -> int:
+        """The number of rows that the writer hasn't taken."""
         return max(0, self._received - self._dropped - self._unwritten - self._written)
 
 
 def _rows(batch: Batch) -> int:
-    """What a batch takes, in rows."""
+    """The size of a batch in rows."""
     return ROWS_OF_A_BATCH + len(batch) + len(batch.opened) + (len(batch.long_open) if batch.long_open is not None else 0)

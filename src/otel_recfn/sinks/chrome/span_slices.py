@@ -5,13 +5,13 @@
               │ │ aten::copy_ │    aten::linear │   │ aten::mm     │     ranges
 
 Rows say which span was current when their outermost range began. A stretch of a thread's rows of one span is a slice from the
-first one's begin to the last one's end: it lies in whatever lies around these rows, so it nests. The span's own begin and end
-are taken where nothing else of the thread lies between: rows come in the order of ends, so begins are looked up by number.
+first one's begin to the last one's end, so it nests in what is around these rows. The span's own begin and end are taken if
+nothing else of the thread is between: rows come in the order of ends, so begins are looked up by number.
 While a task waits, the thread may work for another one, whose rows end the stretch: slices of two tasks never overlap.
 
-One thing is not known when a stretch ends: whether a range that is still open began amid it (a task that waits inside a range,
-for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap is told on a track of
-its own, where it can't lie across that range.
+One thing is not known when a stretch ends: whether an open range began within it (a task that waits inside a range,
+for instance). Event ids count a thread's begins, so that a stretch without gaps has none. One with a gap gets a track of its
+own, where it can't lie across that range.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import ORDINAL_BITS, ORDINAL_MASK, OVERLAPPING, make_event_id
 
 MOST_DEPTH = 32
-"""So many spans lie in each other in the file."""
+"""The most spans that lie in each other in the file."""
 MOST_THREADS = 256
-"""So many threads are followed; the slices of these that are not over are written again with each batch."""
+"""The most threads that are followed; their slices that aren't over are written again with each batch."""
 MOST_OPEN = 4096
-"""So many open ranges are known, those that began last."""
+"""The most open ranges that are known, the newest ones."""
 _NEVER_NS = (1 << 63) - 1
 FindSpan = Callable[[int, int], Any]
 Key = tuple[int, int]
@@ -41,22 +41,21 @@ Times = NDArray[np.int64]
 
 
 class SpanSlice(NamedTuple):
-    """A stretch of a thread's time in which a span was current. Times in Unix nanoseconds."""
+    """A stretch of a thread's time in which a span was current. Times are in Unix nanoseconds."""
 
-    trace_id: int
-    span_id: int
+    key: Key
     parent_id: int
-    """0 where it isn't known, or there is none."""
+    """The parent's span id; 0 if there is none or it isn't known."""
     name: str
     track: Track
     start_ns: int
     end_ns: int
     nests: bool
-    """It lies right among the ranges of its thread. Else it needs a track of its own."""
+    """Whether it nests in the ranges of its thread. If not, it needs a track of its own."""
 
 
 class _Rows(NamedTuple):
-    """Rows of one thread that ended one after the other, as one."""
+    """Successive rows of one thread, as one."""
 
     start_ns: int
     end_ns: int
@@ -71,60 +70,59 @@ class _Rows(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows of one thread and one span."""
+    """Successive rows of one thread and one span."""
 
     track: Track
     key: Key
     rows: _Rows
     row: tuple[int, int]
-    """Of the first of them: the number of its begin, and when it ended."""
+    """The number of the first row's begin, and when it ended."""
 
 
 class _Stretch(NamedTuple):
-    """Of one span on one thread, as far as it has come."""
+    """A stretch of one span on one thread, as far as it has come."""
 
     key: Key
     rows: _Rows
     apart_ns: int
-    """The slices of the thread's own track that are not of spans in this one ended by then."""
+    """The latest end of a slice in this one that is of no span, on the thread's own track."""
     before: int
-    """The highest number of a begin before."""
+    """The highest number of a begin before the stretch."""
     before_ns: int
-    """What was on the thread before had ended by then, where it isn't still open."""
+    """The time by which everything before it on the thread had ended, if it isn't still open."""
     begins_here: bool
-    """No other thread works for the span."""
+    """Whether no other thread works for the span."""
 
     @property
     def nests(self) -> bool:
-        """No begin amid it is missing."""
+        """Whether no begin within it is missing."""
         return self.rows.last - self.rows.first + 1 == self.rows.number
 
 
 class _Thread(NamedTuple):
-    """What is known of a thread."""
+    """A thread, as far as it is known."""
 
     track: Track
     open: tuple[_Stretch, ...] = ()
-    """Of spans that lie in each other, the outermost first."""
+    """The open stretches of spans in each other, the outermost first."""
     first: int = ORDINAL_MASK
-    """The lowest number of a begin so far, also of a row that doesn't nest: what began in that one may still be open; 0 where
-    earlier ones were forgotten."""
+    """The lowest number of a begin so far, also of a row that doesn't nest; 0 if earlier ones were forgotten."""
     last: int = 0
     """The highest number of a begin so far."""
     end_ns: int = 0
-    """When the last of its rows, or of its slices that are over, ended."""
+    """The end of its last row, or of its last slice that is over."""
     apart_ns: int = 0
-    """When the last slice on the track of its own ended."""
+    """The end of its last slice on the track of its own."""
 
 
 class _Begins:
-    """When ranges began, by event id: what rows say, and what was announced of ranges that are still open. Never changes."""
+    """The begins of ranges, by event id, from rows and from announcements of open ranges. Never changes."""
 
     def __init__(self, ids: Ids, times: Times) -> None:
         self._ids, self._times = ids, times
 
     def after(self, batch: Batch) -> tuple[_Begins, _Begins]:
-        """With what a batch says: all that is known in it, and what is known of ranges that are open after it."""
+        """The begins that are known within a batch, and those of ranges that are open after it."""
         ids = np.concatenate((self._ids, batch.opened.columns["event_id"]))
         times = np.concatenate((self._times, batch.opened.columns["start_ns"]))
         places = np.flatnonzero(~is_in(ids, batch.event_id))[-MOST_OPEN:]
@@ -137,13 +135,13 @@ class _Begins:
         return self._ids[order], self._times[order]
 
     def of(self, event_id: int) -> int | None:
-        """When that range began, in Unix nanoseconds; None where it isn't known."""
+        """The begin of a range, in Unix nanoseconds; None if it isn't known."""
         ids, times = self._in_order
         place = int(np.searchsorted(ids, np.uint64(event_id)))
         return int(times[place]) if place < len(ids) and int(ids[place]) == event_id else None
 
     def last_before(self, event_id: int) -> tuple[int, int] | None:
-        """The latest known range of the same thread that began before that one: its event id, and when it began."""
+        """The latest known range of the same thread that began before that one: its event id, and its begin."""
         ids, times = self._in_order
         place = int(np.searchsorted(ids, np.uint64(event_id))) - 1
         if place < 0 or (int(ids[place]) ^ event_id) >> ORDINAL_BITS:
@@ -155,10 +153,10 @@ _NO_BEGINS = _Begins(np.zeros(0, np.uint64), np.zeros(0, np.int64))
 
 
 class SpanSlices:
-    """What is known so far of each thread; replaced, never changed, so that one can go back to what was.
+    """The slices of each thread, as far as they are known. The object is replaced, never changed, so that one can go back.
 
     Args:
-        find: the program's span with a trace id and a span id; None where it isn't known.
+        find: the program's span with a trace id and a span id; None if it isn't known.
         threads, begins: what is known; of ranges that are open.
         forgotten: stands for any thread that was forgotten; None: none was.
     """
@@ -173,7 +171,7 @@ class SpanSlices:
         self._find, self._threads, self._begins, self._forgotten = find, threads or {}, begins, forgotten
 
     def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
-        """What is known after a batch, and the slices that are over."""
+        """The slices after a batch, and those that are over."""
         threads, over = dict(self._threads), list[SpanSlice]()
         begins, still_open = self._begins.after(batch)
         for run in _runs(batch):
@@ -222,13 +220,13 @@ class SpanSlices:
         return (parent.trace_id, parent.span_id) if parent is not None else None
 
     def _is_current(self, key: Key, time_ns: int) -> bool:
-        """Whether it is known, and had not ended by then."""
+        """Whether the span is known, and had not ended by then."""
         span = self._find(*key)
         end_ns = _time(span, "end_time")
         return span is not None and (end_ns is None or end_ns > time_ns)
 
     def _close(self, thread: _Thread, kept: int, run: _Run | None, begins: _Begins, over: list[SpanSlice]) -> _Thread:
-        """The stretches beyond the first ``kept`` are over, as a run of another span shows."""
+        """End the stretches beyond the first ``kept``, as a run of another span shows that they are over."""
         closed, apart_ns = thread.open[kept:], thread.apart_ns
         if not closed:
             return thread
@@ -249,10 +247,10 @@ class SpanSlices:
         name, parent_id = getattr(span, "name", None), getattr(getattr(span, "parent", None), "span_id", 0)
         name = name if isinstance(name, str) and name else f"span {stretch.key[1]:016x}"
         start_ns = start_ns if stretch.nests else max(start_ns, stretch.apart_ns)
-        return SpanSlice(*stretch.key, parent_id, name, thread.track, start_ns, max(start_ns, end_ns), stretch.nests)
+        return SpanSlice(stretch.key, parent_id, name, thread.track, start_ns, max(start_ns, end_ns), stretch.nests)
 
     def _start(self, thread: _Thread, stretch: _Stretch, begins: _Begins) -> int:
-        """The span's own, where no range began on the thread in between, which might still be open."""
+        """The span's own start, if no range began on the thread in between, which might still be open."""
         first, start_ns = stretch.rows.first, stretch.rows.start_ns
         own = _time(self._find(*stretch.key), "start_time")
         if own is None or not stretch.begins_here or not stretch.before_ns <= own <= start_ns:
@@ -264,10 +262,10 @@ class SpanSlices:
         return own if latest is not None and latest[0] == first_id - 1 and latest[1] <= own else start_ns
 
     def _end(self, thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _Begins) -> int:
-        """The span's own, where the thread did nothing else before it, as far as is known.
+        """The span's own end, if the thread did nothing else before it, as far as is known.
 
-        Else a nanosecond after its last range, where there is one: of two slices of the same times, readers take the one that
-        stands first in the file for the outer one.
+        Else a nanosecond after its last range, if there is one: of two equal slices, readers take the first in the file as
+        outer.
         """
         end_ns, free_ns = stretch.rows.end_ns, _free_until(thread, stretch, run, begins)
         own = _time(self._find(*stretch.key), "end_time")
@@ -276,15 +274,14 @@ class SpanSlices:
         return max(end_ns, min(end_ns + 1, free_ns))
 
     def _take(self, threads: dict[int, _Thread], track: Track, first: int) -> _Thread:
-        """A thread with a begin of that number, as it was. One that isn't followed may have been forgotten, but not before its
-        number 1, where nothing was."""
+        """A thread with a begin of that number, as it was. An unknown one may have been forgotten, unless it is its begin 1."""
         thread = threads.pop(track.number, None)
         if thread is not None or self._forgotten is None:
             return thread or _Thread(track)
         return self._forgotten._replace(track=track, end_ns=0 if first == 1 else self._forgotten.end_ns)
 
     def _forget(self, threads: dict[int, _Thread], begins: _Begins, over: list[SpanSlice]) -> _Thread | None:
-        """Those that did nothing for longest are told, and forgotten, where there are many. Returns what stands for them."""
+        """If there are many threads, end those that did nothing for longest. Returns what stands for them."""
         forgotten = self._forgotten
         while len(threads) > MOST_THREADS:
             thread = self._close(threads.pop(next(iter(threads))), 0, None, begins, over)
@@ -295,7 +292,7 @@ class SpanSlices:
 
 
 def _runs(batch: Batch) -> list[_Run]:
-    """The batch's rows that nest in their threads, thread by thread, where there is more than one span or thread."""
+    """The batch's rows that nest in their threads, thread by thread, if there is more than one span or thread."""
     rows = np.flatnonzero(_nests(batch))
     if not len(rows):
         return []
@@ -317,7 +314,7 @@ def _runs(batch: Batch) -> list[_Run]:
 
 
 def _first_beside(batch: Batch) -> list[tuple[Track, int]]:
-    """The lowest number of a begin among the rows that don't nest, of each thread that has some."""
+    """The lowest number of a begin among the rows that don't nest, for each thread that has some."""
     rows = np.flatnonzero(~_nests(batch))
     threads, ids = batch.thread[rows], batch.event_id[rows]
     found = [(batch.tracks[thread], int(ids[threads == thread].min())) for thread in distinct(threads).tolist()]
@@ -330,7 +327,7 @@ def _nests(batch: Batch) -> NDArray[np.bool_]:
 
 
 def _free_until(thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _Begins) -> int:
-    """Until when the thread did nothing after a stretch, as far as the run that ends it shows; None: no run has come yet."""
+    """The time until which the thread did nothing after a stretch, as far as the next run shows; None if there is no run."""
     next_ns = begins.of(make_event_id(thread.track.number, thread.last + 1))
     if run is not None and run.row[0] < stretch.rows.first:  # it is around them
         return min(run.row[1], _NEVER_NS if next_ns is None else next_ns)
@@ -340,6 +337,6 @@ def _free_until(thread: _Thread, stretch: _Stretch, run: _Run | None, begins: _B
 
 
 def _time(span: Any, name: str) -> int | None:
-    """A span's time; None where it isn't known, or isn't one."""
+    """A span's time; None if it isn't known, or isn't a time."""
     time = getattr(span, name, None)
     return int(time) if isinstance(time, (int, float)) and 0 <= time < 1 << 63 else None

@@ -9,8 +9,7 @@ as much room again on a disk that may be full; this takes 0.1 ms.)
     beginning, events │ open ranges, end of the JSON
                       └─ the tail: new events take its place ─
 
-Ranges that are open for long stand in the tail, as slices that end where the file does. So whoever reads the file sees them,
-and each is there once when it has ended.
+Ranges that are open for long are in the tail, as slices up to the end of the file, and once in the file when they end.
 
 Times are microseconds with three decimals since ``baseTimeNanoseconds``, the start of a week: readers take a number for a
 double, which Perfetto turns back into the right nanosecond up to 2^42 microseconds, seven weeks. (Since the start of
@@ -55,11 +54,11 @@ from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.texts import json_value
 
 ROWS_AT_ONCE = 4096
-"""Rows encoded in one go: a megabyte, which stays in the cache."""
+"""The rows that are encoded at once: a megabyte, which stays in the cache."""
 MOST_ROWS_AT_ONCE = 32_768
-"""The same for a large batch: each go has to take the GIL a few times, for which busy threads make it wait 5 ms each time."""
+"""The rows that are encoded at once of a large batch: each time the GIL is taken, for which busy threads make it wait 5 ms."""
 MOST_OPEN = 1000
-"""So many open ranges stand in the file: they are written again with each batch."""
+"""The most open ranges in the file, which are written again with each batch."""
 MOST_TRACE_IDS = 100
 ARRAY, ARRAYS_END = b"[\n", b"\n]\n"
 WEEK_NS = 7 * 86_400 * 1_000_000_000
@@ -82,12 +81,12 @@ class ChromeTraceFile:
         self._slices, self._steps = SpanSlices(seen_spans.find), AutomaticSteps()
         self._nodes: NodeNumbers = {}
         self._memory_totals: dict[str, int] = {}
-        """By device."""
+        """The bytes of memory by device."""
         self._flows = 0
         self._open: Batch | None = None
         """The ranges that are open for long."""
         self._trace_ids: tuple[int, ...] = ()
-        """Of the spans that ranges ran in: the first ones."""
+        """The trace ids of the first spans that ranges ran in."""
         events = _process_events(self._pid)
         self._beginning = _header(self._base_ns) + events
         self._file = GrowingFile(path)
@@ -98,7 +97,7 @@ class ChromeTraceFile:
             raise
 
     def append(self, batch: Batch) -> None:
-        """Add the batch's events. After an error, ``take_back`` is to be called."""
+        """Add the batch's events. After an error, call ``take_back``."""
         self._open = _still_open(self._open, batch) if batch.long_open is None else _outermost(batch.long_open)
         self._slices, over = self._slices.after(batch)
         numbered = with_node_numbers(batch, self._nodes)
@@ -118,15 +117,15 @@ class ChromeTraceFile:
         self._trace_ids = _with_trace_ids(self._trace_ids, batch)
 
     def forget_links(self) -> None:
-        """No arrow leads to a range from before."""
+        """Forget the forward ranges so far: no arrow leads to them."""
         self._links = _native.ForwardRanges()
 
     def show(self) -> None:
-        """Make the file show all that was appended."""
+        """Show all that was appended in the file."""
         self._show(ARRAYS_END)
 
     def finish(self, lost: int = 0) -> None:
-        """The same, at its end: it is an object from now on. ``lost``: how many rows the file lacks."""
+        """Show all, and make the file an object. ``lost`` is how many rows it lacks."""
         ids: Any = [f"{trace_id:032x}" for trace_id in self._trace_ids]
         fields: dict[str, Any] = {"trace_ids": ids, **({"lost": lost} if lost else {})}
         self._show(f"\n], {json_value(fields)[1:]}\n".encode(), self._stream.alone(self._beginning, 0))
@@ -143,7 +142,7 @@ class ChromeTraceFile:
         self._thread_names.clear()
 
     def close(self) -> None:
-        """Leave what was shown, and nothing else."""
+        """Close the file with what was shown, and nothing else."""
         self._file.close()
 
     def close_in_child(self) -> None:
@@ -158,7 +157,7 @@ class ChromeTraceFile:
             self._put(encoded)
 
     def _open_events(self) -> bytes:
-        """What is open, as it is so far: steps, the program's spans, and ranges that are for long."""
+        """The events of what is open so far: steps, the program's spans, and ranges that are open for long."""
         ranges, known, steps = self._open, dict(self._thread_names), self._steps.open()
         if ranges is None or not len(ranges):
             return self._annotations(self._slices.open(), steps, known)
@@ -169,19 +168,19 @@ class ChromeTraceFile:
         return names + spans + bytes(self._memory[:size])
 
     def _annotations(self, spans: Sequence[SpanSlice], steps: Sequence[StepSlice], known: dict[int, str]) -> bytes:
-        """Slices of the program's spans and of training steps, and the names of the tracks that they need."""
+        """The slices of the program's spans and of training steps, and the names of the tracks that they need."""
         of_spans = [self._track_event(each.track, FIRST_SPANS_TID, "spans", known) for each in spans if not each.nests]
         of_steps = [self._track_event(each.track, FIRST_STEPS_TID, "steps", known) for each in steps if not each.nests]
         slices = encode_spans(spans, self._pid, self._base_ns) + encode_steps(steps, self._pid, self._base_ns)
         return "".join([*of_spans, *of_steps]).encode() + slices
 
     def _track_event(self, thread: Track, first_tid: int, of: str, known: dict[int, str]) -> str:
-        """What names a thread's track beside that of its ranges."""
+        """The event that names a thread's track beside that of its ranges."""
         name = f"{thread.name or f'thread {trace_tid(thread)}'}: {of}"
         return self._naming(first_tid + thread.number, name, thread.number, known)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
-        """The names of the threads that are new in the batch, or have another name than is known."""
+        """The names of threads that are new in the batch, or have another name than before."""
         events = []
         used = np.zeros(len(batch.tracks), dtype=np.bool_)
         np.put(used, batch.thread, True)
@@ -232,7 +231,7 @@ def _metadata_event(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
 
 
 def _with_trace_ids(known: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
-    """With those of a batch: of its rows, since its contexts may be of other recordings too."""
+    """The trace ids with those of a batch's rows, since its contexts may be of other recordings too."""
     if len(known) >= MOST_TRACE_IDS:
         return known
     found = [batch.contexts[index].trace_id for index in distinct(batch.context).tolist()]
@@ -240,12 +239,12 @@ def _with_trace_ids(known: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
 
 
 def _in_order_of_begins(batch: Batch) -> NDArray[np.int64]:
-    """By event id: within a thread that is the order of begins, a parent before its children."""
+    """The rows by event id: within a thread that is the order of begins, a parent before its children."""
     return np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
 
 
 def _still_open(ranges: Batch | None, batch: Batch) -> Batch | None:
-    """Those of the open ranges that did not end with the batch. What lies in them must not end later than they do so far."""
+    """The open ranges that did not end with the batch. What lies in them must not end later than they do so far."""
     if ranges is None or not len(ranges) or not len(batch):
         return ranges
     rows = ~is_in(ranges.event_id, batch.event_id)
@@ -253,7 +252,7 @@ def _still_open(ranges: Batch | None, batch: Batch) -> Batch | None:
 
 
 def _outermost(ranges: Batch) -> Batch:
-    """As many of the ranges as the file shows: those that began first."""
+    """The open ranges that began first, as many as the file shows."""
     return ranges.take(np.lexsort((ranges.event_id, ranges.start_ns))[:MOST_OPEN])
 
 
@@ -261,7 +260,7 @@ Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArra
 
 
 def _arrows(batch: Batch, tids: NDArray[np.uint64], links: Links) -> Arrows:
-    """Of each arrow: thread and start of the forward slice, thread and start of the backward slice."""
+    """The thread and start of the forward and of the backward slice of each arrow."""
     rows = links.row
     is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (batch.thread[rows] == batch.end_thread[rows])
     rows = rows[is_slice]

@@ -1,4 +1,4 @@
-"""Writes a Chrome trace: which file a process writes, and what becomes of a batch that can't be written.
+"""The writer of a Chrome trace: which file a process writes, and what happens to a batch that can't be written.
 
     the launched program   trace.json                     where another program writes that: trace.pid123.json
     a rank                 trace.rank0.json               started again: trace.rank0.restart1.json
@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.growing_file import FileInUseError, PathRefusedError, absolute
 from otel_recfn.support.processes import addition
@@ -35,11 +35,11 @@ PASSING = {
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "ETIMEDOUT")
     if hasattr(errno, name)
 }
-"""Errors after which one may write again: of the disk, and of limits."""
+"""Errors after which writing may work again: of the disk, and of limits."""
 
 
 class TraceWriter:
-    """Writes every batch to a Chrome trace file.
+    """A writer of batches into a Chrome trace file.
 
     Args:
         path: ends in ``.json`` or ``.json.gz``; an existing file is replaced, and its permissions are kept.
@@ -53,16 +53,16 @@ class TraceWriter:
     def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, of_process: bool = False) -> None:
         self._suffix = _checked_suffix(Path(path))
         try:
-            self._asked_path = Path(absolute(path))  # a child that changes its directory writes beside its parent
+            self._asked_path = Path(absolute(path))  # so that a child that changes its directory writes beside its parent
         except OSError as error:
             text = f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path"
             raise SettingError(text) from error
-        self.path = self._with(addition()) if of_process else self._asked_path
-        """Where the trace is written."""
+        self.path = self._name_with(addition()) if of_process else self._asked_path
+        """The path of the trace."""
         self._file: ChromeTraceFile | None = None
         self._closed = self._is_failing = False
         self.failed = 0
-        """Rows in batches that couldn't be written."""
+        """The rows of batches that couldn't be written."""
         if create_now:
             self._file = self._opened_or_refused()
 
@@ -89,7 +89,7 @@ class TraceWriter:
             if self._file is not None:
                 self._file.take_back()
             if not (isinstance(error, OSError) and error.errno in PASSING):
-                raise  # whoever takes this sink out counts what it misses, this batch included
+                raise  # the session counts what a sink that it removes misses, this batch included
             if not self._is_failing:
                 log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
             self._is_failing = True
@@ -98,7 +98,7 @@ class TraceWriter:
             self._is_failing = False
 
     def close(self, lost: int = 0) -> None:
-        """End the file, which says what it lacks. ``lost``: rows that never came here."""
+        """End the file. ``lost`` is the number of rows that never came here, which the file reports."""
         if self._file is not None and not self._closed:
             try:
                 with contextlib.suppress(OSError):  # it stays as it was shown
@@ -108,12 +108,12 @@ class TraceWriter:
         self._closed = True
 
     def after_fork_in_child(self) -> TraceWriter:
-        """One with a file of its own beside this one, made with its first event."""
+        """A writer with a file of its own beside this one, made with its first event."""
         if self._file is not None and not self._closed:
             self._file.close_in_child()
         self._closed = True
         child = TraceWriter(self._asked_path, create_now=False)
-        child.path = self._with(addition(True))
+        child.path = self._name_with(addition(True))
         return child
 
     def _opened_or_refused(self) -> ChromeTraceFile:
@@ -126,7 +126,7 @@ class TraceWriter:
             raise SettingError(_cannot_write(self._asked_path, error)) from error
 
     def _opened(self, level: int) -> ChromeTraceFile:
-        """An empty trace at the first path that nobody writes. ``level``: of what the log says of it."""
+        """An empty trace at the first path that nobody writes. ``level`` is that of its log message."""
         for path in chain((self.path,), self._paths_beside()):
             try:
                 file = self._shown(path)
@@ -150,14 +150,14 @@ class TraceWriter:
         return file
 
     def _paths_beside(self) -> Iterator[Path]:
-        """The names that this process may use where its own is being written."""
+        """The names that this process may use while its own is being written."""
         own = addition()
         beside = own if ".pid" in own else f"{own}.pid{os.getpid()}"
-        yield self._with(beside)
+        yield self._name_with(beside)
         for number in range(2, MAX_NAMES_BESIDE):
-            yield self._with(f"{beside}-{number}")
+            yield self._name_with(f"{beside}-{number}")
 
-    def _with(self, added: str) -> Path:
+    def _name_with(self, added: str) -> Path:
         return self._asked_path.with_name(f"{self._asked_path.name.removesuffix(self._suffix)}{added}{self._suffix}")
 
 
@@ -192,7 +192,7 @@ def _checked_suffix(path: Path) -> str:
 
 
 def _cannot_write(path: Path, error: OSError) -> str:
-    """Why a file can't be written, and the way out."""
+    """The reason why a file can't be written, and the way out."""
     named = f"chrome_trace={str(path)!r}"
     if isinstance(error, PathRefusedError):
         return f"{named} cannot be written: {error.strerror}"

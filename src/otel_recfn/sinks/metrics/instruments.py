@@ -6,8 +6,7 @@
 Sinks come and go (``attach``, ``detach``). What a sink leaves behind goes to the readers when one of them collects next, and
 its counters are kept, because those of a metric never go back.
 
-A callback runs in a thread of the SDK's, which holds locks of the SDK's meanwhile. So it waits for no fork, a fork waits for
-it, and while somebody forks it tells nothing.
+A callback's thread holds locks of the SDK's: it waits for no fork, but a fork for it, and during one it gives nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.metrics.sdk_streams import (
     OVERFLOW_ATTRIBUTES,
     ChangedSdkError,
+    CollectedSums,
     Exemplar,
     SdkStreams,
     SeriesSums,
-    Taken,
 )
 from otel_recfn.sinks.metrics.sums import Series
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
@@ -40,18 +39,18 @@ from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
 BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
-"""In seconds, where no view says otherwise."""
+"""The bounds of buckets in seconds, unless a view has others."""
 
 _PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider", NoOpMeterProvider)
-"""What stands for the global provider until it is set."""
+"""The placeholder for the global provider until it is set."""
 _log = logging.getLogger(__name__)
 
 Values = dict[tuple[str, str], int]
-"""By instrument and attribute value."""
+"""Values by instrument and attribute value."""
 Report = Mapping[str, int]
-"""The counters of a capture, by their public names."""
-Feed: TypeAlias = "Callable[[], tuple[list[Taken], dict[Series, Exemplar]]]"
-"""Where metrics come from, a sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
+"""A function that reads the counters of a capture, by their public names."""
+Feed: TypeAlias = "Callable[[], tuple[list[CollectedSums], dict[Series, Exemplar]]]"
+"""A sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
 
 
 class Counter(NamedTuple):
@@ -79,11 +78,11 @@ COUNTERS = (
 QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.queue", _waiting)
 
 
-class _Told:
-    """What a capture's counters have come to since this was made.
+class _CaptureCounters:
+    """The counters of a capture since this was made, which never go back.
 
     Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums of counts that are read one
-    after the other; so what was told is kept.
+    after the other; so the values that were read are kept.
 
     Args:
         report: reads them. What it raises is logged once, and they stay as they were.
@@ -92,24 +91,24 @@ class _Told:
 
     def __init__(self, report: Callable[[], Report], *, from_zero: bool) -> None:
         self._report = report
-        self._told: Values = {}
+        self._values: Values = {}
         self._failed = False
         self._before = {} if from_zero else self._read(COUNTERS)
 
     def values(self) -> Values:
         """The counters, read now, never less than before."""
         for key, value in self._read(COUNTERS).items():
-            self._told[key] = max(self._told.get(key, 0), value - self._before.get(key, 0))
-        return dict(self._told)
+            self._values[key] = max(self._values.get(key, 0), value - self._before.get(key, 0))
+        return dict(self._values)
 
     def waiting(self) -> Values:
-        """What waits now."""
+        """The number of ranges that wait now."""
         return self._read((QUEUE,))
 
     def end(self) -> Values:
-        """As they were told last; nothing is read any more."""
+        """Keep the last values, and read no more."""
         self._report = dict
-        return self._told
+        return self._values
 
     def _read(self, instruments: tuple[Counter, ...]) -> Values:
         try:
@@ -123,7 +122,7 @@ class _Told:
 
 
 class Instruments:
-    """Made by ``instruments_of``, once for each meter.
+    """The instruments of a meter, made once by ``instruments_of``.
 
     Args:
         meter: of the SDK, or another one.
@@ -131,11 +130,11 @@ class Instruments:
 
     def __init__(self, meter: Meter) -> None:
         self._lock = ForkSafeLock()
-        self._feeds: dict[Feed, _Told] = {}
-        self._left: list[Taken] = []
+        self._feeds: dict[Feed, _CaptureCounters] = {}
+        self._left: list[CollectedSums] = []
         self._ended: Values = {}
         self._streams: SdkStreams | None = None
-        self._told_of_change = False
+        self._logged_change = False
         self._histogram = _histogram(meter)
         for each in COUNTERS:
             meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
@@ -143,13 +142,13 @@ class Instruments:
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
-        """Where durations go now; None where nobody takes them. Not to be called from a callback."""
+        """The streams that take durations now; None if nobody takes them. Not to be called from a callback."""
         try:
             if self._streams is None or not self._streams.are_current:
                 self._streams = SdkStreams(self._histogram)
         except ChangedSdkError as error:
             self._streams = None
-            self._tell_of_change(error)
+            self._log_change(error)
         return self._streams if self._streams is not None and self._streams.asked else None
 
     def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
@@ -160,24 +159,24 @@ class Instruments:
             report: reads the counters of its capture.
             from_zero: they began with it, as in a forked child.
         """
-        told = _Told(report, from_zero=from_zero)
+        counters = _CaptureCounters(report, from_zero=from_zero)
         with self._lock:
-            self._feeds = {**self._feeds, feed: told}
+            self._feeds = {**self._feeds, feed: counters}
 
     def detach(self, feed: Feed) -> None:
-        """Ask it no more; what it has is kept for the readers."""
+        """Ask a sink no more; what it has is kept for the readers."""
         with self._lock:
-            told = self._feeds.get(feed)
-            if told is not None:
+            counters = self._feeds.get(feed)
+            if counters is not None:
                 self._left += feed()[0]
-                self._ended = _sum([self._ended, told.values()])
-                told.end()
+                self._ended = _sum([self._ended, counters.values()])
+                counters.end()
                 self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
-        """In a child: what the parent counted, and has not handed on yet, is the parent's."""
+        """Forget in a child what the parent counted and has not handed on."""
         self._left = []
-        self._ended = _sum([self._ended, *[told.end() for told in self._feeds.values()]])
+        self._ended = _sum([self._ended, *[counters.end() for counters in self._feeds.values()]])
         self._feeds = {}
 
     def _observe(self, instrument: Counter, _options: CallbackOptions) -> Iterable[Observation]:
@@ -185,17 +184,17 @@ class Instruments:
             if not working:
                 return []
             if instrument is COUNTERS[0]:
-                self._hand_on()
-            all_told = list(self._feeds.values())
+                self._add_all_to_streams()
+            feeds = list(self._feeds.values())
             if instrument is QUEUE:
-                values = _sum([told.waiting() for told in all_told])
+                values = _sum([counters.waiting() for counters in feeds])
             else:
-                values = _sum([self._ended, *[told.values() for told in all_told]])
+                values = _sum([self._ended, *[counters.values() for counters in feeds]])
         own = {value: count for (name, value), count in values.items() if name == instrument.name}
         return [Observation(count, {instrument.attribute: value}) for value, count in own.items()]
 
-    def _hand_on(self) -> None:
-        """Everything that was summed up goes to the readers."""
+    def _add_all_to_streams(self) -> None:
+        """Hand everything that was summed up to the readers."""
         exemplars: dict[Series, Exemplar] = {}
         with self._lock:
             for feed in self._feeds:
@@ -203,20 +202,20 @@ class Instruments:
                 self._left += taken
                 exemplars.update(sent)
             while self._left:
-                self._hand(self._left.pop(0), exemplars)
+                self._add_to_streams(self._left.pop(0), exemplars)
 
-    def _hand(self, taken: Taken, exemplars: dict[Series, Exemplar]) -> None:
+    def _add_to_streams(self, taken: CollectedSums, exemplars: dict[Series, Exemplar]) -> None:
         try:
             filled = taken.sums.filled()
             taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
         except MemoryError:
             _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
-        except Exception as error:  # in the middle of what the SDK has: what it got can't be told from what it didn't
-            self._tell_of_change(error)
+        except Exception as error:  # it failed in the middle: which sums arrived can't be known
+            self._log_change(error)
 
-    def _tell_of_change(self, error: Exception) -> None:
-        if not self._told_of_change:
-            self._told_of_change = True
+    def _log_change(self, error: Exception) -> None:
+        if not self._logged_change:
+            self._logged_change = True
             _log.warning(
                 "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s); it misses durations",
                 *(DURATION, error),
@@ -253,7 +252,7 @@ _known: WeakIdentityMap[weakref.ref[Instruments]] = WeakIdentityMap()
 
 
 def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
-    """Those on a meter of the provider's; None where it gives none, as it isn't set yet, is disabled or raises."""
+    """The instruments on a meter of the provider's; None if it gives none: it isn't set yet, is disabled or raises."""
     if isinstance(provider, (_PROXY, NoOpMeterProvider)):
         return None
     try:
@@ -270,6 +269,6 @@ def _make(provider: metrics.MeterProvider) -> Instruments | None:
     if isinstance(meter, NoOpMeter):
         return None
     instruments = Instruments(meter)
-    with suppress(TypeError):  # a provider of others that can't be referred to weakly
+    with suppress(TypeError):  # another library's provider may allow no weak references
         _known.set(provider, weakref.ref(instruments))
     return instruments

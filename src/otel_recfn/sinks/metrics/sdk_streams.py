@@ -13,8 +13,7 @@ pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
 
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
-Where one of them is missing there is no histogram. Nothing of the SDK is imported here: who has a histogram of the SDK has
-imported it. These may be missing:
+Without one of them there is no histogram. Nothing of the SDK is imported here: its histograms' owner did. These may be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
@@ -35,21 +34,20 @@ from typing import Any, NamedTuple
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Of, Series, least_above
+from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Series, SumColumn, least_above
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
 
 POWER_SCALE = 4
-"""Of exponential histograms: 16 buckets for each doubling, each 4.4 % wide. Where all durations of a series are alike the SDK's
-own scale would be finer."""
+"""The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide."""
 _LOWEST_POWER, _HIGHEST_POWER = -30 << POWER_SCALE, 33 << POWER_SCALE
-"""From 1 ns, which is above 2**-30 s, to 272 years."""
+"""The range of powers: from 1 ns, which is above 2**-30 s, to 272 years."""
 POWERS: Bounds = tuple(2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1))
 
 _SDK = "opentelemetry.sdk.metrics._internal"
 _NO_DELTA = None
-"""In place of the temporality, which the SDK asks whether to subtract."""
+"""A value in place of the temporality, by which the SDK decides whether to subtract."""
 _COMMON = ("_lock", "_attributes")
 _HISTOGRAM = (*_COMMON, "_sum", "_min", "_max")
 _POWERS = ("_value_positive", "_value_negative", "_count", "_zero_count", "_scale", "_mapping", "_max_size", "_max_scale")
@@ -64,7 +62,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 class ChangedSdkError(Exception):
-    """The SDK has not what this module relies on."""
+    """The SDK lacks what this module relies on."""
 
 
 class Exemplar(NamedTuple):
@@ -76,20 +74,20 @@ class Exemplar(NamedTuple):
 
 
 class SeriesSums(NamedTuple):
-    """What is added for a series."""
+    """The sums to add to a series."""
 
     number: int
     attributes: Attributes
     exemplar: Exemplar | None
 
 
-class Taken(NamedTuple):
-    """Sums, and where they go."""
+class CollectedSums(NamedTuple):
+    """Sums, and the series that they belong to."""
 
     streams: SdkStreams
     sums: DurationSums
     series: list[Series | None]
-    """By number, those of the sums and maybe more."""
+    """The series by number: those of the sums, and maybe more."""
 
 
 class _Stream(NamedTuple):
@@ -99,11 +97,11 @@ class _Stream(NamedTuple):
     kind: str
     """The class of its aggregations."""
     bounds: Bounds | None
-    """None where it has no buckets."""
+    """The bounds of its buckets; None if it has none."""
 
 
 class SdkStreams:
-    """All that readers make of a histogram, as of one moment: readers may be added later.
+    """The streams of a histogram at one moment: readers may be added later.
 
     Args:
         histogram: of the SDK.
@@ -131,7 +129,7 @@ class SdkStreams:
 
     @property
     def are_current(self) -> bool:
-        """False where readers were added or removed."""
+        """Whether no readers were added or removed."""
         storages = self._histogram._measurement_consumer._reader_storages
         return storages is self._storages and len(storages) == len(self._seen)
 
@@ -142,7 +140,7 @@ class SdkStreams:
         return bool(self._streams) and (not callable(is_enabled) or bool(is_enabled()))
 
     def add(self, sums: DurationSums, series: Sequence[SeriesSums]) -> None:
-        """Add sums with these buckets to every reader's. To be called while the SDK collects.
+        """Add sums with these buckets to every reader's. Call it while the SDK collects.
 
         Raises:
             ChangedSdkError: an aggregation isn't where it should be.
@@ -153,7 +151,7 @@ class SdkStreams:
     def _add_to(self, stream: _Stream, sums: DurationSums, all_series: Sequence[SeriesSums]) -> None:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
         for one in all_series:
-            last = int(sums.series[one.number, Of.LAST]) / SECOND_NS
+            last = int(sums.series[one.number, SumColumn.LAST]) / SECOND_NS
             measured = self._measurement(last, now, self._histogram, Context(), dict(one.attributes))
             stream.match.consume_measurement(measured, False)
         made = {_key(each._attributes): each for each in stream.match._attributes_aggregation.values()}
@@ -165,11 +163,11 @@ class SdkStreams:
             with aggregation._lock:
                 self._add_rest(stream, aggregation, sums, one.number)
             if one.exemplar is not None:
-                self._offer(aggregation, one.exemplar, one.attributes)
+                self._offer_exemplar(aggregation, one.exemplar, one.attributes)
 
     def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
-        """What is left of a series when its last duration has gone the SDK's way; of a last value that is all that is kept."""
-        rest_s = int(sums.series[number, Of.TOTAL] - sums.series[number, Of.LAST]) / SECOND_NS
+        """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
+        rest_s = int(sums.series[number, SumColumn.TOTAL] - sums.series[number, SumColumn.LAST]) / SECOND_NS
         if stream.kind == "_SumAggregation":
             aggregation._value += rest_s
         if stream.bounds is None:
@@ -181,16 +179,16 @@ class SdkStreams:
             aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
         aggregation._sum += rest_s
         if getattr(aggregation, "_record_min_max", True):
-            aggregation._min = min(aggregation._min, int(sums.series[number, Of.LEAST]) / SECOND_NS)
-            aggregation._max = max(aggregation._max, int(sums.series[number, Of.MOST]) / SECOND_NS)
+            aggregation._min = min(aggregation._min, int(sums.series[number, SumColumn.LEAST]) / SECOND_NS)
+            aggregation._max = max(aggregation._max, int(sums.series[number, SumColumn.MOST]) / SECOND_NS)
 
     def _rest_of_counts(self, bounds: Bounds, sums: DurationSums, number: int) -> Numbers:
         which = self._bounds.index(bounds)
         counts: Numbers = sums.buckets[which][number].copy()
-        counts[int(sums.least_ns[which].searchsorted(sums.series[number, Of.LAST], side="right"))] -= 1
+        counts[int(sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right"))] -= 1
         return counts
 
-    def _offer(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:
+    def _offer_exemplar(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:
         config = getattr(self._histogram._measurement_consumer, "_sdk_config", None)
         should_sample = getattr(getattr(config, "exemplar_filter", None), "should_sample", None)
         offer: Callable[..., None] | None = getattr(aggregation, "_sample_exemplar", None)
@@ -229,7 +227,7 @@ def _key(attributes: Mapping[str, object] | None) -> tuple[tuple[str, object], .
 
 
 def _add_powers(aggregation: Any, counts: Numbers) -> None:
-    """Add counts in the buckets of ``POWERS`` to an exponential histogram. Nothing is below the first bound but 0 ns."""
+    """Add counts in the buckets of ``POWERS`` to an exponential histogram. Only 0 ns is below the first bound."""
     aggregation._count += int(counts.sum())
     aggregation._zero_count += int(counts[0])
     filled = counts[1:].nonzero()[0].tolist()
@@ -245,7 +243,7 @@ def _add_powers(aggregation: Any, counts: Numbers) -> None:
 
 
 def _buckets(of_sdk: type[Any], low: int, counts: list[int]) -> Any:
-    """The SDK's form of them."""
+    """The buckets in the SDK's form."""
     buckets = of_sdk()
     buckets._counts = counts
     buckets.index_base = buckets.index_start = low

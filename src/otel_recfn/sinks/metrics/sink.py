@@ -19,7 +19,7 @@ from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NUM_SCOPES, EventFlag
 from otel_recfn.sinks.metrics.instruments import Instruments, Report, instruments_of
-from otel_recfn.sinks.metrics.sdk_streams import Exemplar, Taken
+from otel_recfn.sinks.metrics.sdk_streams import CollectedSums, Exemplar
 from otel_recfn.sinks.metrics.sums import MAX_SERIES, DurationSums, Series, SeriesTable
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.forks import ForkSafeLock
@@ -31,7 +31,7 @@ _PARTIAL = np.uint32(EventFlag.PARTIAL)
 
 
 class SentSpans:
-    """Spans that were sent, as examples of the series that their ranges belong to: of each the longest since the last time.
+    """Spans that were sent, as exemplars of the series of their ranges: for each series the longest since the last time.
 
     One thread notes, any takes: what was found is replaced whole, so that neither waits for the other.
 
@@ -44,14 +44,14 @@ class SentSpans:
         self._longest: dict[Series, Exemplar] = {}
 
     def note(self, plan: SpanPlan) -> None:
-        """The spans of a plan have been handed to the processors."""
+        """Note the spans of a plan, which have been handed to the processors."""
         if not self.wanted:
             return
         batch, rows, longest = plan.batch, plan.row, self._longest
         durations = np.where(batch.flags[rows] & _PARTIAL, -1, np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0))
         order = np.argsort(durations)
         keys = batch.name[rows].astype(np.int64) * NUM_SCOPES + batch.scope[rows]
-        for key, place in dict(zip(keys[order].tolist(), order.tolist(), strict=True)).items():  # of each key the longest
+        for key, place in dict(zip(keys[order].tolist(), order.tolist(), strict=True)).items():  # the longest of each key
             name, scope = divmod(key, NUM_SCOPES)
             series, ns = Series(scope, text_of_utf8(batch.names[name])), int(durations[place])
             kept = longest.get(series)
@@ -61,13 +61,13 @@ class SentSpans:
                 longest[series] = Exemplar(ns, max(0, int(batch.end_ns[row])), span)
 
     def take(self) -> dict[Series, Exemplar]:
-        """Those since the last time."""
+        """Remove and return the spans since the last time."""
         taken, self._longest = self._longest, {}
         return taken
 
 
 class MetricsSink(Sink):
-    """Sums up what is written; the readers of the meter provider take it.
+    """A sink that sums up durations, for the readers of the meter provider.
 
     Args:
         meter_provider: None for the global one, also when that is set later.
@@ -82,22 +82,22 @@ class MetricsSink(Sink):
         self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
         self._lock = ForkSafeLock()
-        """Held while sums are changed, or taken."""
+        """The lock for changing and taking sums."""
         self._series = SeriesTable()
-        self._untaken: list[Taken] = []
-        """Sums that nobody has taken yet: for the readers that there are, and for those that there were before."""
+        self._untaken: list[CollectedSums] = []
+        """Sums that nobody has taken yet, for the readers that there are, and for those before."""
         self._report: Callable[[], Report] = dict
         self._from_zero = False
         self._closed = False
 
     @property
     def wants_unsampled(self) -> bool:  # type: ignore[override]
-        """Whether a meter provider has readers for durations: they are told of every range."""
+        """Whether a meter provider has readers for durations, which get every range."""
         instruments = self._follow_provider()
         return instruments is not None and instruments.streams() is not None
 
     def report_from(self, report: Callable[[], Report]) -> None:
-        """Tell the counters that this reads; before the first batch."""
+        """Set the function that reads the counters; before the first batch."""
         self._report = report
         self._follow_provider()
 
@@ -110,7 +110,7 @@ class MetricsSink(Sink):
         with self._lock:
             numbers = self._series.numbers_of(batch)
             if not self._untaken or self._untaken[-1].streams is not streams:
-                self._untaken.append(Taken(streams, DurationSums(streams.least_ns), self._series.series))
+                self._untaken.append(CollectedSums(streams, DurationSums(streams.least_ns), self._series.series))
             sums = self._untaken[-1].sums
             sums.make_room(len(self._series.series))
             sums.add(batch, numbers)
@@ -127,14 +127,14 @@ class MetricsSink(Sink):
             self._sent.wanted = self._instruments is not None
         return self._instruments
 
-    def take(self) -> tuple[list[Taken], dict[Series, Exemplar]]:
-        """The sums, and spans that were sent, since the last time. From any thread."""
+    def take(self) -> tuple[list[CollectedSums], dict[Series, Exemplar]]:
+        """Remove and return the sums, and spans that were sent, since the last time. From any thread."""
         with self._lock:
             taken, self._untaken = self._untaken, []
         return taken, self._sent.take()
 
     def flush(self, timeout_s: float) -> bool:
-        """Nothing to wait for: readers collect when they do."""
+        """True, as readers collect when they do."""
         return True
 
     def close(self, timeout_s: float) -> None:
@@ -145,7 +145,7 @@ class MetricsSink(Sink):
             self._instruments.detach(self.take)
 
     def after_fork_in_child(self) -> MetricsSink:
-        """An empty one: what the parent counted is the parent's."""
+        """An empty sink, because what the parent counted is the parent's."""
         fresh = MetricsSink(self._meter_provider, self._sent)
         self._sent.take()
         fresh._from_zero = True

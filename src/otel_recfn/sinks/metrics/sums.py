@@ -22,30 +22,30 @@ from otel_recfn.support.texts import text_of_utf8
 
 Numbers = NDArray[np.int64]
 Bounds: TypeAlias = "tuple[float, ...]"
-"""Of a histogram's buckets, in seconds, ascending."""
+"""The bounds of a histogram's buckets, in seconds, ascending."""
 Slots: TypeAlias = NDArray[np.int32]
-"""The series of each ``name * NUM_SCOPES + scope``; -1 where it isn't known yet."""
+"""The series of each ``name * NUM_SCOPES + scope``; -1 if it isn't known yet."""
 
 MAX_SERIES = 1000
 OVERFLOW = 0
-"""The number of the series of all ranges that have none of their own."""
+"""The number of the series for ranges that have none of their own."""
 MIN_CAPACITY = 64
 SECOND_NS = 1e9
 LONGEST_NS = (1 << 63) - 1
 _PARTIAL = np.uint32(EventFlag.PARTIAL)
 FIELDS = 8
-"""So many columns: 64 bytes."""
+"""The number of columns, in 64 bytes."""
 
 
 class Series(NamedTuple):
-    """What the ranges of a series share."""
+    """The scope and name that the ranges of a series share."""
 
     scope: int
     name: str
 
 
 class SeriesTable:
-    """Numbers series in the order in which they are met, from 1.
+    """The numbers of series, from 1, given to those of one batch in the order of their names in its table.
 
     Args:
         max_series: how many there may be beside that of all others.
@@ -62,10 +62,12 @@ class SeriesTable:
         self._slots: Slots = np.zeros(0, np.int32)
 
     def numbers_of(self, batch: Batch) -> Slots:
-        """The series of each row; new ones are met here. Negative where it has none: no range, or a partial one."""
+        """The series of each row; negative if it has none, as a partial range. New series get a number."""
         slots, keys = self._slots_for(batch), batch.name.astype(np.int64) * NUM_SCOPES + batch.scope
         counts = (batch.kind == EventKind.RANGE) & ((batch.flags & _PARTIAL) == 0)
-        for key in dict.fromkeys(keys[counts & (slots[keys] < 0)].tolist()):
+        is_new = np.zeros(len(slots), np.bool_)
+        is_new[keys[counts & (slots[keys] < 0)]] = True
+        for key in np.flatnonzero(is_new).tolist():
             name, scope = divmod(key, NUM_SCOPES)
             slots[key] = self._number(Series(scope, text_of_utf8(batch.names[name])))
         numbers: Slots = np.where(counts, slots[keys], np.int32(-1))
@@ -93,19 +95,19 @@ class SeriesTable:
         return number
 
 
-class Of(IntEnum):
+class SumColumn(IntEnum):
     """The columns of ``DurationSums.series``, in nanoseconds."""
 
     COUNT = 0
     TOTAL = 1
     LEAST = 2
-    """Where ``COUNT`` is not 0."""
+    """Of no meaning where ``COUNT`` is 0."""
     MOST = 3
     LAST = 4
 
 
 class DurationSums:
-    """Arrays with a row for each series; those behind the last one are empty.
+    """Arrays with a row for each series; rows behind the last one are empty.
 
     Args:
         least_ns: of each histogram's bounds, see ``least_above``.
@@ -118,7 +120,7 @@ class DurationSums:
         self.buckets: list[Numbers] = [np.zeros((capacity, len(least) + 1), np.int64) for least in least_ns]
 
     def make_room(self, series: int) -> None:
-        """For so many series."""
+        """Make room for so many series."""
         capacity = len(self.series)
         if series > capacity:
             more = DurationSums(self.least_ns, max(series, 2 * capacity))
@@ -136,14 +138,14 @@ class DurationSums:
         _native.add_durations(batch, numbers, self.series, list(zip(self.least_ns, self.buckets, strict=True)))
 
     def filled(self) -> list[int]:
-        """The series that have any."""
-        found: list[int] = np.flatnonzero(self.series[:, Of.COUNT]).tolist()
+        """The series that have any durations."""
+        found: list[int] = np.flatnonzero(self.series[:, SumColumn.COUNT]).tolist()
         return found
 
 
 def least_above(bounds: Iterable[float]) -> Numbers:
-    """Of each bound, the shortest duration that lies above it: the least whole number of nanoseconds that is more than so many
-    seconds, both as floating point numbers."""
+    """The shortest duration above each bound: the least whole number of nanoseconds that is more than so many seconds, both as
+    floating point numbers."""
     return np.array([_least_above(bound) for bound in bounds], np.int64)
 
 
@@ -151,7 +153,7 @@ def _least_above(bound: float) -> int:
     if bound < 0:
         return 0
     near = int(min(bound * SECOND_NS, float(LONGEST_NS)))
-    slack = 2 + 4 * int(nextafter(float(near), float("inf")) - float(near))  # a product and a division may be off by so much
+    slack = 2 + 4 * int(nextafter(float(near), float("inf")) - float(near))  # a product and a division may be off by this much
     low, high = max(0, near - slack), min(near + slack, LONGEST_NS)
     while low < high:
         middle = (low + high) // 2

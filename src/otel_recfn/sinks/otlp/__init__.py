@@ -1,1 +1,1 @@
-"""Spans to OTLP without the SDK's processors and exporters."""
+"""Spans as OTLP, without the SDK's processors and exporters."""

@@ -1,4 +1,4 @@
-"""Encoded spans to requests, and requests to the server.
+"""The delivery of encoded spans: filled into requests, which are queued and sent to the server.
 
     send ──► a request that is filled ──► queue ──► sending thread, two of them ──► taken, or refused: counted
                                             │             ▲    │
@@ -39,27 +39,27 @@ from otel_recfn.support.texts import safe_request_error
 _logger = logging.getLogger(__name__)
 
 LINGER_S = 1.0
-"""So long spans wait for a request to be full."""
+"""The seconds that spans wait for a request to be full."""
 ROOM_SECONDS = 1.0
-"""So long a server that takes requests is waited for where half of the queue is full."""
+"""The seconds that a slow server is waited for if half of the queue is full."""
 LAST_SEND_S = 0.2
-"""How long attempts that are being made at the end are waited for, each."""
+"""The seconds that each attempt under way is waited for at the end."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 FACTOR, JITTER = 1.5, 0.5
 MOST_ADDED = 0.1
-"""Of the pause that a server asks for, how much longer it may become by chance."""
+"""The most by which chance lengthens a pause that a server asks for."""
 PAUSE_AFTER_ERROR_S = 0.1
 CONCURRENT = 2
-"""Requests at once: while one waits for its answer, or for the GIL, the other is on its way."""
+"""The requests at once: while one waits for its answer, or for the GIL, the other is on its way."""
 FAILURES = 2
-"""What has failed so often can be sent again, but nobody waits for that any more."""
+"""The failures after which nobody waits for the server any more, though it may be tried again."""
 FASTEST = 1
 _chance = random.SystemRandom().random
-"""From 0 to 1. Not Python's own numbers by chance, which the program seeds and draws from."""
+"""A chance from 0 to 1. The program seeds Python's own random numbers and draws from them."""
 
 
 class OtlpDelivery:
-    """Of one sink in one process.
+    """The OTLP delivery of one sink in one process.
 
     Args:
         transport: sends requests.
@@ -77,18 +77,18 @@ class OtlpDelivery:
         self._transport, self._request_bytes, self._queue_bytes = transport, request_bytes, queue_bytes
         self._sender = RequestSender(transport, queue_bytes)
         self._of: SpanTarget | None = None
-        """Whose the spans are."""
+        """The target whose spans these are."""
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
         self._spans = 0
         self._ended = False
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
-        """Spans in bytes."""
+        """An encoder of spans."""
         return OtlpMapper(target)
 
     def use(self, target: SpanTarget) -> None:
-        """Spans are of this target, and of the resource that it has now, from here on."""
+        """Take spans of this target, and of the resource that it has now, from here on."""
         if target is self._of and target.resource is self._resource:
             return
         self._seal()
@@ -96,7 +96,7 @@ class OtlpDelivery:
         self._builder = RequestBuilder(with_launch(target.resource), target.scope, self._request_bytes)
 
     def send(self, spans: Sequence[Any]) -> None:
-        """Put spans into requests, and those that are full, or old, into the queue.
+        """Put spans into requests, and queue the requests that are full or old.
 
         A server that takes requests, but slower than they come, is waited for a little.
         """
@@ -113,17 +113,17 @@ class OtlpDelivery:
             self._seal()
 
     def flush(self, timeout_s: float) -> bool:
-        """Send all, now; False where that is not done in time."""
+        """Send everything now; False if that isn't done in time."""
         self._seal()
         return self._sender.flush(timeout_s)
 
     @property
     def has_failed(self) -> bool:
-        """Whether the server has failed several times, one after the other: what failed once can be sent again."""
+        """Whether the server has failed several times in a row, after which waiting for it is of no use."""
         return self._sender.failures >= FAILURES
 
     def remove(self, process_ends: bool) -> None:
-        """End the sending. What was not sent is lost, and counted."""
+        """End the sending. What was not sent is dropped and counted."""
         if self._ended:
             return
         self._ended = True
@@ -133,13 +133,13 @@ class OtlpDelivery:
             _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", unsent)
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the spans; the module's docstring says how the counts add up."""
+        """The counts of spans, which add up as the module's docstring says."""
         counts = self._sender.counts
-        told = {"exported": counts.exported, "failed": counts.failed, "dropped.queue_full": counts.queue_full}
-        return {**told, "dropped.shutdown": self._spans - sum(told.values()) if self._ended else 0}
+        counted = {"exported": counts.exported, "failed": counts.failed, "dropped.queue_full": counts.queue_full}
+        return {**counted, "dropped.shutdown": self._spans - sum(counted.values()) if self._ended else 0}
 
     def after_fork_in_child(self) -> OtlpDelivery:
-        """One with connections of its own; what waits in this one belongs to the parent."""
+        """A delivery with connections of its own; what waits in this one belongs to the parent."""
         self._ended = True
         return OtlpDelivery(self._transport.in_child(), self._request_bytes, self._queue_bytes, self.provider)
 
@@ -151,16 +151,16 @@ class OtlpDelivery:
 
 @dataclass
 class Counts:
-    """Of spans."""
+    """Counts of spans."""
 
     exported: int = 0
     failed: int = 0
-    """The server refused their request, or took it and said that it doesn't take them."""
+    """Spans that the server refused, alone or with their request."""
     queue_full: int = 0
 
 
 class RequestSender:
-    """Requests that wait, bounded in bytes, and the threads that send them to one place.
+    """A bounded queue of requests, and the threads that send them to one place.
 
     Args:
         transport: sends them.
@@ -176,49 +176,49 @@ class RequestSender:
         self._changed = threading.Condition()
         self._pauses = pauses()
         self._not_before = self._server_not_before = 0.0
-        """When the next attempt may be made: as our pauses say, and as the server does."""
+        """The time of the next attempt, by our pauses and the server's."""
         self.failures = 0
-        """Attempts since one was answered."""
+        """The attempts since the last one that was answered."""
         self._ended = self._is_over = False
-        """Nothing more is sent; nothing more counts."""
-        self._told: set[str] = set()
-        """What was logged already."""
+        """Whether nothing more is sent or counted."""
+        self._logged: set[str] = set()
+        """The messages that were logged."""
         self.counts = Counts()
 
     def put(self, request: Request) -> None:
-        """Add a request; the oldest ones go where there is no room for it."""
+        """Add a request; the oldest ones are dropped if there is no room for it."""
         for thread in self._threads:
             if thread.ident is None:
-                with contextlib.suppress(RuntimeError):  # no more threads here: the next request tries again
+                with contextlib.suppress(RuntimeError):  # no thread can be started: the next request tries again
                     thread.start()
         dropped = self.queue.put(request)
         if dropped:
             self.counts.queue_full += sum(each.spans for each in dropped)
-            self._tell_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
+            self._log_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
 
     @property
     def is_behind(self) -> bool:
-        """Whether the server takes requests, but more slowly than they come: half of the queue is full."""
+        """Whether the server takes requests more slowly than they come: half of the queue is full."""
         return self.queue.is_filling and not self.failures
 
     def flush(self, timeout_s: float) -> bool:
-        """Send all that was put, now, unless the server wants to be left alone; False where that isn't done in time."""
+        """Send all that was put, now, unless the server asked for a pause; False if that isn't done in time."""
         if all(thread.ident is None for thread in self._threads):
             return self.queue.is_empty
         flush = self.queue.put_flush(timeout_s)
         with self._changed:
             self._not_before = 0.0
-            self._pauses = pauses()  # a channel of gRPC may need a moment more until it has found its server again
+            self._pauses = pauses()  # a channel of gRPC may need a moment until it has found its server again
             self._changed.notify_all()
         if flush is None:
             return False
         flushed = flush.wait()
         if not flushed:
-            self.queue.forget(flush)  # else those of a server that is down for long would pile up
+            self.queue.forget(flush)  # else flushes for a server that is down for long would pile up
         return flushed
 
     def end(self, timeout_s: float) -> None:
-        """Send no more. Attempts that are being made are waited for so long; after that they don't count."""
+        """Send no more. Attempts under way are waited for so long; after that they don't count."""
         self.queue.end()
         self.queue.clear()
         with self._changed:
@@ -239,12 +239,12 @@ class RequestSender:
                         task.do(lambda _timeout_s: True)
                     elif task is not None:
                         self._deliver(task)
-                except (Exception, SystemExit) as error:  # of an adapter of the program's, or for want of memory
-                    self._tell_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
+                except (Exception, SystemExit) as error:  # an adapter of the program's may raise, or memory runs out
+                    self._log_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
                     time.sleep(PAUSE_AFTER_ERROR_S)
 
     def _deliver(self, request: Request) -> None:
-        """Send a request until the server answers, and count what became of it; what raises is refused."""
+        """Send a request until the server answers, and count the result; an error counts as refused."""
         outcome = Outcome(Verdict.REFUSED)
         try:
             with at_work():
@@ -255,13 +255,13 @@ class RequestSender:
                 with at_work():
                     outcome = self._transport.send(body)
                     if not self._is_over:  # else its connection was closed under it
-                        self._tell(outcome)
+                        self._log_outcome(outcome)
                 self._note(outcome)
         finally:
             self._count(request, outcome)
 
     def _waits_for_turn(self) -> bool:
-        """Until the server may be asked; false where no more is sent."""
+        """Wait until the server may be asked; False if nothing more is sent."""
         with self._changed:
             while not self._ended:
                 pause_s = max(self._not_before, self._server_not_before) - time.monotonic()
@@ -271,7 +271,7 @@ class RequestSender:
             return False
 
     def _note(self, outcome: Outcome) -> None:
-        """After an attempt: when the next one may be."""
+        """Set the time of the next attempt after an attempt."""
         with self._changed:
             if outcome.verdict is not Verdict.AGAIN:
                 self.failures, self._pauses = 0, pauses()
@@ -292,18 +292,18 @@ class RequestSender:
                 self.counts.failed += failed
                 self.counts.exported += request.spans - failed
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
-            self._tell_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
+            self._log_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
         elif outcome.verdict is Verdict.REFUSED:
-            self._tell_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
+            self._log_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
         elif outcome.rejected or outcome.message:
-            self._tell_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
+            self._log_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
 
-    def _tell_once(self, what: str, message: str) -> None:
+    def _log_once(self, what: str, message: str) -> None:
         with self._changed:
-            is_new = what not in self._told
-            self._told.add(what)
+            is_new = what not in self._logged
+            self._logged.add(what)
         if is_new:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
 

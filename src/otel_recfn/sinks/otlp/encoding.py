@@ -1,5 +1,4 @@
-"""Spans as bytes, and as requests. The native encoder makes those of plans, from columns; the official one the few that are
-objects, and what spans share.
+"""Spans as bytes, and as requests. The native encoder makes them from plans; the official one the few others, and shared parts.
 
     plan ──► native/otlp ◄── what spans share ◄────────────┐
                  │                                         official encoder
@@ -39,7 +38,7 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (
     MAX_KEPT_BASES,
-    NOTHING_TOLD,
+    NO_ATTRIBUTES,
     SpanMapper,
     code_attributes,
     exception_attributes,
@@ -53,27 +52,27 @@ from otel_recfn.support.texts import text_of_utf8
 
 Attributes = Mapping[str, AttributeValue]
 SCOPES = 16
-"""So many numbers of scopes a thread's begin apart."""
+"""The factor that keeps scopes and threads apart in one number."""
 MAX_KEPT_TEXTS = 4096
 MESSAGES_AT_ONCE = 512
 NO_RESOURCE = Resource({})
 NUMBERS = {"recfn.rank": RANK, "recfn.local_rank": LOCAL_RANK, "recfn.world_size": WORLD_SIZE}
-"""Variables by attribute."""
+"""The environment variables of numbers, by attribute."""
 JOB_ID, JOBS = "recfn.job_id", ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 NO_JOB = ("", "none")
-"""What torchrun says where nobody gave a run an id."""
+"""The job id that torchrun gives if nobody did."""
 _RESOURCE_SPANS, _SCOPE_SPANS = b"\x0a", b"\x12"
-"""How the two messages around spans begin: numbers 1 and 2, of fields with a length."""
+"""The field headers of the two messages around spans: numbers 1 and 2, with a length."""
 _MOST_LENGTH = 10
-"""Bytes of a length, and of a field's number before it, with room to spare."""
+"""The most bytes of a length and the field's number before it, with room to spare."""
 
 
 class EncodedSpans(NamedTuple):
-    """Fields of ScopeSpans, one after the other. Its length is the number of spans."""
+    """Spans as fields of ScopeSpans, one after the other. Its length is the number of spans."""
 
     data: bytes | memoryview
     ends: NDArray[np.int64]
-    """Where each span ends."""
+    """The end of each span."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -88,7 +87,7 @@ def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
 
 
 def _messages(spans: Sequence[ReadableSpan]) -> Iterator[Span]:
-    """The official encoder's, a few at a time: they are large."""
+    """Messages of the official encoder for a few spans at a time, since they are large."""
     for first in range(0, len(spans), MESSAGES_AT_ONCE):
         for resource in encode_spans(spans[first : first + MESSAGES_AT_ONCE]).resource_spans:
             for scope in resource.scope_spans:
@@ -96,12 +95,12 @@ def _messages(spans: Sequence[ReadableSpan]) -> Iterator[Span]:
 
 
 def span_with(resource: Resource = NO_RESOURCE, **parts: Any) -> ReadableSpan:
-    """A span of which only these parts are of use."""
+    """A span of which only these parts are used."""
     return ReadableSpan("", SpanContext(1, 1, False), resource=resource, start_time=0, end_time=0, **parts)
 
 
 def attribute_fields(of_spans: Sequence[Attributes]) -> list[bytes]:
-    """The attributes of each as fields of a span."""
+    """The attributes of each span as fields."""
     messages = _messages([span_with(attributes=attributes) for attributes in of_spans])
     return [Span(attributes=message.attributes).SerializeToString() for message in messages]
 
@@ -111,7 +110,7 @@ def _span_fields(attributes: Attributes) -> bytes:
 
 
 def _event_fields(name: str, attributes: Attributes) -> bytes:
-    """What follows an event's time."""
+    """The fields after an event's time."""
     (message,) = _messages([span_with(events=[Event(name, attributes, timestamp=0)])])
     return bytes(message.events[0].SerializeToString())
 
@@ -121,8 +120,8 @@ def _status_field(status: Status) -> bytes:
     return bytes(Span(status=message.status).SerializeToString())
 
 
-class Kind(IntEnum):
-    """What spans of one batch share, as ``native/otlp/otlp_fragments.hpp`` numbers it. Names it makes itself."""
+class FragmentKind(IntEnum):
+    """The kinds of fragments that spans share, numbered as in ``native/otlp/otlp_fragments.hpp``; names need none."""
 
     CODE = 1
     EXCEPTION_EVENT = 2
@@ -131,7 +130,7 @@ class Kind(IntEnum):
     ERROR_TYPE = 5
     EXCEPTION_STACKTRACE = 6
     FIRST_TEXT = 7
-    """Of a column's attribute; those of the other texts follow."""
+    """The kind of the first column with a text; those of other columns follow."""
 
 
 TEXTS = [column for column in BY_SIZE if column.value is str]
@@ -139,55 +138,55 @@ TEXTS = [column for column in BY_SIZE if column.value is str]
 
 @lru_cache(MAX_KEPT_TEXTS)
 def _of_text(kind: int, raw: str) -> bytes:
-    if kind >= Kind.FIRST_TEXT:
-        return _span_fields(text_attributes(TEXTS[kind - Kind.FIRST_TEXT], raw))
+    if kind >= FragmentKind.FIRST_TEXT:
+        return _span_fields(text_attributes(TEXTS[kind - FragmentKind.FIRST_TEXT], raw))
     text = text_of_utf8(raw)
-    if kind == Kind.CODE:
+    if kind == FragmentKind.CODE:
         return _span_fields(code_attributes(text))
-    if kind == Kind.ERROR_TYPE:
+    if kind == FragmentKind.ERROR_TYPE:
         return _span_fields({"error.type": exception_attributes(text)["exception.type"]})
-    if kind == Kind.EXCEPTION_STACKTRACE:
+    if kind == FragmentKind.EXCEPTION_STACKTRACE:
         return _event_fields("", stacktrace_attributes(text))
-    if kind == Kind.EXCEPTION_EVENT:
+    if kind == FragmentKind.EXCEPTION_EVENT:
         return _event_fields("exception", exception_attributes(text))
     return _status_field(Status(StatusCode.ERROR, text))
 
 
 class OtlpMapper(SpanMapper):
-    """Encodes spans for one target. What its limits cut goes by way of the SDK's spans, which are cut already."""
+    """An encoder of spans for one target. Spans that its limits cut are made by the SDK first."""
 
     def __init__(self, target: SpanTarget) -> None:
         super().__init__(target)
         self._base_fields: dict[tuple[int, Track], bytes] = {}
 
-    def spans(self, plan: SpanPlan, told: Mapping[int, Attributes] = NOTHING_TOLD) -> EncodedSpans:  # type: ignore[override]
+    def spans(self, plan: SpanPlan, further: Mapping[int, Attributes] = NO_ATTRIBUTES) -> EncodedSpans:  # type: ignore[override]
         """The spans of a plan, in its order.
 
         Args:
             plan: the plan.
-            told: further attributes, by row.
+            further: more attributes, by row.
         """
         if not self._limits.unbound:
-            return encoded(super().spans(plan, told))
+            return encoded(super().spans(plan, further))
         plan = plan.named()
         columns = (plan.row, plan.parent, plan.above, plan.linked_id, plan.linked_above)
         above = [_above(span) for span in plan.spans_above]
-        rows = [row for row in plan.row.tolist() if row in told] if told else []
-        further = dict(zip(rows, attribute_fields([told[row] for row in rows]), strict=True))
+        rows = [row for row in plan.row.tolist() if row in further] if further else []
+        fields_by_row = dict(zip(rows, attribute_fields([further[row] for row in rows]), strict=True))
         fragments = partial(self._fragment, plan.batch)
-        made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, further)
+        made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, fields_by_row)
         data, ends = made
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
     def _fragment(self, batch: Batch, kind: int, index: int) -> bytes:
-        """What spans share, in bytes: the native encoder asks for each once in a call, and copies it from then on.
+        """The bytes that spans share: the native encoder asks for each once in a call, and copies it from then on.
 
         Args:
             batch: whose spans.
             kind: of what they share.
             index: of a name, or of a scope in a thread.
         """
-        if kind != Kind.SCOPE_AND_THREAD:
+        if kind != FragmentKind.SCOPE_AND_THREAD:
             return _of_text(kind, batch.names[index])
         number, scope = divmod(index, SCOPES)
         thread = batch.tracks[number]
@@ -200,28 +199,28 @@ class OtlpMapper(SpanMapper):
 
 
 def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
-    """What the spans below it have of it: the trace's id and state, and its own id as theirs."""
+    """The part of the span above that spans below it have: the trace's id and state, and its id as their parent's."""
     state = span.trace_state.to_header() if span.trace_state else ""
     return span.trace_id.to_bytes(16, "big"), Span(trace_state=state).SerializeToString(), span.span_id
 
 
 def with_launch(resource: Resource) -> Resource:
-    """The resource with what a launcher (torchrun, SLURM) says of this process and the resource doesn't."""
-    told: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
-    told[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
-    known = {name: value for name, value in told.items() if value is not None and name not in resource.attributes}
+    """The resource with what a launcher (torchrun, SLURM) says of this process, unless the resource says it."""
+    further: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
+    further[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
+    known = {name: value for name, value in further.items() if value is not None and name not in resource.attributes}
     return Resource({**resource.attributes, **known}, resource.schema_url) if known else resource
 
 
 class Request(NamedTuple):
-    """What is sent at once, again and again until somebody takes it."""
+    """A request, which is sent again and again until it is taken."""
 
     body: bytes
     spans: int
 
 
 class RequestBuilder:
-    """Fills one request after the other with spans of one resource and scope.
+    """A builder that fills one request after the other with spans of one resource and scope.
 
     Args:
         resource, scope: of the spans.
@@ -240,14 +239,14 @@ class RequestBuilder:
         self._parts: list[bytes | memoryview] = []
         self._size, self._since = 0, 0.0
         self.spans = 0
-        """How many wait for the request to be full."""
+        """The number of spans in the request."""
 
     def age(self) -> float:
-        """Seconds since the first of them came; 0 where none has."""
+        """The seconds since the first span came; 0 without any."""
         return time.monotonic() - self._since if self.spans else 0.0
 
     def add(self, spans: EncodedSpans) -> EncodedSpans:
-        """Add those that fit, and return the others; to an empty request one is added in any case."""
+        """Add the spans that fit, and return the others; an empty request takes at least one."""
         fitting = max(int(np.searchsorted(spans.ends, self._room - self._size, side="right")), 0 if self.spans else 1)
         if not len(spans) or not fitting:
             return spans
@@ -259,7 +258,7 @@ class RequestBuilder:
         return EncodedSpans(spans.data[at:], spans.ends[fitting:] - at)
 
     def take(self) -> Request:
-        """The request with all of them, which are copied once; the next one is filled from now on."""
+        """The request, whose bytes are copied once; the next one is filled from now on."""
         of_scope = len(self._scope) + self._size + len(self._after_spans)
         head = _SCOPE_SPANS + _varint(of_scope)
         of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
@@ -271,7 +270,7 @@ class RequestBuilder:
 
 
 def _varint(length: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last have the eighth."""
+    """A number with seven bits a byte, the lowest first; all but the last byte have the eighth bit."""
     encoded = bytearray()
     while length > 0x7F:
         encoded.append(length & 0x7F | 0x80)

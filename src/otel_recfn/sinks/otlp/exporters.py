@@ -1,4 +1,4 @@
-"""The setting ``span_exporter``: where spans go in place of the provider's processors.
+"""The setting ``span_exporter``: the delivery of spans in place of the provider's processors.
 
 "otlp"                    as OTEL_EXPORTER_OTLP_* says
 "otlp-grpc", "otlp-http"  the same, of that protocol
@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.trace import TracerProvider
 
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Transport
 from otel_recfn.support.texts import safe_text, secrets_from_environment
@@ -25,17 +25,17 @@ HTTP, GRPC = "http", "grpc"
 _ASKED = {"otlp-grpc": GRPC, "otlp-http": HTTP}
 _IN_ENVIRONMENT = {"grpc": GRPC, "http/protobuf": HTTP}
 DEFAULT_PROTOCOL = "grpc"
-"""What the SDK takes ``otlp`` for where no variable says otherwise."""
+"""The protocol of ``otlp`` if no variable names one, as in the SDK."""
 
 
 class UnreadableExporterError(Exception):
-    """The exporter isn't one of those that are known here, or it keeps its settings elsewhere."""
+    """An exporter that isn't known here, or keeps its settings elsewhere."""
 
 
 def otlp_delivery(
     exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
 ) -> OtlpDelivery | None:
-    """For a value of the setting; None for the provider's processors, also where an exporter can't be read, which is logged.
+    """The delivery for a value of the setting; None for the provider's processors, also if an exporter is unreadable.
 
     Args:
         exporter: the value.
@@ -55,7 +55,7 @@ def otlp_delivery(
     except ImportError as error:
         text = f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
         raise SettingError(text) from error
-    except Exception as error:  # what the official exporters raise where the environment says what they don't know
+    except Exception as error:  # an official exporter raises if the environment has what it doesn't know
         text = safe_text(error, secrets_from_environment())
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
 
@@ -66,12 +66,12 @@ def _transport(exporter: Any) -> Transport:
     configured = made(_ASKED.get(exporter) or protocol_from_environment())
     transport = transport_of(configured, owned=True)
     if isinstance(transport, GrpcTransport):
-        configured.shutdown()  # its channel; ours has other bounds
+        configured.shutdown()  # closes its channel, since ours has other bounds
     return transport
 
 
 def protocol_from_environment() -> str:
-    """As ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`` and ``OTEL_EXPORTER_OTLP_PROTOCOL`` say.
+    """The protocol in ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`` or ``OTEL_EXPORTER_OTLP_PROTOCOL``.
 
     Raises:
         ValueError: one that we don't have.
@@ -87,12 +87,12 @@ def protocol_from_environment() -> str:
 
 
 def protocol_of(exporter: object) -> str | None:
-    """Of one of the official exporters of spans, or of a subclass; None for any other."""
+    """The protocol of an official exporter of spans, or of a subclass; None for any other."""
     return next(filter(None, map(_protocol_of_class, type(exporter).__mro__)), None)
 
 
 def is_official(exporter: object) -> bool:
-    """Whether it is one of the official exporters itself: a subclass may look at spans, or change them."""
+    """Whether it is an official exporter itself: a subclass may look at spans, or change them."""
     return _protocol_of_class(type(exporter)) is not None
 
 
@@ -104,7 +104,7 @@ def _protocol_of_class(kind: type) -> str | None:
 
 
 def made(protocol: str) -> Any:
-    """An exporter that has read the environment.
+    """An exporter configured by the environment.
 
     Raises:
         ImportError: its package isn't installed.
@@ -119,7 +119,7 @@ def made(protocol: str) -> Any:
 
 
 def transport_of(exporter: Any, owned: bool) -> Transport:
-    """What sends requests as the exporter would, to where it does.
+    """The transport that sends requests as the exporter would.
 
     Args:
         exporter: one of the official ones.

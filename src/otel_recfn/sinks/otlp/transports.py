@@ -1,4 +1,4 @@
-"""One attempt to send a request, over HTTP or gRPC, and what became of it, as OTLP tells retryable answers from others.
+"""The transports over HTTP and gRPC: one attempt to send a request, and its outcome by OTLP's rules for retries.
 
 TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio. Where to, and how, is what an
 official exporter was configured with. This is the one place that knows their insides; what is read that they don't promise is
@@ -33,46 +33,46 @@ RETRYABLE_STATUS = {429, 502, 503, 504}
 CONTENT_TOO_LARGE = 413
 RETRYABLE_CODES = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 RETRYABLE_IF_TOLD = "RESOURCE_EXHAUSTED"
-"""Only where the server says when: else it means a quota that stays used up, or a message that is too large."""
+"""The code that is retried only if the server says when; else it is a quota that stays used up, or a too large message."""
 DETAILS = "grpc-status-details-bin"
 RECONNECTS = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
-"""Else a channel waits for minutes before it tries a server again that has come back."""
+"""The channel's options for reconnecting; else it waits for minutes before it tries a server again."""
 MOST_ANSWER = 1 << 16
-"""So much of an answer is read."""
+"""The most bytes of an answer that are read."""
 MOST_DELAY_S = 600.0
-"""A server that wants to be left alone for longer is asked then all the same."""
+"""The longest pause that a server may ask for."""
 TOO_LARGE = "where the request was too large, set export_request_bytes to what servers and proxies take (nginx: 1 MiB)"
 
 
 class Verdict(Enum):
-    """What is to be done with a request after an attempt."""
+    """The decision about a request after an attempt."""
 
     TAKEN = "taken"
-    """Nothing: the server has it, but for what it says that it rejected."""
+    """The server has it, but for spans that it says it rejected."""
     AGAIN = "again"
-    """Send the same bytes again, later."""
+    """The same bytes are sent again, later."""
     REFUSED = "refused"
-    """Nothing: sending it again would not help."""
+    """Sending it again would not help."""
 
 
 class Outcome(NamedTuple):
-    """Of one attempt."""
+    """The outcome of one attempt."""
 
     verdict: Verdict
     message: str = ""
-    """As ``safe_text`` says it."""
+    """The message, made safe by ``safe_text``."""
     rejected: int = 0
-    """Spans of a taken request that the server did not take."""
+    """The spans of a taken request that the server did not take."""
     delay_s: float | None = None
-    """How long the server wants to be left alone; None where it doesn't say."""
+    """The seconds that the server asks to wait; None if it doesn't."""
 
 
 class HttpTransport:
-    """Sends requests to one endpoint, from several threads, by a session of ``requests``.
+    """A transport over HTTP to one endpoint, for several threads, by a session of ``requests``.
 
     Args:
         exporter: the official one, whose session it is.
@@ -85,10 +85,10 @@ class HttpTransport:
         self._owned = owned
         self.endpoint, self.timeout_s, encoding = exporter._endpoint, float(client._timeout), exporter._compression.value
         self.encoding: str = "" if encoding == "none" else encoding
-        """How bodies are to be compressed; empty where they aren't."""
+        """The compression of bodies; empty for none."""
         headers = dict(client._headers)
         self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, headers.items())
-        """For messages; what is to be in none."""
+        """The endpoint for messages, and what may be in none of them."""
         self.headers = {key: value for key, value in headers.items() if key.lower() != "content-encoding"}
         if self.encoding:
             self.headers["Content-Encoding"] = self.encoding
@@ -100,13 +100,13 @@ class HttpTransport:
                 data=body,
                 headers=self.headers,
                 timeout=self.timeout_s,
-                verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE counts more than the exporter's certificate
+                verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate
                 allow_redirects=False,
                 stream=True,
             ) as response:
                 return self._outcome(response, _content(response))
-        except OSError as error:  # all of requests' are
-            # a ValueError: an endpoint that is no URL, a header that is none
+        except OSError as error:  # all errors of requests are OSErrors
+            # a ValueError: an endpoint that is no URL, or an invalid header
             verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
             return Outcome(verdict, safe_request_error(error, self.hidden))
 
@@ -133,7 +133,7 @@ class HttpTransport:
 
 
 class GrpcTransport:
-    """The same through a channel of grpcio, which connects with the first request.
+    """A transport over gRPC through a channel, which connects with the first request.
 
     Args:
         exporter: the official one.
@@ -145,14 +145,14 @@ class GrpcTransport:
         self._exporter = exporter
         self.endpoint, self.timeout_s, self.compression = exporter._endpoint, float(exporter._timeout), exporter._compression
         self.credentials = None if exporter._insecure else exporter._credentials
-        """None for no TLS."""
+        """The credentials; None for no TLS."""
         self.options, self.metadata = tuple(exporter._channel_options), tuple(exporter._headers)
         self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, self.metadata)
         self._channel: Any = None
         self._connecting = threading.Lock()
 
     def send(self, body: bytes) -> Outcome:
-        import grpc  # nothing is loaded: whoever has its exporter has imported it
+        import grpc  # already imported by whoever has its exporter
 
         with self._connecting:
             if self._channel is None:
@@ -202,30 +202,30 @@ def _content(response: Any) -> bytes:
 
 
 def _taken(answer: bytes, hidden: Sequence[str]) -> Outcome:
-    """Of a server that took a request, but perhaps not all of its spans."""
+    """The outcome of a request that a server took, but perhaps not all of its spans."""
     try:
-        told = ExportTraceServiceResponse.FromString(answer).partial_success
+        partial_success = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
         return Outcome(Verdict.TAKEN)
-    return Outcome(Verdict.TAKEN, safe_text(told.error_message, hidden), max(0, told.rejected_spans))
+    return Outcome(Verdict.TAKEN, safe_text(partial_success.error_message, hidden), max(0, partial_success.rejected_spans))
 
 
 def retry_info_s(details: str | bytes) -> float | None:
-    """The delay in a ``google.rpc.Status``; None where it has none."""
+    """The delay in a ``google.rpc.Status``; None if it has none."""
     info = RetryInfo()
     try:
         found = any(each.Unpack(info) for each in Status.FromString(details).details)
     except (DecodeError, TypeError):
         return None
-    return _within(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
+    return _limited_delay(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
 
 
 def retry_after_s(header: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """The delay in a ``Retry-After``: seconds, or an HTTP date; None where it says neither."""
+    """The delay in a ``Retry-After``, as seconds or an HTTP date; None for anything else."""
     if header is None:
         return None
     try:
-        return _within(float(header)) if header.strip().isdecimal() else _within(_date_s(header) - now())
+        return _limited_delay(float(header)) if header.strip().isdecimal() else _limited_delay(_date_s(header) - now())
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -235,5 +235,5 @@ def _date_s(header: str) -> float:
     return (date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _within(delay_s: float) -> float:
+def _limited_delay(delay_s: float) -> float:
     return min(max(0.0, delay_s), MOST_DELAY_S)

@@ -1,1 +1,1 @@
-"""Rows to finished spans."""
+"""Spans from rows."""

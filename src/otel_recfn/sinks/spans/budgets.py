@@ -1,4 +1,4 @@
-"""How many spans of ours a unit may have: a unit is one span of the program's, or one root of ours, with the ranges below it.
+"""The budgets of units: a unit is one span of the program's, or one root of ours, with the ranges below it.
 
     the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free
     one that failed, or took unusually long                     up to span_budget, a quarter of what is left
@@ -9,8 +9,7 @@ One half of a trace's budget is *free*, the other is held back for units that fa
 may have in a time (``SpanRate``); the smaller share counts. Every unit may have one span, whatever is left, and that is not
 counted.
 
-Ranges that come below a span when its unit has been decided, as those of a background task after the response, have what that
-unit left of what it might have had.
+Ranges that come after their unit's decision, as of a background task after the response, may use the rest of its grant.
 """
 
 from __future__ import annotations
@@ -24,34 +23,34 @@ from otel_recfn.sinks.spans.surroundings import remember
 
 NS_PER_SECOND = 1_000_000_000
 DURATIONS = 1023
-"""So many units of a name are remembered, the last ones: their median is what is usual."""
+"""The last units of a name that are remembered: their median is what is usual."""
 UNUSUAL = 16
-"""One in so many may be unusual: where all take longer than before, as on a machine that is busy, most of them aren't."""
+"""One in this many units may be unusual: on a busy machine, where all take longer, most aren't."""
 MAX_NAMES = 4096
-"""Of names that units had last, the usual durations are known."""
+"""The most names, those of the last units, whose usual durations are known."""
 BURST_SECONDS = 10
-"""What wasn't used of so many seconds may be used at once."""
+"""The seconds whose unused spans may be used at once."""
 FIRST_UNITS = 3
-"""So many units of a name come before one can say what is usual."""
+"""The units of a name that come before one can say what is usual."""
 ASIDE = 5
-"""A worker process's unit has one in so many of the spans of an ordinary one."""
+"""A worker process's unit gets one in this many of the spans of an ordinary unit."""
 MAX_TRACES = 4096
 MAX_UNITS = 4096
 
 
 class Volume(NamedTuple):
-    """How many spans become of how many ranges, and what they are called."""
+    """The settings of how many spans become of how many ranges, and of their names."""
 
     of_unit: int | None
-    """None: every range is a span, and the rest of these says nothing."""
+    """Spans of a unit. None: every range is a span, and the other fields mean nothing."""
     of_ordinary_unit: int | None = None
-    """None: as of others."""
+    """Spans of an ordinary unit. None: as for others."""
     of_trace: int | None = None
-    """None: any number."""
+    """Spans of a trace. None: any number."""
     per_second: float | None = None
-    """Of all units in a time. None: any number."""
+    """Spans of all units in a second. None: any number."""
     torch_names: bool = False
-    """As torch.profiler calls them."""
+    """Whether spans of module calls have torch.profiler's names."""
 
 
 EVERY_RANGE = Volume(None)
@@ -59,7 +58,7 @@ EVERY_RANGE = Volume(None)
 
 @dataclass(slots=True)
 class _Durations:
-    """Of the last units of a name."""
+    """The durations of the last units of a name."""
 
     in_order: deque[int] = field(default_factory=deque)
     sorted: list[int] = field(default_factory=list)
@@ -67,13 +66,13 @@ class _Durations:
 
 
 class UsualDurations:
-    """How long units of a name usually take."""
+    """The usual durations of units, by name."""
 
     def __init__(self) -> None:
         self._of_name: dict[str, _Durations] = {}
 
     def compare(self, name: str, duration_ns: int) -> tuple[int, bool]:
-        """How many units of the name came before this one, and whether it took unusually long.
+        """The number of earlier units of the name, and whether this one took unusually long.
 
         Those did that took more than twice the median and are among the longest.
         """
@@ -90,7 +89,7 @@ class UsualDurations:
 
 
 class SpanRate:
-    """How many spans there may be in a time, over all traces, so that making and sending them keeps up with the program.
+    """The number of spans in a time, over all traces, so that making and sending them keeps up with the program.
 
     Half of them are for units that fail or take unusually long, half for the others, so that neither leave the others none.
     What one half has no room for, the other has. Time is that of the units, by when they end, and not when they are decided: so
@@ -100,13 +99,13 @@ class SpanRate:
     def __init__(self, per_second: float) -> None:
         self._half_per_ns = per_second / NS_PER_SECOND / 2
         self._half = int(BURST_SECONDS * per_second) / 2
-        """What may be used of one half at once."""
+        """The spans of one half that may be used at once."""
         self._ordinary = self._unusual = self._half
-        """What is left of each."""
+        """The rest of each half."""
         self._at_ns = 0
 
     def left(self, now_ns: int, *, unusual: bool) -> int:
-        """How many spans may be made now of such units. Never below 0, also where more were used than that."""
+        """The spans that such units may have now. Never below 0, even if more were used."""
         if now_ns > self._at_ns:
             more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
             ordinary, others = self._ordinary + more, self._unusual + more
@@ -117,7 +116,7 @@ class SpanRate:
         return int(self._unusual if unusual else self._ordinary)
 
     def use(self, spans: int, *, unusual: bool) -> None:
-        """So many are made."""
+        """Count so many spans as used."""
         if unusual:
             self._unusual = max(0.0, self._unusual - spans)
         else:
@@ -125,42 +124,42 @@ class SpanRate:
 
 
 class UnitEnd(NamedTuple):
-    """What is known of a unit when it is decided."""
+    """A unit at its decision."""
 
-    trace_id: int
-    span_id: int
+    key: tuple[int, int]
+    """Trace id and span id of the span above."""
     name: str
     duration_ns: int | None
-    """None: it goes on."""
+    """The duration; None if it goes on."""
     failed: bool
     end_ns: int
-    """When it ended, or that part of it."""
+    """The end of the unit, or of this part of it."""
     ranges: int
-    """How many it has, or that part of it."""
+    """The number of ranges in it, or in this part of it."""
     aside: bool = False
-    """It is work beside the program's own, and of no interest unless it failed."""
+    """Whether it is work beside the program's own, and of no interest unless it failed."""
 
 
 class Grant(NamedTuple):
-    """What a unit may have."""
+    """The spans that a unit may have."""
 
     spans: int
     is_ordinary: bool
-    """It neither failed nor took unusually long."""
+    """Whether it neither failed nor took unusually long."""
 
 
 class _Claim(NamedTuple):
-    """What a unit may have, where there is enough."""
+    """The spans that a unit may have if there are enough."""
 
     spans: int
     is_unusual: bool = False
-    """It failed, or took unusually long."""
+    """Whether it failed, or took unusually long."""
     detailed: bool = False
-    """It is one of the first, or a part."""
+    """Whether it is one of the first of its name, or a part."""
 
 
 class Budgets:
-    """Grants spans to units, which have ``most`` at most."""
+    """The grants of spans to units, each of ``most`` at most."""
 
     def __init__(self, most: int, volume: Volume) -> None:
         self._most, self._of_trace = most, volume.of_trace
@@ -169,12 +168,12 @@ class Budgets:
         self._usual = UsualDurations()
         self._used: dict[int, int] = {}
         self._left_of: dict[tuple[int, int], _Claim] = {}
-        """What units that were decided left of what they claimed, for ranges that come later."""
+        """The rest of what decided units claimed, for ranges that come later."""
 
     def grant(self, end: UnitEnd) -> Grant:
-        """What this unit may have; it counts as used."""
-        unit = (end.trace_id, end.span_id)
-        before = self._left_of.get(unit)
+        """The grant of this unit, which counts as used."""
+        trace_id, _ = end.key
+        before = self._left_of.get(end.key)
         claim = self._claim(end) if before is None or end.failed else before
         granted = self._share(end, claim)
         if claim.is_unusual:
@@ -185,11 +184,11 @@ class Budgets:
         counted = max(0, used - 1)
         if self._rate is not None and counted:
             self._rate.use(counted, unusual=claim.is_unusual)
-        of_trace = self._used.get(end.trace_id, 0) + counted
+        of_trace = self._used.get(trace_id, 0) + counted
         if of_trace:
-            remember(self._used, end.trace_id, of_trace, MAX_TRACES)
+            remember(self._used, trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
-            remember(self._left_of, unit, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
+            remember(self._left_of, end.key, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
         return Grant(granted, not claim.is_unusual)
 
     def _claim(self, end: UnitEnd) -> _Claim:
@@ -203,10 +202,10 @@ class Budgets:
         return _Claim(self._most, is_unusual=True) if is_unusual else _Claim(self._ordinary)
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
-        """How much of its claim a unit may have; at least one."""
+        """The part of its claim that a unit may have; at least one."""
         share, part = claim.spans, 4 if claim.is_unusual else 5 if claim.detailed else 25
         if self._of_trace is not None:
-            left = self._of_trace - self._used.get(end.trace_id, 0)
+            left = self._of_trace - self._used.get(end.key[0], 0)
             share = min(share, (left if claim.is_unusual else left - self._of_trace // 2) // part)
         if self._rate is not None:
             share = min(share, self._rate.left(end.end_ns, unusual=claim.is_unusual) // part)

@@ -1,8 +1,8 @@
-"""Finished spans to a provider's span processors, and what became of them there.
+"""The delivery of finished spans to a provider's span processors, and the counts of what became of them there.
 
     spans = exported + failed + dropped.shutdown + those that wait in the processors' queues
 
-Neither a span processor nor ``force_flush`` says whether an export succeeded, and nobody is told that a provider flushes. So
+Neither a span processor nor ``force_flush`` says whether an export succeeded, or that a provider flushes. So
 methods of theirs are shadowed until the sink ends: ``export`` of each exporter, to count what it returns for our spans, and the
 provider's own ``force_flush`` and ``shutdown``, which deliver what ended before them, as they do for live spans. An object that
 can't be given attributes stays as it is; what an exporter was given that can't be shadowed counts as exported.
@@ -13,8 +13,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -22,27 +26,27 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, shortest_queue
-from otel_recfn.support.forks import ForkSafeLock, current_own_thread
+from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, queue_before, shortest_queue, takes_any_thread
+from otel_recfn.support.forks import ForkSafeLock, OwnThread, current_own_thread
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import safe_exception
 
 _logger = logging.getLogger(__name__)
 
 MAX_CHUNK = 512
-"""A ``BatchSpanProcessor``'s own thread begins to export at so many, while we make the next ones."""
+"""The spans at which a ``BatchSpanProcessor``'s own thread begins to export, while we make the next ones."""
 FLUSH_TIMEOUT_S = 30.0
-"""So long processors are waited for that have no room for the next spans."""
+"""The seconds that processors without room for the next spans are waited for."""
 SHUTDOWN_SECONDS = 5.0
-"""So long a ``shutdown()`` waits for what was recorded."""
+"""The seconds that a ``shutdown()`` waits for what was recorded."""
 LONGEST_MILLIS = 1e12
-"""Some 30 years, which stand for whatever is longer."""
+"""Some 30 years, the longest time that is waited."""
 FLUSH_MILLIS = 30_000
 """The SDK's own default."""
 
 
 class Shadow:
-    """Stands in place of an object's method: ``instead`` is called with that method and the arguments.
+    """A stand-in for an object's method: ``instead`` is called with that method and the arguments.
 
     Raises:
         AttributeError, TypeError: the object can't be given attributes.
@@ -52,7 +56,7 @@ class Shadow:
         self._owner, self._name, self._instead = owner, name, instead
         self._own = getattr(owner, name)
         self._before: Any = vars(owner).get(name) if hasattr(owner, "__dict__") else None
-        """The attribute of that name that the object had itself; None for none."""
+        """The attribute of that name in the object itself; None for none."""
         self._removed = False
         setattr(owner, name, self)
 
@@ -62,7 +66,7 @@ class Shadow:
         return self._instead(self._own, *arguments, **keywords)
 
     def remove(self) -> None:
-        """Take it away; where somebody has shadowed it since and still calls it, it passes calls on."""
+        """Remove the stand-in; if somebody has shadowed it since and still calls it, it passes calls on."""
         self._removed = True
         if vars(self._owner).get(self._name) is not self:
             return
@@ -79,74 +83,124 @@ class _Exporter:
     """An exporter that was found, and what it returned for our spans, which have one instrumentation scope object."""
 
     exporting = threading.local()
-    """Its ``now`` is true in threads that are in the middle of an export."""
+    """A flag per thread, ``now``, which is true in the middle of an export."""
 
-    def __init__(self, exporter: Any, scope: object) -> None:
-        self.scope = scope
+    def __init__(self, exporter: Any, scope: object, queue: deque[ReadableSpan] | None) -> None:
+        self.scope, self._queue = scope, queue
         self.exported = self.failed = 0
-        self.has_failed = self.refuses = False
+        self.has_failed = self._refuses = False
         self._lock = ForkSafeLock()
+        self._in_any_thread = takes_any_thread(exporter)
+        self._under_way: list[Future[Any]] = []
+        """Exports of our spans alone."""
         self.shadow = Shadow(exporter, "export", self._export)
 
     def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
-        theirs = [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+        theirs = self._theirs(spans)
         ours = len(spans) - len(theirs)
-        if ours and self.refuses:
+        if ours and self._refuses:
+            theirs += self._theirs_in_queue()
             return export(theirs, *args, **kwargs) if theirs else SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
-        self.exporting.now = True
         try:
-            result = export(spans, *args, **kwargs)
+            call = partial(self._marked, export, spans, *args, **kwargs)
+            result = call() if theirs or not self._in_any_thread else self._leavable(call)
         finally:
-            self.exporting.now = False
             with self._lock:
                 self.has_failed = result is SpanExportResult.FAILURE
                 self.failed += ours if self.has_failed else 0
                 self.exported += 0 if self.has_failed else ours
         return result
 
+    def _theirs(self, spans: Iterable[ReadableSpan]) -> list[ReadableSpan]:
+        return [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+
+    def _theirs_in_queue(self) -> list[ReadableSpan]:
+        """The program's spans out of the processor's queue, which would go a few with each batch of ours, and so take longer.
+
+        The processor has no other export under way, as it asks for this one.
+        """
+        queue = self._queue if self._queue is not None else deque()
+        return self._theirs(queue.pop() for _ in range(len(queue)))
+
+    def _marked(self, export: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.exporting.now = True
+        try:
+            return export(*args, **kwargs)
+        finally:
+            self.exporting.now = False
+
+    def _leavable(self, export: Callable[[], Any]) -> Any:
+        """Export in a thread of its own, if it can be had: ``refuse`` leaves it."""
+        result: Future[Any] = Future()
+        context = copy_context()
+
+        def run() -> None:
+            with suppress(InvalidStateError):  # it was left
+                try:
+                    result.set_result(context.run(export))
+                except BaseException as error:
+                    result.set_exception(error)
+
+        self._under_way.append(result)
+        try:
+            OwnThread(run, f"otel-recfn exports for {threading.current_thread().name}").start()
+        except RuntimeError:
+            run()
+        try:
+            return result.result()
+        finally:
+            self._under_way.remove(result)
+
+    def refuse(self) -> None:
+        """Export no span of ours any more, and wait for no export of them: callers get a failure."""
+        self._refuses = True
+        for result in list(self._under_way):
+            with suppress(InvalidStateError):  # it is back
+                result.set_result(SpanExportResult.FAILURE)
+
 
 def is_exporting() -> bool:
-    """Whether the calling thread is in the middle of an export, which nobody may wait for there."""
+    """Whether the calling thread is in the middle of an export, for which it must not wait."""
     return getattr(_Exporter.exporting, "now", False)
 
 
 class Delivery(Protocol):
-    """A way for spans to leave. Used by the sender's thread, but for ``remove``, ``counters`` and ``has_failed``."""
+    """A way for spans to leave. The sender's thread uses it, but for ``remove``, ``counters`` and ``has_failed``."""
 
     provider: TracerProvider | None
-    """Whose spans they are where the program has no provider; None: then there are none."""
+    """The provider of the spans if the program has none; None for no spans then."""
     chunk_size: int
-    """How many spans are handed on at once."""
+    """The number of spans that are handed on at once."""
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
-        """What makes spans of ranges."""
+        """A mapper that makes spans of ranges."""
 
     def use(self, target: SpanTarget) -> None:
-        """Spans are of this target from now on."""
+        """Take spans of this target from now on."""
 
     def send(self, spans: Sequence[Any]) -> None:
-        """Hand on a chunk, as the mapper made it, when there is room; an empty one now and then while nothing comes."""
+        """Hand on a chunk, as the mapper made it, when there is room; while there are none, an empty one comes now and then."""
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what was handed on; False where the time wasn't enough."""
+        """Export what was handed on; False if the time wasn't enough."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last of what was sent was not taken."""
+        """Whether the last export failed."""
 
     def remove(self, process_ends: bool) -> None:
-        """Leave everything as it was found. Where the process ends, nothing more of ours is exported."""
+        """Leave everything as it was found. If the process ends, nothing more of ours is exported."""
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the spans."""
+        """The counts of spans."""
 
     def after_fork_in_child(self) -> Delivery:
-        """The one of a forked child."""
+        """The delivery of a forked child."""
 
 
 class SpanDelivery:
-    """To the processors of one target at a time, in chunks that their queues have room for."""
+    """A delivery to the processors of one target at a time, in chunks that their queues have room for."""
 
     provider: TracerProvider | None = None
 
@@ -156,14 +210,14 @@ class SpanDelivery:
         self._exporters: list[_Exporter] = []
         self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
         self._returned_before = (0, 0)
-        """Of exporters that aren't used any more."""
+        """The counts of exporters that aren't used any more."""
         self._spans = self._unwatched = self._since_flush = 0
-        """What came; of that, what was handed on where no exporter can be shadowed; what was handed on since the last flush."""
+        """Counts of spans: all, those for exporters that can't be shadowed, and those since the last flush."""
         self._room = self.chunk_size = 1
         self._ended = self._logged = False
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
-        """Spans of the SDK."""
+        """A mapper that makes spans of the SDK."""
         return SpanMapper(target)
 
     def use(self, target: SpanTarget) -> None:
@@ -176,12 +230,12 @@ class SpanDelivery:
         self._used = [target, *processors, *exporters]
         for exporter in exporters:
             with suppress(AttributeError, TypeError):  # slots, or a frozen class
-                self._exporters.append(_Exporter(exporter, target.scope))
+                self._exporters.append(_Exporter(exporter, target.scope, queue_before(exporter, processors)))
         self._receivers, queue = target.receivers(), shortest_queue(processors)
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
-        """Hand a chunk on; before one that the queues may have no room for, have the processors flush."""
+        """Hand a chunk on. If the queues may have no room for it, the processors flush before."""
         self._spans += len(spans)
         if self._since_flush and self._since_flush + len(spans) > self._room:
             self.flush(FLUSH_TIMEOUT_S)
@@ -209,7 +263,7 @@ class SpanDelivery:
 
     @property
     def has_failed(self) -> bool:
-        """Whether an exporter's last export failed; false before the first one."""
+        """Whether an exporter's last export failed; False before the first one."""
         return any(one.has_failed for one in self._exporters)
 
     def remove(self, process_ends: bool) -> None:
@@ -219,10 +273,11 @@ class SpanDelivery:
         exporters get none of our spans any more where the process ends.
         """
         self._ended = True
-        for one in self._exporters:
-            one.refuses = process_ends
         if not process_ends:
             self._unwatch()
+            return
+        for one in self._exporters:
+            one.refuse()
 
     def _unwatch(self) -> None:
         self._returned_before = self._returned()
@@ -231,14 +286,14 @@ class SpanDelivery:
             one.shadow.remove()
 
     def _returned(self) -> tuple[int, int]:
-        """How many spans were exported and how many failed: of several exporters, the one that took fewest counts."""
+        """The numbers of spans that were exported and that failed; of several exporters, the one that took fewest counts."""
         (exported, failed), exporters = self._returned_before, self._exporters
         if not exporters:
             return exported, failed
         return exported + min([one.exported for one in exporters]), failed + max([one.failed for one in exporters])
 
     def counters(self) -> Mapping[str, int]:
-        """What became of the spans; after the end all have come to something."""
+        """The counts of spans; after the end none wait."""
         exported, failed = self._returned()
         exported = min(exported, self._spans - self._unwatched)
         failed = min(failed, self._spans - self._unwatched - exported)
@@ -247,13 +302,13 @@ class SpanDelivery:
         return {"exported": exported, "failed": failed, "dropped.shutdown": left}
 
     def after_fork_in_child(self) -> SpanDelivery:
-        """A new one; the inherited exporters are left as they were found."""
+        """A new delivery; the inherited exporters are left as they were found."""
         self._unwatch()
         return SpanDelivery()
 
 
 class ProviderCalls:
-    """Has a provider's own ``force_flush()`` and ``shutdown()`` deliver what ended before them. From any thread."""
+    """A provider's own ``force_flush()`` and ``shutdown()``, shadowed to deliver what ended before them. From any thread."""
 
     def __init__(self, flush: Callable[[float], bool]) -> None:
         self._flush = flush
@@ -261,7 +316,7 @@ class ProviderCalls:
         self._provider: Any = None
         self._shadows: list[Shadow] = []
         self.provider_ends = False
-        """It is, or was, shut down: what comes later goes nowhere."""
+        """Whether it is or was shut down: what comes later is lost."""
 
     def watch(self, provider: Any) -> None:
         """Shadow the methods of this provider alone, from now on."""
@@ -270,7 +325,7 @@ class ProviderCalls:
                 return
             self.remove()
             self._provider, self.provider_ends = provider, False
-            with suppress(AttributeError, TypeError):  # one with slots, say
+            with suppress(AttributeError, TypeError):  # an object with slots, say
                 self._shadows.append(Shadow(provider, "force_flush", self._force_flush))
                 self._shadows.append(Shadow(provider, "shutdown", self._shutdown))
 
@@ -282,7 +337,7 @@ class ProviderCalls:
             self._provider, self._shadows = None, []
 
     def _force_flush(self, own: Callable[..., Any], timeout_millis: float = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
-        """False where the time, which both have together, was not enough for ours."""
+        """Flush ours and the provider's; False if the time, which both share, was not enough for ours."""
         began = time.monotonic()
         flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000))
         took = int(1000 * (time.monotonic() - began))
@@ -295,7 +350,7 @@ class ProviderCalls:
         return own(*arguments, **keywords)
 
     def _flushed(self, timeout_s: float) -> bool:
-        if current_own_thread() is not None:  # the sender's, which others would wait for
+        if current_own_thread() is not None:  # the sender's thread, for which others would wait
             return True
         try:
             return self._flush(timeout_s)

@@ -1,4 +1,4 @@
-"""From batches to decided units: every range comes to its unit, and a unit goes out when nothing more can come to it.
+"""The way from batches to decided units: every range comes to its unit, and a unit is sent when nothing more can come to it.
 
 batch ──► Stage.add: planned, linked, folded ──► OpenUnit: what is known of each
 units that have ended ──► Budgets: how many spans each may have ──► Stage.decide ──► DecidedUnits (sender.py)
@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from opentelemetry.trace import Link, SpanContext
@@ -33,8 +34,10 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventKind, wait_time_ns
+from otel_recfn.model.events import WAIT_TIME, EventKind, wait_time_ns
+from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
+from otel_recfn.sinks.spans.generations import add_generations, decoding_in
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
@@ -44,17 +47,17 @@ from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
 
 NEVER = (1 << 63) - 1
 MOST_ROWS_UNSEEN = 2000
-"""Of a unit below a span whose end can't be seen."""
+"""The rows of a unit below a span whose end can't be seen, before it is decided."""
 MAX_UNITS = 4096
 MAX_KEPT = 1 << 18
-"""Of all units together, some 500 bytes each: beyond, those that rows came to longest ago are decided before they end."""
+"""The most ranges that are held for all units, some 500 bytes each; beyond, units that had no rows for longest are decided."""
 MAX_ROWS_OF_A_UNIT = 100_000
-"""A unit that stays open is decided in parts of so many rows."""
+"""The rows after which a unit that stays open is decided in part."""
 ROWS_AT_ONCE = 1 << 15
-"""Where each range is a span: so many wait as one unit."""
+"""The rows that wait as one unit if each range is a span."""
 OPEN_FOR_LONG = "open for long"
 MOST_OPEN = 1000
-"""Spans of a trace of open ranges."""
+"""The most spans of a trace of open ranges."""
 
 
 @dataclass(eq=False, slots=True)
@@ -63,41 +66,53 @@ class OpenUnit:
 
     above: SpanContext
     key: tuple[int, int]
-    """Trace id and span id of the span above."""
+    """The trace id and span id of the span above."""
     touched: int
     """The number of the last batch that had rows of it."""
     first_ns: int = NEVER
     last_ns: int = 0
     failed: bool = False
-    """A range of it was left by an exception."""
+    """Whether an exception left a range of it."""
     rows: int = 0
-    """That came since its last part. The next two are of these, as of ``UnitInBatch``."""
+    """The number of rows since its last part. The next two are of these rows, as of ``UnitInBatch``."""
     top_ns: int = 0
     top_cpu_ns: int = 0
     open: int = 0
-    """How many announced outermost ranges haven't ended."""
+    """The number of announced outermost ranges that haven't ended."""
     ended_ns: int = NEVER
-    """When the program's span had certainly ended: a program may give it an end that is still to come."""
+    """The time by which the program's span had certainly ended: a program may give it an end that is still to come."""
     end: SpanEnd | None = None
-    """How the program's span ended, once it was seen to have."""
+    """The end of the program's span, once it was seen."""
     trace: StepTrace | None = None
-    """Where it is one of ours, and complete."""
+    """The complete trace, if it is one of ours."""
+    generation: Generation | None = None
 
     def to_decide(self, budget: int, goes_on: bool) -> UnitToDecide:
-        """With that budget. The root of a trace of ours tells itself of waiting."""
-        waited_ns, tells_itself = wait_time_ns(self.top_ns, self.top_cpu_ns), self.trace is not None
+        """The unit with a budget. If it is a trace of ours, its root has the time of waiting."""
+        waited_ns, further = wait_time_ns(self.top_ns, self.top_cpu_ns), dict[str, Any]()
+        if waited_ns:
+            further[WAIT_TIME] = waited_ns
         if self.trace is not None:
-            self.trace.wait_ns, waited_ns = waited_ns, 0
-        return UnitToDecide(self.above, budget, *self.extent(), goes_on, tells_itself, waited_ns)
+            self.trace.further, further = further, {}
+        return UnitToDecide(self.above, budget, *self.extent(), goes_on, self.trace is not None, further)
+
+    def generated(self, goes_on: bool) -> dict[str, Any]:
+        """The attributes of its generation, once all is known, for one of its spans; the root of a trace of ours takes them."""
+        if self.generation is None or goes_on:
+            return {}
+        found = self.generation.attributes(self.extent()[0])
+        if self.trace is not None:
+            self.trace.further, found = {**self.trace.further, **found}, {}
+        return found
 
     def extent(self) -> tuple[int, int]:
-        """From when to when it goes, in Unix nanoseconds."""
+        """The begin and the end of the unit, in Unix nanoseconds."""
         start_ns, end_ns = (self.end.start_ns, self.end.end_ns) if self.end is not None else (None, None)
         return self.first_ns if start_ns is None else start_ns, self.last_ns if end_ns is None else end_ns
 
 
 class Folding:
-    """Of one sink. ``most`` spans are those of a unit, ``spans`` the program's, ``traces`` our own."""
+    """The folding of one sink. ``most`` limits the spans of a unit, ``spans`` are the program's, ``traces`` our own."""
 
     def __init__(self, most: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
         self._budgets, self._spans, self._traces = Budgets(most, volume), spans, traces
@@ -107,14 +122,18 @@ class Folding:
         self._batches = self._drained_ns = 0
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
-        """Add a batch's ranges to their units. Those that are full are decided in part, and go on.
+        """Add a batch's ranges to their units. Units that are full are decided in part, and go on.
 
-        ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
+        ``roots``: the root span of ours above outermost ranges without a span around them, if that trace is recorded.
         """
         self._drained_ns = max(self._drained_ns, batch.drained_ns)
         added = self._stage.add(batch, roots)
         self._batches += 1
-        touched = [self._note(told) for told in added.units]
+        touched = [self._note(share) for share in added.units]
+        for key, number, end_ns, attributes in decoding_in(batch, roots):
+            if (unit := self._units.get(key)) is not None:
+                unit.generation = unit.generation or Generation()
+                unit.generation.add(number, end_ns, attributes)
         if self._stage.has_many_names:
             decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
@@ -144,22 +163,22 @@ class Folding:
         roots = self._traces.open_spans()
         units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit, roots)])
         if self._stage.waiting > MAX_KEPT or len(self._units) > MAX_UNITS:
-            units |= dict.fromkeys(self._surplus(units))
+            units |= dict.fromkeys(self._excess_units(units))
         return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
 
-    def _note(self, told: UnitInBatch) -> OpenUnit:
-        """What a batch tells of a unit."""
-        key = (told.above.trace_id, told.above.span_id)
+    def _note(self, share: UnitInBatch) -> OpenUnit:
+        """Note a unit's share of a batch."""
+        key = (share.above.trace_id, share.above.span_id)
         unit = self._units.get(key)
         if unit is None:
-            unit = self._units[key] = OpenUnit(told.above, key, self._batches)
-        unit.open += told.begun
-        if told.rows:
+            unit = self._units[key] = OpenUnit(share.above, key, self._batches)
+        unit.open += share.begun
+        if share.rows:
             unit.touched = self._batches
-            unit.first_ns, unit.last_ns = min(unit.first_ns, told.first_ns), max(unit.last_ns, told.last_ns)
-            unit.open, unit.rows = max(0, unit.open - told.outermost), unit.rows + told.rows
-            unit.failed = unit.failed or told.failed > 0
-            unit.top_ns, unit.top_cpu_ns = unit.top_ns + told.top_ns, unit.top_cpu_ns + told.top_cpu_ns
+            unit.first_ns, unit.last_ns = min(unit.first_ns, share.first_ns), max(unit.last_ns, share.last_ns)
+            unit.open, unit.rows = max(0, unit.open - share.outermost), unit.rows + share.rows
+            unit.failed = unit.failed or share.failed > 0
+            unit.top_ns, unit.top_cpu_ns = unit.top_ns + share.top_ns, unit.top_cpu_ns + share.top_cpu_ns
         return unit
 
     def _has_ended(self, unit: OpenUnit, roots: Set[int]) -> bool:
@@ -174,8 +193,8 @@ class Folding:
         is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
         return is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
 
-    def _surplus(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
-        """Units that rows came to longest ago, where there are too many, or too many rows may be kept of them all."""
+    def _excess_units(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
+        """Units that had no rows for longest, if there are too many units, or too many rows that may be kept."""
         units = sorted(self._units.values(), key=attrgetter("touched"))
         if self._stage.waiting <= MAX_KEPT:
             return units[: len(units) - MAX_UNITS]
@@ -185,7 +204,7 @@ class Folding:
         return [unit for unit, rows in zip(units, of_newer, strict=True) if rows > MAX_KEPT]
 
     def _decide(self, units: Sequence[OpenUnit], *, goes_on: bool) -> list[DecidedUnits]:
-        """In the order in which they ended, ordinary ones apart."""
+        """Decide units in the order in which they ended, ordinary ones apart."""
         ended = sorted([(unit, self._end_of(unit, goes_on)) for unit in units], key=lambda one: one[1].end_ns)
         granted = [(unit, self._budgets.grant(end)) for unit, end in ended]
         decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, lambda one: one[1].is_ordinary)]
@@ -197,7 +216,7 @@ class Folding:
         return decided
 
     def _end_of(self, unit: OpenUnit, goes_on: bool) -> UnitEnd:
-        """What is known of a unit at its end."""
+        """The state of a unit at its decision."""
         name, failed, last_ns, aside = "", unit.failed, unit.last_ns, False
         start_ns, end_ns = min(unit.first_ns, unit.last_ns), unit.last_ns
         span = unit.end = unit.end or self._spans.end_of(*unit.key)
@@ -207,41 +226,44 @@ class Folding:
             name, failed, goes_on = span.name, failed or span.failed, False
             start_ns, end_ns = unit.extent()
             last_ns = max(last_ns, min(end_ns, unit.ended_ns))
-        return UnitEnd(*unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
+        return UnitEnd(unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
 
     def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
         ranges = sum(unit.rows for unit, _ in part)
         done = self._stage.decide([unit.to_decide(grant.spans, goes_on) for unit, grant in part], ranges)
         traces = [unit.trace for unit, _ in part]
+        generated = {place: unit.generation for place, (unit, _) in enumerate(part) if unit.generation is not None}
+        if generated:
+            add_generations(done, generated, {place: part[place][0].generated(goes_on) for place in generated})
         places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
-        for place in places:  # what was folded directly into traces of ours, whose roots tell it
+        for place in places:  # sums of what was folded directly into traces of ours are for their roots
             trace = traces[done.sums["unit"][place]]
             if trace is not None:
                 (trace.folded,), trace.folded_ranges = sums_of(done, np.array([place])), int(done.sums["ranges"][place])
         roots = [trace for trace in traces if trace is not None]
-        beside = [told for told in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(told)]
-        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside) + len(roots) * ROOT_BYTES
+        beside = [table for table in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(table)]
+        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single) + len(roots) * ROOT_BYTES
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 
 
 def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
-    """The roots of traces of ours that are not sent with a unit."""
+    """The roots of our traces that are not sent with a unit."""
     return DecidedUnits(roots=traces, nbytes=len(traces) * ROOT_BYTES)
 
 
 class EveryRange:
-    """In place of ``Folding``, where units have no budget."""
+    """The stand-in for ``Folding`` where units have no budget."""
 
     def __init__(self, *, torch_names: bool = False) -> None:
         self._stage = Stage(budget=0, torch_names=torch_names)
         self._names: Sequence[str] = ()
         self._named = 0
-        """How many names batches had until now, of the list that they share."""
+        """The number of names in the batches until now, of the list that they share."""
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
-        """All of it, in the order of the rows' ends, so many at a time."""
+        """All of a batch, in the order of the rows' ends, so many at a time."""
         plan, added = self._stage.plan(batch, roots)
-        if len(plan.row) < len(batch):  # what waits is to keep nothing of the others
+        if len(plan.row) < len(batch):  # so that what waits keeps nothing of the other rows alive
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
         parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
         nbytes = plan.nbytes(self._new_texts(batch.names))
@@ -275,50 +297,50 @@ class OpenTraces:
     def __init__(self, traces: StepTraces, hook: SpanHook | None, volume: Volume) -> None:
         self._traces, self._hook, self._torch_names = traces, hook, volume.torch_names
         self._most = MOST_OPEN if volume.of_unit is None else volume.of_unit
-        self._told: Ids = np.zeros(0, np.uint64)
-        """The event ids of ranges that are open and were told."""
+        self._reported: Ids = np.zeros(0, np.uint64)
+        """The event ids of open ranges that have had such a trace."""
 
     def new(self, batch: Batch, target: SpanTarget) -> list[DecidedUnits]:
-        """A trace of each tree of open ranges that has some which weren't told, with what they lie in.
+        """A trace for each tree of ranges that are open for long, if some of them had none yet.
 
         ``batch`` has all ranges that are open for long, as partial rows.
         """
-        self._told = self._told[is_in(self._told, batch.event_id)]
+        self._reported = self._reported[is_in(self._reported, batch.event_id)]
         fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
-        untold = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._told)
-        rows = np.flatnonzero(untold)
+        unreported = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._reported)
+        rows = np.flatnonzero(unreported)
         trees: dict[int, list[int]] = {}
         for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
             trees.setdefault(int(batch.root[row]), []).append(row)
         found = [self._trace(batch, root, rows, target) for root, rows in trees.items()]
         return [units for units in found if units is not None]
 
-    def _trace(self, batch: Batch, root: int, untold: list[int], target: SpanTarget) -> DecidedUnits | None:
-        """Where the limit has no trace for it now, the next call tries again; what the sampler refuses is not told."""
+    def _trace(self, batch: Batch, root: int, unreported: list[int], target: SpanTarget) -> DecidedUnits | None:
+        """The trace of one tree; None if the sampler refuses, or the limit has none left: then the next call tries again."""
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
-        context, trace = batch.contexts[int(batch.context[untold[0]])], self._traces.find(root)
+        context, trace = batch.contexts[int(batch.context[unreported[0]])], self._traces.find(root)
         above = span_context(context) if fate_of(context) == Fate.IN_SPAN else trace.context if trace is not None else None
         start = target.start_root(OPEN_FOR_LONG, {"recfn.root": True}, links=[Link(above)] if above is not None else [])
-        self._told = np.concatenate([self._told, batch.event_id[untold]])
+        self._reported = np.concatenate([self._reported, batch.event_id[unreported]])
         if start is None:
             return None
-        rows = np.array(self._with_ancestors(batch, untold), np.int64)
+        rows = np.array(self._with_ancestors(batch, unreported), np.int64)
         thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
-        told = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
-        left_out = len(set(untold).difference(rows.tolist()))
-        told.folded = {FOLDED_COUNT: left_out} if left_out else None
+        open_trace = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
+        left_out = len(set(unreported).difference(rows.tolist()))
+        open_trace.folded = {FOLDED_COUNT: left_out} if left_out else None
         parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
         plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context], self._torch_names)
         mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
-        return DecidedUnits(plan, roots=[told], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
+        return DecidedUnits(plan, roots=[open_trace], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
 
-    def _with_ancestors(self, batch: Batch, untold: list[int]) -> list[int]:
-        """The rows and the open ranges around them, parents first; as many as fit."""
+    def _with_ancestors(self, batch: Batch, unreported: list[int]) -> list[int]:
+        """The rows and the open ranges around them, parents first, as many as fit."""
         place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
         kept: dict[int, None] = {}
-        for row in untold:
+        for row in unreported:
             line: list[int] = []
             at: int | None = row
             while at is not None and at not in kept:

@@ -1,4 +1,4 @@
-"""From a plan's rows to finished spans: what each field of a span is made of.
+"""The mapping of a plan's rows to finished spans, field by field.
 
 Building a span takes a few microseconds under the GIL, and the program waits meanwhile. So the loop works on plain lists, makes
 each span context once in a call, and looks at seldom filled columns only in rows that have something in them.
@@ -13,7 +13,7 @@ once, of columns: taking numbers out of columns one by one takes longer than all
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,12 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from otel_recfn.batches.merging import Places
-from otel_recfn.batches.number_sets import begins_of, places_in
+from otel_recfn.batches.number_sets import Places, begins_of, places_in
+from otel_recfn.batches.span_names import called, with_classes
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
-from otel_recfn.model.events import CPU_TIME, WAIT_TIME, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -37,7 +37,7 @@ Attributes = dict[str, AttributeValue]
 
 
 def sums_of(decided: Decided, places: Places) -> list[Attributes]:
-    """The attributes that tell the sums at these places."""
+    """The attributes for the sums at these places."""
     sums = decided.sums[places]
     begins = begins_of(decided.sums["top_end"], places)
     lengths = sums["top_end"] - begins
@@ -45,42 +45,46 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
     top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
     columns = (sums["ranges"], sums["duration_ns"], ends - lengths, ends)
-    return [
-        {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns, "recfn.folded.top": top[first:last]}
-        for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
-    ]
-
-
-def told_of(decided: Decided, kept: slice) -> dict[int, Attributes]:
-    """Attributes of some kept ranges, by row, that no column has: of what was folded into them, and of waiting."""
-    holder = decided.sums["holder"]
-    places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
-    told = dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True)) if len(places) else {}
-    for row in [row for row in decided.waits[0] if kept.start <= row < kept.stop]:
-        told.setdefault(row, {})[WAIT_TIME] = decided.waits[0][row]
+    told = list[Attributes]()
+    for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True):
+        folded: Attributes = {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns} if ranges else {}
+        told.append({**folded, "recfn.folded.top": top[first:last]})
     return told
 
 
+def further_by_row(decided: Decided, kept: slice) -> dict[int, Attributes]:
+    """The attributes of some kept ranges, by row, that no column has: for ranges folded into them, and for their unit."""
+    holder = decided.sums["holder"]
+    places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
+    further = dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True)) if len(places) else {}
+    for row in [row for row in decided.further[0] if kept.start <= row < kept.stop]:
+        further.setdefault(row, {}).update(decided.further[0][row])
+    return further
+
+
 def folded_in_summaries(decided: Decided, which: slice) -> int:
-    """How many ranges only these summaries tell of."""
+    """The number of ranges that only these summaries count."""
     sums = decided.summaries["sums"][which]
     return int(decided.sums["ranges"][sums[sums >= 0]].sum())
 
 
 SUFFIX = " (folded)"
 ENOUGH_FOR_A_HISTOGRAM = 10
-"""Of fewer durations the least, the longest and the mean say as much; each number of a list costs exporters in Python 2 us."""
+"""The fewest durations for a histogram: of fewer, least, longest and mean say as much, and a number costs exporters 2 us."""
 _BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
-"""Of durations by how many binary digits they have."""
+"""The bounds of durations by their number of binary digits."""
 
 
-def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
-    """What is said of the ranges of call paths."""
+def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attributes]) -> list[Attributes]:
+    """The attributes of summaries of call paths. ``of_rows`` are those of single ranges whose rows are there."""
     rows = decided.summaries[which]
     columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
-    found = [_summary_times(*values) for values in rows[columns].tolist()]
-    for place in [place for place in decided.waits[1] if which.start <= place < which.stop]:
-        found[place - which.start][WAIT_TIME] = decided.waits[1][place]
+    found = [
+        next(of_rows) if row >= 0 else _of_module(decided, name, module) | _summary_times(*times)
+        for times, (row, name, module) in zip(rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True)
+    ]
+    for place in [place for place in decided.further[1] if which.start <= place < which.stop]:
+        found[place - which.start].update(decided.further[1][place])
     many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
     begins = begins_of(decided.summaries["counts_end"], many + which.start)
     of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
@@ -88,10 +92,17 @@ def _summary_attributes(decided: Decided, which: slice) -> list[Attributes]:
         counts = decided.counts[first:last].tolist()
         found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : lowest + len(counts) - 1]
         found[place]["aggregation.histogram_bucket_counts"] = counts
-    telling = np.flatnonzero(rows["sums"] >= 0)
-    for place, more in zip(telling.tolist(), sums_of(decided, rows["sums"][telling]), strict=True):
+    with_sums = np.flatnonzero(rows["sums"] >= 0)
+    for place, more in zip(with_sums.tolist(), sums_of(decided, rows["sums"][with_sums]), strict=True):
         found[place].update(more)
     return found
+
+
+def _of_module(decided: Decided, name: int, module: int) -> Attributes:
+    """The attributes of a summary of module calls, by the numbers of its name and its path."""
+    kind = text_of_utf8(decided.classes[name])
+    path: Attributes = {"recfn.module": text_of_utf8(decided.names[module])} if module else {}
+    return {**path, "recfn.module.class": kind} if kind else {}
 
 
 def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int, cpu_time_ns: int) -> Attributes:
@@ -110,31 +121,30 @@ def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int,
 
 
 MAX_KEPT_BASES = 4096
-NOTHING_TOLD: Mapping[int, Mapping[str, AttributeValue]] = {}
+NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
 _SELDOM_COLUMNS = sorted(
     [column for column in BY_SIZE if column.attribute and (column.seldom or column.value is str)],
     key=lambda column: column.value is str,
 )
-"""Columns that are attributes of few spans: numbers, then texts."""
+"""The columns that are attributes of few spans: numbers, then texts."""
 _USUAL_NUMBERS = [column for column in BY_SIZE if column.attribute and column not in _SELDOM_COLUMNS]
-_USUAL_ATTRIBUTES = [(column.attribute, column.empty) for column in _USUAL_NUMBERS]
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
 _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
-"""Those that a span says something of."""
+"""The flags that a span shows."""
 
 
 class SpanMapper:
-    """Builds spans for one target, but for those that the program's hook drops."""
+    """A mapper that builds spans for one target, except those that the program's hook drops."""
 
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
         self._limits = AppliedLimits(target.limits)
         self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
-    def spans(self, plan: SpanPlan, told: Mapping[int, Mapping[str, AttributeValue]] = NOTHING_TOLD) -> list[ReadableSpan]:
-        """The spans of a plan, in its order. ``told`` are further attributes, by row."""
+    def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
+        """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         recorded, rows, hook = plan.batch, plan.row, self._hook
         batch = plan.named().batch
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
@@ -157,8 +167,8 @@ class SpanMapper:
             strict=True,
         ):
             events, status = self._add_seldom(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
-            if row in told:
-                attributes |= told[row]
+            if row in further:
+                attributes |= further[row]
             if hook is not None:
                 kept = hook.ask(event, span_id, parent_id, name, attributes)
                 if kept is None:
@@ -187,28 +197,37 @@ class SpanMapper:
         return spans
 
     def summaries(self, decided: Decided, which: slice) -> list[ReadableSpan]:
-        """Spans for the ranges of call paths, below what is sent of the ranges around them."""
-        rows, spans = decided.summaries[which], []
-        names = {number: text_of_utf8(decided.names[number]) for number in set(rows["name"].tolist())}
-        columns = ["name", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
-        for (name, count, span_id, parent_id, unit, start_ns, end_ns), attributes in zip(
-            rows[columns].tolist(), _summary_attributes(decided, which), strict=True
+        """Spans for the ranges of call paths, below the sent spans around them."""
+        rows, spans, short = decided.summaries[which], [], not decided.plan.torch_names
+        columns = ["name", "module", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
+        for (name, module, count, span_id, parent_id, unit, start_ns, end_ns), attributes in zip(
+            rows[columns].tolist(), _summary_attributes(decided, which, self._of_single(decided, which)), strict=True
         ):
             above = decided.plan.spans_above[unit]
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
             parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
-            text = names[name] if count == 1 else names[name] + SUFFIX
+            text = called(decided.names[module], decided.names[name]) if module and short else decided.names[name]
+            text = text_of_utf8(text if count == 1 else text + SUFFIX)
             spans.append(self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns))
         return spans
 
+    def _of_single(self, decided: Decided, which: slice) -> Iterator[Attributes]:
+        """What rows say that these summaries stand for, one at a time."""
+        has_row = decided.summaries["row"] >= 0
+        first = int(has_row[: which.start].sum())
+        rows = np.arange(first, first + int(has_row[which].sum()))
+        batch = with_classes(decided.single, rows, torch_names=decided.plan.torch_names)
+        for row, attributes in zip(rows.tolist(), self._attributes(batch, rows), strict=True):
+            self._add_seldom(attributes, batch, row, 0)
+            yield attributes
+
     def root_span(self, trace: StepTrace) -> ReadableSpan:
-        """The root span of a trace of our own, which is recorded."""
+        """The root span of a trace that we started, which is recorded."""
         assert trace.start is not None
         start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        waited = {WAIT_TIME: trace.wait_ns} if trace.wait_ns else {}
-        told = {"recfn.root": True, **number, **waited, **_thread_attributes(trace.thread), **(trace.folded or {})}
-        attributes = {**start.attributes, **told}
+        further = {"recfn.root": True, **number, **trace.further, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        attributes = {**start.attributes, **further}
         name = text_of_utf8(trace.name)
         return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)
 
@@ -245,18 +264,17 @@ class SpanMapper:
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have."""
-        found = []
-        numbers = [getattr(batch, column.name)[rows].astype(np.int64).tolist() for column in _USUAL_NUMBERS]
-        for scope, thread, *values in zip(batch.scope[rows].tolist(), batch.thread[rows].tolist(), *numbers, strict=True):
-            attributes = self.base(scope, batch.tracks[thread]).copy()
-            for (name, empty), value in zip(_USUAL_ATTRIBUTES, values, strict=True):
-                if value != empty:
-                    attributes[name] = value
-            found.append(attributes)
+        scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
+        found = [self.base(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
+        for column in _USUAL_NUMBERS:
+            values = getattr(batch, column.name)[rows].astype(np.int64)
+            filled = np.flatnonzero(values != column.empty)
+            for place, value in zip(filled.tolist(), np.take(values, filled).tolist(), strict=True):
+                found[place][column.attribute] = value
         return found
 
     def base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:
-        """What all ranges of a scope in a thread share."""
+        """The attributes that all ranges of a scope in a thread share."""
         base = self._bases.get((scope, thread))
         if base is None:
             if len(self._bases) >= MAX_KEPT_BASES:
@@ -269,7 +287,7 @@ class SpanMapper:
     def _add_seldom(
         self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
     ) -> tuple[Sequence[Event], Status]:
-        """What few rows have; returns the events and the status."""
+        """Add the attributes that few rows have; returns the events and the status."""
         flags, status, events = int(batch.flags[row]), _UNSET, dict[str, Mapping[str, AttributeValue]]()
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
@@ -301,7 +319,7 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows have nothing in the columns that are seldom filled."""
+    """A mask of the rows that have nothing in the columns that are seldom filled."""
     plain: NDArray[np.bool_] = (batch.code[rows] | batch.flags[rows] & _SEEN_FLAGS) == 0
     plain &= batch.source[rows] != _PYTHON_CALL
     for column in _SELDOM_COLUMNS:
@@ -311,14 +329,14 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
-    """What a text of that column is as attributes."""
+    """The attributes for a text of that column."""
     if column.attribute == EACH_KEY:
         return values_by_key(text)
     return {column.attribute: element_texts(text) if column.is_json else text_of_utf8(text)}
 
 
 def code_attributes(name: str) -> dict[str, AttributeValue]:
-    """The attributes of the semantic conventions for code, of a call with that name or of that code."""
+    """The attributes of the semantic conventions for code, for a call with that name or of that code."""
     code = called_code(name)
     attributes: dict[str, AttributeValue] = {"code.function.name": code.function}
     if code.file:
@@ -342,10 +360,10 @@ def exception_attributes(error: str) -> dict[str, AttributeValue]:
 
 
 def stacktrace_attributes(stacktrace: str) -> dict[str, AttributeValue]:
-    """The attribute of the semantic conventions; none where it isn't known."""
+    """The attribute of the semantic conventions; none if there is no stack trace."""
     return {"exception.stacktrace": stacktrace} if stacktrace else {}
 
 
 def _signed(number: int) -> int:
-    """The same 64 bits as a signed integer, because OTLP's integers are signed."""
+    """The same 64 bits as a signed integer, since OTLP's integers are signed."""
     return number - (1 << 64) if number > _INT64_MAX else number

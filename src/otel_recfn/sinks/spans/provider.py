@@ -1,4 +1,4 @@
-"""The one place that knows the insides of the OpenTelemetry SDK.
+"""The provider of spans: the one place that knows the insides of the OpenTelemetry SDK.
 
 Finished spans are handed to a provider's span processors directly, because a live SDK span costs more than an operator. The SDK
 has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback, and each pinned by
@@ -9,6 +9,8 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
     <multi span processor>._span_processors                      without it: exporters can't be watched, and a processor that
                                                                  raises keeps spans from those behind it
     BatchSpanProcessor._batch_processor._max_queue_size          without it: the default size
+    BatchSpanProcessor._batch_processor._queue                   without it: beside a backend that hangs, a program that ends
+                                                                 waits for its own spans batch after batch
     Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
@@ -27,6 +29,7 @@ import logging
 import netrc  # noqa: F401
 import pickle
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -56,7 +59,7 @@ Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 class AppliedLimits:
-    """What a provider's ``SpanLimits`` do to our spans."""
+    """The effect of a provider's ``SpanLimits`` on our spans."""
 
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
@@ -99,7 +102,7 @@ def _unbound(max_count: int | None, max_length: int | None) -> bool:
 
 
 class HashedResource(Resource):
-    """Another one's attributes and whatever else it has, with its hash; that one never changes."""
+    """A resource with the attributes of another one and its hash, remembered; the other one never changes."""
 
     def __init__(self, known: Resource) -> None:
         vars(self).update(vars(known))
@@ -113,9 +116,9 @@ class HashedResource(Resource):
 
 
 def hashed(resource: Resource) -> Resource:
-    """The resource with its hash remembered; itself where that can't be done."""
+    """The resource with its hash remembered; the resource itself if that can't be done."""
     try:
-        return HashedResource(resource) if type(resource) is Resource else resource  # another may have a new hash each time
+        return HashedResource(resource) if type(resource) is Resource else resource  # a subclass may have a new hash each time
     except Exception:  # it isn't hashable, or has no attributes of its own
         return resource
 
@@ -136,14 +139,14 @@ class RootStart(NamedTuple):
 
     context: SpanContext
     attributes: Mapping[str, AttributeValue]
-    """What the sampler wants on the root span."""
+    """The attributes that the sampler wants on the root span."""
     parent: SpanContext | None = None
-    """The root span's parent, of another process; None where it has none."""
+    """The root span's parent in another process; None if it has none."""
     links: Sequence[trace.Link] = ()
 
 
 class SpanTarget:
-    """An SDK provider and its tracer, as far as finished spans need it.
+    """An SDK provider and its tracer, as far as finished spans need them.
 
     Where the program has not set it (``is_set``), live spans of it are seen by nobody.
     """
@@ -152,11 +155,11 @@ class SpanTarget:
         self._provider, self._tracer, self._is_set = provider, tracer, is_set
         self._sampler_failed = False
         self._resources = (Resource.get_empty(), Resource.get_empty())
-        """The provider's, as it was last, and the one that spans have for it."""
+        """The provider's resource, as it was last, and the one that spans have for it."""
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         is_enabled = getattr(tracer, "_is_enabled", None)
         self.is_enabled: Callable[[], object] = is_enabled if callable(is_enabled) else lambda: True
-        """False where the provider's configuration turns our instrumentation scope off."""
+        """Whether the provider's configuration leaves our instrumentation scope on."""
         self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
 
     def start_root(
@@ -166,11 +169,10 @@ class SpanTarget:
         parent: SpanContext | None = None,
         links: Sequence[trace.Link] = (),
     ) -> RootStart | None:
-        """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None where it says no.
+        """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None if it refuses.
 
-        A trace that it wants recorded but not sampled is a no too, as such spans of the program get no operators below them.
-        The context given is empty instead of None, which samplers take for the current one of our thread. A sampler or an id
-        generator that raises says no.
+        Recorded but not sampled is a refusal too, as such spans of the program get no operators below them; so is an error. The
+        context given is empty, because samplers take None for the current one of our thread.
         """
         try:
             with calling_out():
@@ -186,11 +188,11 @@ class SpanTarget:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._tell_once("the sampler or the id generator raised; traces that it raises for are not started")
+            self._log_once("the sampler or the id generator raised; traces that it raises for are not started")
             return None
 
     def start_span(self, name: str, attributes: Mapping[str, AttributeValue]) -> trace.Span | None:
-        """A span as any of the program's, below the current one; None where a sampler or a processor raises, or it has none."""
+        """A span like the program's own, below the current one; None if a sampler or a processor raises, or there is none."""
         if not self._is_set:
             return None
         try:
@@ -198,25 +200,25 @@ class SpanTarget:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._tell_once("a step was given no span, because the sampler or a span processor raised")
+            self._log_once("a step was given no span, because the sampler or a span processor raised")
             return None
         return span
 
-    def _tell_once(self, message: str) -> None:
+    def _log_once(self, message: str) -> None:
         if not self._sampler_failed:
             self._sampler_failed = True
             _logger.exception("otel-recfn: %s", message)
 
     @property
     def resource(self) -> Resource:
-        """Equal to the provider's, for spans: exporters ask for the hash of each one's. A forked child's differs."""
+        """The provider's resource, with its hash, as exporters ask for the hash of each span's. A forked child's differs."""
         resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
         if resource is not self._resources[0]:
             self._resources = resource, hashed(resource)
         return self._resources[1]
 
     def _new_id(self, bits: int) -> int:
-        """A trace id (128 bits) or span id (64) from the provider's id generator, except where that is the SDK's random one.
+        """A trace id (128 bits) or span id (64), from the provider's id generator unless that is the SDK's random one.
 
         That one draws from the ``random`` module, which training programs seed: our thread must not change what they draw
         next, nor make the same trace ids in every process that seeds alike.
@@ -230,15 +232,15 @@ class SpanTarget:
         return made
 
     def processors(self) -> list[Any]:
-        """All of them, also those in others."""
+        """All processors, also those within others."""
         return _flattened(self._tracer.span_processor)
 
     def receivers(self) -> list[Callable[[ReadableSpan], None]]:
-        """Where finished spans go: each processor by itself, since the SDK's list of them ends at one that raises."""
+        """The receivers of finished spans: each processor by itself, since the SDK's list of them ends at one that raises."""
         return [processor.on_end for processor in _flattened(self._tracer.span_processor, in_turn=True)]
 
     def sole_exporter(self) -> Any:
-        """The exporter behind a ``BatchSpanProcessor`` beside which nothing looks at spans; None where it is otherwise."""
+        """The exporter behind a ``BatchSpanProcessor``, if nothing else looks at spans; else None."""
         processors = self.processors()
         is_sole = [type(each) for each in processors] == [BatchSpanProcessor]
         return getattr(processors[0], "span_exporter", None) if is_sole else None
@@ -255,22 +257,34 @@ class SpanTarget:
 
 
 def exporters_of(processors: Sequence[Any]) -> list[Any]:
-    """The exporters behind the processors that say which they have, each once."""
+    """The exporters behind the processors that name them, each once."""
     found = [getattr(processor, "span_exporter", None) for processor in processors]
     return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
 
 
+def queue_before(exporter: object, processors: Sequence[Any]) -> deque[ReadableSpan] | None:
+    """What waits for the exporter in the one processor that it has; None if that isn't known."""
+    having = [processor for processor in processors if getattr(processor, "span_exporter", None) is exporter]
+    queue = getattr(getattr(having[0], "_batch_processor", None), "_queue", None)
+    return queue if len(having) == 1 and type(queue) is deque else None
+
+
+def takes_any_thread(exporter: object) -> bool:
+    """Whether it is one of the OpenTelemetry project's. Another may keep what belongs to the thread that asked it first."""
+    return type(exporter).__module__.startswith("opentelemetry.exporter.")
+
+
 def shortest_queue(processors: Sequence[Any]) -> int:
-    """How many spans fit into the queue of each processor that has one; SDKs before 1.33 keep the size in the processor."""
+    """The least size of the processors' queues; SDKs before 1.33 keep it in the processor."""
     having = [getattr(processor, "_batch_processor", processor) for processor in processors]
     sizes = [getattr(one, "_max_queue_size", None) or getattr(one, "max_queue_size", None) for one in having]
     return min([size for size in sizes if size], default=DEFAULT_QUEUE_SIZE)
 
 
 class ProviderResolver:
-    """Finds the provider late: the global one may be set after ``instrument()``, and be replaced in tests.
+    """The provider, found late: the global one may be set after ``instrument()``, and be replaced in tests.
 
-    ``otherwise`` is used while there is no global one. ``found`` is told of each provider that spans go to from now on.
+    ``otherwise`` is used while there is no global one. ``found`` is called with each provider that spans go to from now on.
     """
 
     def __init__(
@@ -279,27 +293,27 @@ class ProviderResolver:
         otherwise: trace.TracerProvider | None = None,
         found: Callable[[trace.TracerProvider], object] | None = None,
     ) -> None:
-        self._explicit, self._otherwise, self._tell_found = tracer_provider, otherwise, found
+        self._explicit, self._otherwise, self._on_found = tracer_provider, otherwise, found
         self._provider: Any = None
         self._target: SpanTarget | None = None
-        self._warned = self._told = False
+        self._warned = self._logged = False
 
     def resolve(self) -> SpanTarget | None:
-        """The target of spans; None while there is no SDK provider, or where it is disabled. The last one where it raises."""
+        """The target of spans; None without an SDK provider, or if it is disabled. The last target if resolving raises."""
         try:
             provider = self._found()
             if provider is not self._provider:
                 self._target = self._target_of(provider)
-                if self._target is not None and self._tell_found is not None:
-                    self._tell_found(provider)
+                if self._target is not None and self._on_found is not None:
+                    self._on_found(provider)
                 self._provider = provider
             target = self._target
             return target if target is not None and target.is_enabled() else None
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            if not self._told:
-                self._told = True
+            if not self._logged:
+                self._logged = True
                 _logger.exception("otel-recfn: the tracer provider raised; spans go where they went before")
             return self._target
 
@@ -330,34 +344,34 @@ class ProviderResolver:
 
 
 def _flattened(processor: Any, in_turn: bool = False) -> list[Any]:
-    """The processors in it; where asked for those that the SDK calls in turn, what calls them otherwise counts as one."""
+    """The processors within one; if asked for those that the SDK calls in turn, what calls them otherwise counts as one."""
     inner = getattr(processor, "_span_processors", None)
     if inner is None or (in_turn and type(processor) is not SynchronousMultiSpanProcessor):
         return [processor]
     return [found for one in inner for found in _flattened(one, in_turn)]
 
 
-def told_of(provider: Any) -> bytes | None:
-    """What a child that isn't forked makes a provider of, where it has none; None where this one is none of the SDK's.
+def pickled_parts(provider: Any) -> bytes | None:
+    """The parts from which a child that isn't forked makes a provider, if it has none; None if this is none of the SDK's.
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
     """
     if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
         return None
     sampler = b""
-    with suppress(Exception):  # one of the program's; the child has the default
+    with suppress(Exception):  # one of the program's; the child has the default then
         sampler = pickle.dumps(provider.sampler)
     try:
         resource = provider.resource
         return pickle.dumps((dict(resource.attributes), resource.schema_url, sampler))
-    except Exception:  # of another kind of provider
+    except Exception:  # another kind of provider
         return None
 
 
-def made_of(told: bytes) -> TracerProvider | None:
-    """The child's provider; None where it can't be made."""
+def provider_from(parts: bytes) -> TracerProvider | None:
+    """The child's provider; None if it can't be made."""
     try:
-        attributes, schema_url, pickled = pickle.loads(told)
+        attributes, schema_url, pickled = pickle.loads(parts)
         sampler = None
         with suppress(Exception):
             sampler = pickle.loads(pickled)

@@ -1,15 +1,15 @@
-"""Sends decided units, on a thread of its own.
+"""The sender of decided units, with a thread of its own.
 
     drain thread ──put──► unit queue, bounded ──► sender thread: spans are made, a chunk at a time ──► delivery
 
 The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones first; the thread works a
 quarter of the time while the program runs; and ``flush`` and ``close`` return when their time is up, whatever an exporter does.
 
-A unit is made into spans where it is sent, parents first; until then it is columns. What became of each range is counted:
+A unit becomes spans when it is sent, parents first; until then it is columns. What became of each range is counted:
 
     recorded + added = spans that were handed on + folded + folding + unsampled + queue_full + shutdown + error
 
-``added`` are spans of no single range: roots, sums, ranges that were told while they were open, whatever becomes of their rows.
+``added`` are spans of no single range: roots, sums, and ranges that are still open, which come again.
 ``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook, or as
 there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent; ``queue_full`` those that the
 queue had no room for, ``shutdown`` those that the end found unsent, ``error`` those of which spans could not be made.
@@ -30,7 +30,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
-from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, told_of
+from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, further_by_row
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -41,31 +41,31 @@ from otel_recfn.support.texts import safe_exception
 log = logging.getLogger("otel_recfn")
 
 MOST_BYTES = 64 << 20
-"""Of units that wait."""
+"""The most bytes of units that wait."""
 ROOT_BYTES = 2000
-"""What is known of a trace of ours takes so many."""
+"""The bytes of a root of ours."""
 MAX_SHARE = 0.25
-"""Of one processor's time, how much making and handing on spans may take while the program runs."""
+"""The share of one processor's time that making and handing on spans may take while the program runs."""
 LINGER_S = 0.5
-"""After so long without a unit the delivery is told that nothing comes."""
+"""The seconds without a unit after which the delivery gets an empty chunk."""
 LOOK_S = 0.05
-"""So often it is asked at the end of the process whether waiting is of use."""
+"""The seconds between looks, at the end of the process, whether waiting is of use."""
 
 _LOST = ("queue_full", "shutdown", "error")
 _NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
 
 
-class Made(NamedTuple):
-    """What was made of a part of a unit."""
+class Chunk(NamedTuple):
+    """The spans and counts of a part of a unit."""
 
     spans: Sequence[Any]
-    """Of the SDK, or encoded ones."""
+    """Spans of the SDK, or encoded ones."""
     counts: Mapping[str, int]
-    """What they change in the account of all ranges."""
+    """The changes of the counts of ranges."""
     plan: SpanPlan | None = None
-    """Of those spans that are of ranges which have ended."""
+    """The plan of the spans of ranges that have ended."""
     dropped: int = 0
-    """Of how many lost ranges and spans the first one tells."""
+    """The number of lost ranges and spans that the first span reports."""
 
 
 @dataclass(eq=False)
@@ -73,60 +73,61 @@ class DecidedUnits:
     """Units that were decided together, to be sent whole or not at all."""
 
     plan: SpanPlan | None = None
-    """Of the ranges that are kept, in the order in which they go out."""
+    """The plan of the ranges that are kept, in the order of sending."""
     decided: Decided | None = None
-    """What is told of the others; None: there are none."""
+    """The sums of the others; None if there are none."""
     roots: Sequence[StepTrace] = ()
-    """Traces of ours whose root spans go out; what was folded directly into one is noted there."""
+    """The traces of ours whose root spans are sent, with the sums of what was folded directly into them."""
     ranges: int = 0
-    """That they tell of."""
+    """The number of ranges that they stand for."""
     is_ordinary: bool = False
-    """None of them failed or took unusually long: where not all can be sent, these go first."""
+    """Whether none of them failed or took unusually long: these are dropped first."""
     mapper: SpanMapper | None = None
-    """Makes spans of ranges that are open still, which come again when they have ended."""
+    """The mapper of ranges that are still open, which come again when they have ended."""
     nbytes: int = 0
-    """What they take in memory while they wait."""
+    """The bytes that they take while they wait."""
 
-    def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Made]:
+    def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
 
-        ``dropped`` says how many ranges and spans were lost since that was told last; the first span of a range tells it.
+        ``dropped`` says how many ranges and spans were lost since the last report, for the first span of a range.
         """
         mapper = self.mapper or mapper
-        telling, summaries = 0, 0
+        with_sums, summaries = 0, 0
         if self.decided is not None:
-            telling, summaries = int((self.decided.summaries["sums"] >= 0).sum()), len(self.decided.summaries)
+            with_sums, summaries = int((self.decided.summaries["sums"] >= 0).sum()), len(self.decided.summaries)
         for which in _slices(0, len(self.roots), size):
             traces = self.roots[which]
             folded = sum(trace.folded_ranges for trace in traces)
             spans = [mapper.root_span(trace) for trace in traces]
-            yield Made(spans, {"added": len(traces), "folded": folded, "folding": -folded})
-        for which in _slices(0, telling, size):
+            yield Chunk(spans, {"added": len(traces), "folded": folded, "folding": -folded})
+        for which in _slices(0, with_sums, size):
             yield self._summaries(mapper, which)
         for which in _slices(0, len(self.plan.row) if self.plan is not None else 0, size):
             yield self._kept(mapper, which, dropped())
-        for which in _slices(telling, summaries, size):
+        for which in _slices(with_sums, summaries, size):
             yield self._summaries(mapper, which)
 
-    def _summaries(self, mapper: SpanMapper, which: slice) -> Made:
+    def _summaries(self, mapper: SpanMapper, which: slice) -> Chunk:
         assert self.decided is not None
         spans, folded = mapper.summaries(self.decided, which), folded_in_summaries(self.decided, which)
-        return Made(spans, {"added": len(spans), "folded": folded, "folding": -folded})
+        single = int((self.decided.summaries["row"][which] >= 0).sum())  # spans of ranges
+        return Chunk(spans, {"added": len(spans) - single, "folded": folded, "folding": -folded - single})
 
-    def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Made:
+    def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Chunk:
         assert self.plan is not None
-        plan, told, folded = self.plan.part(which), dict[int, Any](), 0
+        plan, further, folded = self.plan.part(which), dict[int, Any](), 0
         if self.mapper is not None:
             spans = mapper.spans(plan)
-            return Made(spans, {"added": len(spans)})
+            return Chunk(spans, {"added": len(spans)})
         if self.decided is not None:
-            told, folded = told_of(self.decided, which), int(self.decided.folded[which].sum())
+            further, folded = further_by_row(self.decided, which), int(self.decided.folded[which].sum())
         if dropped:
             row = int(plan.row[0])
-            told[row] = {**told.get(row, {}), DROPPED: dropped}
-        spans, kept = mapper.spans(plan, told), len(plan.row)
+            further[row] = {**further.get(row, {}), DROPPED: dropped}
+        spans, kept = mapper.spans(plan, further), len(plan.row)
         counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
-        return Made(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
+        return Chunk(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
 
 
 def _slices(begin: int, end: int, size: int) -> list[slice]:
@@ -134,12 +135,12 @@ def _slices(begin: int, end: int, size: int) -> list[slice]:
 
 
 def unit_queue() -> TaskQueue[DecidedUnits]:
-    """What waits to be sent."""
+    """The queue of units that wait to be sent."""
     return TaskQueue(MOST_BYTES, attrgetter("nbytes"), attrgetter("is_ordinary"))
 
 
 class Sender:
-    """Of one sink. ``sent`` is given each plan whose spans were handed on; ``recorder_lost`` counts the recorder's losses."""
+    """The sender of one sink. ``sent`` gets each plan whose spans were handed on, ``recorder_lost`` counts losses."""
 
     def __init__(
         self,
@@ -152,24 +153,24 @@ class Sender:
         self._resolver, self._delivery, self._hook, self._sent = resolver, delivery, hook, sent
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
-        """Makes spans for that target."""
+        """The mapper for the current target."""
         self._recorder_lost, self._lost_before = recorder_lost, recorder_lost()
-        self._told = 0
-        """Of how many lost ranges and spans earlier spans tell."""
+        self._reported = 0
+        """The number of lost ranges and spans that earlier spans report."""
         self._queue = unit_queue()
         self._thread = OwnThread(self._run, "otel-recfn spans")
-        self._lock = threading.RLock()  # a signal handler may ask for the counts
+        self._lock = threading.RLock()  # reentrant, as a signal handler may ask for the counts
         self._counts = dict.fromkeys(_NAMES, 0)
         self._closed = False
-        """Nothing is counted, nor sent, any more."""
+        """Whether nothing is counted or sent any more."""
         self._hurries = threading.Event()
-        """Somebody waits for what is queued: the thread doesn't rest meanwhile."""
+        """Whether somebody waits for what is queued, so that the thread doesn't rest."""
         self._end_by = float("inf")
         self._process_ends = self._finishes_itself = False
         self._logged = False
 
     def start(self) -> None:
-        """Start the thread, if it isn't; where there can be none now, the next units try again."""
+        """Start the thread, unless it runs; if none can be started now, the next units try again."""
         if self._thread.ident is None:
             try:
                 self._thread.start()
@@ -177,7 +178,7 @@ class Sender:
                 self._log_once("no thread could be had for sending spans; the next ones try again", error)
 
     def count(self, **more: int) -> bool:
-        """Count so many more ranges or spans, from any thread. False after the end."""
+        """Add to the counts of ranges and spans, from any thread. False after the end."""
         with self._lock:
             if not self._closed:
                 for name, count in more.items():
@@ -185,18 +186,18 @@ class Sender:
             return not self._closed
 
     def counts(self) -> dict[str, int]:
-        """What became of ranges and spans, from any thread."""
+        """The counts of ranges and spans, from any thread."""
         with self._lock:
             return dict(self._counts)
 
     def put(self, units: DecidedUnits) -> None:
-        """Send these. Their ranges are counted as ``folding`` by now."""
+        """Send these units. Their ranges are counted as ``folding`` by now."""
         self.start()
         for dropped in self._queue.put(units):
             self.count(queue_full=dropped.ranges, folding=-dropped.ranges)
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what was put, and export; False where the time wasn't enough, or it would wait for itself."""
+        """Send what was put, and export; False if the time wasn't enough, or the caller would wait for itself."""
         if self._thread.ident is None:
             return self._queue.is_empty
         if self._would_wait_for_itself():
@@ -232,7 +233,7 @@ class Sender:
         self._delivery.remove(self._process_ends)
 
     def _would_wait_for_itself(self) -> bool:
-        """Where a processor or an exporter of the program's calls."""
+        """Whether a processor or an exporter of the program's calls."""
         return self._thread.is_current or is_exporting()
 
     def _time_left(self) -> float:
@@ -248,7 +249,7 @@ class Sender:
                     self._guarded(self._finish)
 
     def _guarded(self, step: Callable[[], object]) -> None:
-        """A failed step costs what it handled, whatever it raised: the thread is none of the program's, and goes on."""
+        """Do a step. If it fails, what it handled is lost, and the thread goes on."""
         try:
             step()
         except BaseException as error:
@@ -269,28 +270,28 @@ class Sender:
                 self._delivery.send(())
 
     def _send(self, units: DecidedUnits) -> None:
-        """Send units; where spans can't be made, the rest of them is lost."""
+        """Send units; if spans can't be made, the rest of the units is lost."""
         left = units.ranges
         try:
             mapper, began = self._current_mapper(), time.thread_time()
-            for made in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
-                if not self.count(**made.counts):
+            for chunk in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
+                if not self.count(**chunk.counts):
                     return
-                left += made.counts.get("folding", 0)
-                self._delivery.send(made.spans)
-                self._told += made.dropped
-                if self._sent is not None and made.plan is not None:
-                    self._sent(made.plan)
+                left += chunk.counts.get("folding", 0)
+                self._delivery.send(chunk.spans)
+                self._reported += chunk.dropped
+                if self._sent is not None and chunk.plan is not None:
+                    self._sent(chunk.plan)
                 if not self._queue.is_filling:
                     with resting():
                         self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))
                 began = time.thread_time()
-        except BaseException:  # also one of the program's hook or processor
+        except BaseException:  # even an exception of the program's hook or processor that ends threads
             self.count(error=left, folding=-left)
             raise
 
     def _current_mapper(self) -> SpanMapper:
-        """What makes spans for the target that takes them now; for the last one where nothing does.
+        """The mapper for the target that takes spans now; for the last one if nothing does.
 
         Raises:
             RuntimeError: there has never been one.
@@ -305,10 +306,10 @@ class Sender:
         return self._mapper
 
     def _lost_since(self) -> int:
-        """How many ranges and spans were lost since a span has told that."""
+        """The number of ranges and spans that were lost since a span reported it."""
         counts, delivered = self.counts(), self._delivery.counters()
         lost = sum(counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
-        return max(0, lost + self._recorder_lost() - self._lost_before - self._told)
+        return max(0, lost + self._recorder_lost() - self._lost_before - self._reported)
 
     def _log_once(self, message: str, error: BaseException) -> None:
         if not self._logged:

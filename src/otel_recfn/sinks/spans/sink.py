@@ -1,4 +1,4 @@
-"""Rows become finished spans at a tracer provider's span processors.
+"""The sink of spans: rows become finished spans at a tracer provider's span processors.
 
     drain thread:   write(batch) ──► StepTraces (roots of ours) ──► Folding ──► decided units
     sender thread:  decided units ──► SpanMapper ──► processors, in chunks that they don't drop ──► exporters
@@ -6,8 +6,7 @@
 Whose child a range is: the range around it; at top level the span that was current when it began; else a root of ours.
 A span that isn't sampled, and suppressed instrumentation, give no spans.
 
-No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row is counted once
-(``sender.py``).
+No row is dropped on its way to its unit. A unit is sent whole, parents first, or not at all; every row counts once.
 """
 
 from __future__ import annotations
@@ -37,38 +36,38 @@ from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, Promi
 log = logging.getLogger("otel_recfn")
 
 REST_SECONDS = 1.5
-"""After so long without a row, nothing more comes to units below spans whose end can't be seen."""
+"""The seconds without a row after which units below spans whose end can't be seen are decided."""
 Result = TypeVar("Result")
 
 
 class Process(NamedTuple):
-    """What a sink asks of the process that it is in; the defaults stand for nobody who answers."""
+    """The answers that a sink needs from its process; the defaults stand for no answer."""
 
     recorder_lost: Callable[[], int] = lambda: 0
-    """How many ranges the recorder has lost in all."""
+    """The number of ranges that the recorder has lost in all."""
     flush: Callable[[float], bool] = lambda _timeout_s: True
-    """Delivers what was recorded, in so many seconds; the provider's ``force_flush`` and ``shutdown`` call it first."""
+    """A function that delivers what was recorded within seconds, before the provider's ``force_flush`` and ``shutdown``."""
     ends: Callable[[], bool] = lambda: False
     """Whether the process ends."""
     exit_timeout_s: float = 2.0
-    """How long ``close`` may then wait for a backend."""
+    """The seconds that ``close`` may then wait for a backend."""
     find_worker: FindsWorker = no_worker
-    """What this process works for, if it is another one's worker."""
+    """A function that finds what this process works for, if it is another one's worker."""
     sent: Callable[[SpanPlan], None] | None = None
-    """Is given each plan whose spans have been handed on."""
+    """A function that is given each plan whose spans have been handed on."""
 
 
 NO_PROCESS = Process()
 
 
 class SpansSink(Sink):
-    """Hands spans to a provider's span processors.
+    """A sink that hands spans to a provider's span processors.
 
     Args:
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
         volume: how many spans become of how many ranges.
-        hook: the program's; None where it has none.
+        hook: the program's; None if it has none.
         delivery: how spans leave; None: through the provider's processors.
         process: the one that it is in.
         parent: the sink of the process that this one was forked from.
@@ -88,17 +87,17 @@ class SpansSink(Sink):
         parent: SpansSink | None = None,
     ) -> None:
         self._lock = threading.RLock()
-        """Held while units are changed: by who writes, or flushes."""
+        """The lock for changes of units, by whoever writes or flushes."""
         self._given, self._volume, self._process = (tracer_provider, roots_per_second, volume, hook), volume, process
         self._spans: ProgramSpans = parent._spans if parent is not None else ProgramSpans()
         self._promised: PromisedTraces = parent._promised if parent is not None else PromisedTraces()
         self._surroundings = Surroundings(self._spans, process.find_worker)
         most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
-        self._folding: Folding | EveryRange | None = self._made_folding()
-        """None after a step of it raised: the next one begins without any unit."""
+        self._folding: Folding | EveryRange | None = self._new_folding()
+        """The folding; None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0
-        """Ranges that are in units which aren't decided."""
+        """The ranges in units that aren't decided."""
         self._delivery = delivery or SpanDelivery()
         self._provider_calls = ProviderCalls(process.flush)
         self._resolver = ProviderResolver(tracer_provider, self._delivery.provider, self._provider_calls.watch)
@@ -106,21 +105,21 @@ class SpansSink(Sink):
         self._sender = Sender(self._resolver, self._delivery, span_hook, process.sent, process.recorder_lost)
         self._open_traces = OpenTraces(self._traces, span_hook, volume)
         self._written_at = time.monotonic()
-        self._told_of_memory = False
+        self._logged_memory = False
 
-    def _made_folding(self) -> Folding | EveryRange:
+    def _new_folding(self) -> Folding | EveryRange:
         most = self._volume.of_unit
         if most is None:
             return EveryRange(torch_names=self._volume.torch_names)
         return Folding(most, self._volume, self._spans, self._traces)
 
     def start(self) -> None:
-        """Start the sender's thread, and look for a provider; else the first unit and the first range do."""
+        """Start the sender's thread, and look for a provider, which the first unit and the first range do otherwise."""
         self._sender.start()
         self._resolver.resolve()
 
     def write(self, batch: Batch) -> None:
-        """Fold a batch into its units, and have those sent that are decided by it, or whose spans had ended before."""
+        """Fold a batch into its units, and send those that are decided now."""
         with self._lock:
             if len(batch) or batch.opened:
                 self._written_at = time.monotonic()
@@ -129,10 +128,10 @@ class SpansSink(Sink):
             try:
                 self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
                 if batch.long_open is not None:
-                    self._tell_open(batch.long_open)
-            except NO_MEMORY:  # the batch was taken, and isn't missed: what this costs was counted
-                if not self._told_of_memory:
-                    self._told_of_memory = True
+                    self._send_open(batch.long_open)
+            except NO_MEMORY:  # the batch was taken, so it isn't missed; what is lost was counted
+                if not self._logged_memory:
+                    self._logged_memory = True
                     log.error("otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost")
 
     def _add(self, batch: Batch) -> None:
@@ -149,26 +148,26 @@ class SpansSink(Sink):
         self._put(decided)
 
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
-        """Have the units sent to which nothing more can come; those below spans whose end can't be seen where it ``rests``."""
+        """Send the units to which nothing more can come; if it ``rests``, also those below spans whose end can't be seen."""
         self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests=rests)))
 
-    def _tell_open(self, ranges: Batch) -> None:
+    def _send_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
         target = self._resolver.resolve()
         if target is not None:
             self._put(self._open_traces.new(self._surroundings.without_inherited(ranges), target))
 
     def _folded(self, step: Callable[[Folding | EveryRange], Result]) -> Result:
-        """What a step of folding gives. Where it raises, for want of memory say, what is undecided is lost, and counted.
+        """The result of a step of folding. If it raises, as without memory, what is undecided is lost and counted.
 
-        Also where a signal handler raises amid it: afterwards the native stage and what waits here may not agree.
+        Also if a signal handler raises in it: afterwards the native stage and what waits here may not agree.
         """
         try:
-            self._folding = self._folding or self._made_folding()
+            self._folding = self._folding or self._new_folding()
             return step(self._folding)
         except BaseException:
             self._sender.count(error=self._undecided, folding=-self._undecided)
-            self._folding, self._undecided = None, 0  # a new one takes memory, too
+            self._folding, self._undecided = None, 0  # set first, since a new one takes memory too
             raise
 
     def _put(self, decided: Iterable[DecidedUnits]) -> None:
@@ -177,8 +176,8 @@ class SpansSink(Sink):
             self._sender.put(units)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
-        """A range begins below this span of the program's. From any thread."""
-        self._resolver.resolve()  # a provider that is set late is found before the program flushes it
+        """Note that a range begins below this span of the program's. From any thread."""
+        self._resolver.resolve()  # so that a provider that is set late is found before the program flushes it
         self._spans.saw(trace_id, span_id, span)
 
     def has_target(self) -> bool:
@@ -229,11 +228,11 @@ class SpansSink(Sink):
             with self._lock:
                 self._traces.close_all()
                 self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), ends=True)))
-        finally:  # also where there is no memory for it
+        finally:  # even if there is no memory for it
             self._sender.close(timeout_s, process_ends)
 
     def counters(self) -> Mapping[str, int]:
-        """What became of ranges, and of spans, as ``model/counters.py`` names it."""
+        """The counts of ranges and spans, as ``model/counters.py`` names them."""
         ranges, spans = self._sender.counts(), self._delivery.counters()
         return {
             **{name: ranges[name] for name in ("recorded", "added", "folded", "unsampled")},
@@ -249,5 +248,5 @@ class SpansSink(Sink):
         self._provider_calls.remove()
         self._spans.start_empty()
         fresh = SpansSink(*self._given, self._delivery.after_fork_in_child(), self._process, self)
-        fresh._resolver.resolve()  # the ranges of the child ask this sink for its spans
+        fresh._resolver.resolve()  # so that the ranges of the child ask this sink for its spans
         return fresh

@@ -1,7 +1,7 @@
-"""The program's hook, which sees each span of a range before it goes out: it may rename it, change its attributes, or drop it.
+"""The program's hook, which sees each span of a range before it is sent, and may rename it, change its attributes, or drop it.
 
-What lies in a dropped span goes up to the nearest one around it that is sent. A span that another one, sent before, names as
-its parent is not dropped, nor is one that tells of folded ranges or of losses, nor one that the program saw as its current
+Children of a dropped span become those of the nearest span around it that is sent. Some spans are not dropped: parents of spans
+that were sent before, spans with sums of folded ranges or with ``recfn.dropped``, and those that the program saw as its current
 span.
 """
 
@@ -26,31 +26,31 @@ from otel_recfn.support.texts import text_of_utf8
 _logger = logging.getLogger(__name__)
 
 Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
-"""Of a row and of its span's attributes, which it may change. It returns another name, False to drop the span, or None."""
+"""A function of a row and its span's attributes, which it may change. Returns another name, False to drop the span, or None."""
 MAX_REMEMBERED = 1 << 17
 FOLDED_COUNT = "recfn.folded.count"
-"""The attribute of a span that tells how many ranges were folded into it."""
+"""The attribute for the number of ranges that were folded into the span."""
 DROPPED = "recfn.dropped"
-"""The attribute of a span that tells how many ranges and spans this process has lost since an earlier span told it."""
+"""The attribute for the number of ranges and spans that this process lost since the last span with it."""
 _TELLING = {FOLDED_COUNT, DROPPED}
 
 
 class SpanHook:
-    """Calls the program's function, and knows what it dropped. One that raises is called no more."""
+    """The program's function, and the spans that it dropped. A function that raises is not called again."""
 
     def __init__(self, function: Hook) -> None:
         self._function: Hook | None = function
         self._dropped: dict[int, int] = {}
         """The parents of dropped spans."""
         self._named: dict[int, None] = {}
-        """Spans that sent ones name as their parent, and that haven't come themselves."""
+        """The spans that sent ones have as their parent, and that haven't come themselves."""
 
     def beside(self) -> SpanHook:
-        """The same function, for spans of the same ranges in another trace: what is dropped or sent there says nothing here."""
+        """The same function, for spans of the same ranges in another trace, where other spans are dropped or sent."""
         return SpanHook(self._call)
 
     def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> tuple[str, int] | None:
-        """The name and the parent's id of the span of a row, whose attributes the hook may change; None where it is dropped."""
+        """The name and the parent's id of the span of a row, whose attributes the hook may change; None if it is dropped."""
         parent_id = self.sent_instead(parent_id)
         is_needed = span_id in self._named or bool(event.flags & EventFlag.SHOWN) or not _TELLING.isdisjoint(attributes)
         wanted = self._call(event, attributes)
@@ -68,13 +68,13 @@ class SpanHook:
         return span_id
 
     def _call(self, event: Event, attributes: dict[str, Any]) -> Any:
-        """What it returns; the attributes are clean then."""
+        """The result of the function; the attributes are clean then."""
         if self._function is None:
             return None
         before = dict(attributes)
         try:
             wanted = self._function(event, attributes)
-            cleaned = _clean(attributes)  # here: what the function gave may raise when it is looked at
+            cleaned = _clean(attributes)  # inside the guard, since what the function gave may raise when it is looked at
             attributes.clear()
             attributes.update(cleaned)
             return text_of_utf8(wanted) if isinstance(wanted, str) else wanted
@@ -87,7 +87,7 @@ class SpanHook:
 
 
 def _clean(attributes: dict[str, Any]) -> dict[str, AttributeValue]:
-    """Those that every exporter takes: another one may cost it the whole batch."""
+    """The attributes that every exporter takes: another one may cost it the whole batch."""
     cleaned = {text_of_utf8(key): _clean_value(value) for key, value in attributes.items() if isinstance(key, str) and key}
     return {key: value for key, value in cleaned.items() if value is not None}
 

@@ -13,7 +13,7 @@ A trace is decided when a top-level range begins, since its descendants' rows co
   times per step (the model, the loss), so there it takes 1024, and 64 in an evaluation loop;
 * the trace holds 2000 ranges (where a unit has a budget: 100,000 of a training step or call); it is neither of these, and began
   10 seconds ago; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
-* the program was told of a trace for it already (``surroundings.py``).
+* the program got a trace for it already (``surroundings.py``).
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
 all there is to know: what a batch's rows add (counts, ends, optimizers inside a range) is looked up by root beforehand.
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,19 +48,19 @@ MAX_CALLS_WHEN_EVALUATING = 64
 NS_PER_SECOND = 1_000_000_000
 IDLE_NS = NS_PER_SECOND
 REST_NS = NS_PER_SECOND // 10
-"""After so long, operators without a step or call around them are another piece of work."""
+"""The rest after which operators without a step or call around them are another piece of work."""
 MAX_LENGTH_NS = 10 * NS_PER_SECOND
-"""Of a trace that is neither a training step nor a call: its ranges are told when it ends."""
+"""The longest trace that is neither a training step nor a call: its ranges are sent when it ends."""
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
 MAX_WAITING = 1024
 FIRST_ROOTS = 100
 CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
-"""Where a begin is this much earlier than one before it, somebody set the wall clock back: no thread reports so late."""
+"""The time by which a begin is earlier than one before it only if somebody set the wall clock back."""
 
 
 class RootLimiter:
-    """Limits how many traces we start ourselves: a bucket that begins with a hundred tokens and isn't filled that high again.
+    """A limit of the traces that we start: a bucket that begins with a hundred tokens and isn't filled that high again.
 
     Time is that of the events, so what is admitted doesn't depend on how far behind the sink is. A rate of None admits all.
     """
@@ -87,38 +87,38 @@ class RootLimiter:
 
 @dataclass(eq=False, slots=True)
 class StepTrace:
-    """One trace of our own."""
+    """A trace that we started, or that was refused."""
 
     start: RootStart | None
-    """None where the sampler or the limit refused the trace."""
+    """The start of the trace; None if the sampler or the limit refused it."""
     thread: Track
     start_ns: int
     end_ns: int
     spans: int = 0
     calls: int = 0
-    """How many of its top-level ranges are of a source whose ranges begin traces; the first is what it is called after."""
+    """The number of its top-level ranges of a source whose ranges begin traces; the first names it."""
     called: str = ""
     trains: bool = False
     number: int = -1
-    """Which training step of its thread it is, from 0."""
+    """The number of the training step in its thread, from 0."""
     evaluates: bool = False
-    """The modules that were called last were called outside of training."""
+    """Whether the modules that were called last were called outside of training."""
     aside: bool = False
-    """It is a worker process's: how long it takes says nothing, since it waits for whom it works."""
+    """Whether it is a worker process's, whose duration means nothing, since it waits for the process that it works for."""
     open: set[int] = field(default_factory=set)
-    """Event ids of its top-level ranges that haven't closed."""
+    """The event ids of its top-level ranges that haven't closed."""
     over: bool = False
     given_out: bool = False
     folded: Mapping[str, AttributeValue] | None = None
-    """What the root span says of ranges that were folded directly into the trace."""
+    """The root span's attributes about ranges that were folded directly into the trace."""
     folded_ranges: int = 0
-    """How many these are."""
-    wait_ns: int = 0
-    """What its root span says of waiting."""
+    """The number of these ranges."""
+    further: Mapping[str, Any] = field(default_factory=dict)
+    """Further attributes of the root span, of the whole trace."""
 
     @property
     def context(self) -> SpanContext | None:
-        """The root span's; None where the trace is not recorded."""
+        """The root span's context; None if the trace is not recorded."""
         return self.start.context if self.start is not None else None
 
     @property
@@ -129,23 +129,23 @@ class StepTrace:
 
 @dataclass(slots=True)
 class _Thread:
-    """Which trace a thread works on now, and what it did last."""
+    """The current trace of a thread, and what the thread did last."""
 
     trains: bool = False
     steps: int = 0
-    """How many of its traces were training steps."""
+    """The number of its traces that were training steps."""
     after_step: bool = False
     current: StepTrace | None = None
     last_root: int = 0
 
     def note_step(self, trace: StepTrace) -> None:
-        """An optimizer steps in a trace of the thread."""
+        """Note that an optimizer steps in a trace of the thread."""
         if not trace.trains:
             trace.trains, trace.number = True, self.steps
             self.steps += 1
 
     def starts_new(self, begin: Opened, most_spans: int) -> bool:
-        """Whether a begin in it is the first of a new trace, and not the next one of its current trace."""
+        """Whether a begin starts a new trace, or belongs to the current one."""
         trace = self.current
         if trace is None or (self.after_step and not _is_step(begin)) or begin.start_ns < trace.start_ns:
             return True
@@ -178,16 +178,16 @@ def _begins_trace(begin: Opened) -> bool:
 
 
 class _Rows(NamedTuple):
-    """What a batch's rows tell about each outermost range that they lie in, by its event id."""
+    """The rows of a batch, summed up for each outermost range that they lie in, by its event id."""
 
     spans: dict[int, int]
     first_row: dict[int, int]
     ends: dict[int, int]
     stepped: set[int]
     trained: set[int]
-    """In which modules are called in training."""
+    """The outermost ranges in which modules are called in training."""
     evaluated: set[int]
-    """Or outside of it."""
+    """The outermost ranges in which modules are called outside of training."""
     training_threads: set[Track]
 
 
@@ -217,7 +217,7 @@ def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
 
 
 class StepTraces:
-    """Groups top-level ranges into traces, per thread. One with ``most_spans`` ranges takes no more outermost ones."""
+    """The traces that we start: top-level ranges, grouped per thread. One with ``most_spans`` ranges takes no more."""
 
     def __init__(
         self,
@@ -228,20 +228,20 @@ class StepTraces:
     ) -> None:
         self._surroundings, self._most_spans = surroundings, most_spans
         self.limiter = RootLimiter(roots_per_second)
-        """Of all traces that we start."""
+        """The limit of all traces that we start."""
         self._promised = promised or PromisedTraces()
         self._threads: dict[int, _Thread] = {}
         self._roots: dict[int, StepTrace] = {}
         self._unsent: dict[StepTrace, None] = {}
-        """The recorded ones that aren't given out."""
+        """The recorded traces that aren't taken."""
         self._finished: list[StepTrace] = []
-        """The traces whose root spans are complete, each once; only those that are recorded."""
+        """The recorded traces whose root spans are complete, each once."""
 
     def advance(self, batch: Batch, target: SpanTarget) -> dict[int, SpanContext]:
-        """Take in a batch: its announced begins, then whatever its rows say. The target is asked for each new trace.
+        """Take in a batch: its announced begins, then its rows. The target is asked for each new trace.
 
         Returns:
-            Of each outermost range that rows lie in which belong to traces of our own, the root span, where it is recorded.
+            The root span of each outermost range around rows of traces that we started, if it is recorded.
         """
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()
@@ -250,14 +250,14 @@ class StepTraces:
         if not len(begins) and not len(ranges):
             return {}
         rows, tracks = _rows_by_root(batch, ranges), batch.tracks
-        # A thread trains from the first on that an optimizer does in it; within this batch, from before it.
+        # A thread trains from its first optimizer on; within this batch, from before it.
         for thread in {tracks[begin.thread] for begin in begins if begin.name.startswith(OPTIMIZER)} | rows.training_threads:
             self._thread(thread).trains = True
         self._note(rows, rows.spans)
         for begin in begins:
             self._open(begin, tracks[begin.thread], target)
             self._note(rows, (begin.event_id,))
-        for root in sorted(rows.spans.keys() - self._roots.keys()):  # those that were never announced
+        for root in sorted(rows.spans.keys() - self._roots.keys()):  # outermost ranges that were never announced
             row = rows.first_row[root]
             track, start_ns = int(batch.thread[row]), int(batch.start_ns[row])
             self._open(Opened(root, "", EventSource.TORCH, start_ns, track, 0), tracks[track], target)
@@ -266,7 +266,7 @@ class StepTraces:
         return {root: context for root, context in traces if context is not None}
 
     def take_finished(self) -> list[StepTrace]:
-        """The traces that are complete, and were not taken before."""
+        """Remove and return the traces that are complete."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -275,7 +275,7 @@ class StepTraces:
         return self._roots.get(root)
 
     def open_spans(self) -> set[int]:
-        """The span ids of the roots that are still to be given out."""
+        """The span ids of the roots that are still to be taken."""
         return {trace.context.span_id for trace in self._unsent if trace.context is not None}
 
     def close_idle(self, now_ns: int) -> None:
@@ -286,7 +286,7 @@ class StepTraces:
                 self._end_trace(thread)
 
     def close_all(self) -> None:
-        """End every trace now; ranges still open come later, into a trace whose root span is out, or never."""
+        """End every trace now. Ranges that are still open come later, into a trace whose root span was sent, or never."""
         for thread in self._threads.values():
             self._end_trace(thread)
         for trace in list(self._unsent):
@@ -318,7 +318,7 @@ class StepTraces:
             thread.note_step(trace)
 
     def _start_root(self, thread: _Thread, begin: Opened, name: str, target: SpanTarget) -> RootStart | None:
-        """What the sampler sees as name is what is known now: the root span's own name is decided at its end."""
+        """Start the root. The sampler sees the name that is known now; the root span's own name is decided at its end."""
         trains = thread.trains and not _is_evaluation(begin)
         start = self._surroundings.start_root(target, TRAINING if trains else name)
         if start is not None and (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
@@ -326,7 +326,7 @@ class StepTraces:
         return start
 
     def _note(self, rows: _Rows, roots: Iterable[int]) -> None:
-        """Apply what the rows tell about those of ``roots`` that are known."""
+        """Apply what the rows say of those of ``roots`` that are known."""
         for root in roots:
             trace = self._roots.get(root)
             if trace is None or root not in rows.spans:

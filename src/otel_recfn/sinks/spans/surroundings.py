@@ -1,11 +1,11 @@
-"""Where work belongs around which the program has no span, and what a trace of our own is called that begins with it.
+"""The surroundings of work around which the program has no span: its parent, and the name of a trace that we start for it.
 
     a worker process   below the span that it was made in, if it lives for that alone; else a root with a link to it
     a launched one     below the span that its launcher names in TRACEPARENT
     a thread           a root that is called after the thread
 
 In a forked child the span that was current at the fork is still current, and will never end there. In a child that was started
-otherwise it counts as current where no other one is (``otel_context.py``). So the program's spans above ranges are remembered.
+otherwise it counts as current if no other one is (``otel_context.py``). So the program's spans above ranges are remembered.
 
 And traces of ours, which the program has to know while their ranges are open: a span that it opens inside belongs to them. A
 sink decides on a trace when it sees its outermost range begin, a drain later; until then the program's thread may decide.
@@ -34,12 +34,12 @@ from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.processes import WorkerProcess, span_of_parent
 
 MAX_REMEMBERED = 1 << 12
-"""Of the program's spans."""
+"""The most spans of the program's that are remembered."""
 MOST_PROMISED = 1 << 15
-"""Of traces of ours that the program was told of."""
+"""The most traces of ours whose roots the program has seen."""
 LAST_NS = (1 << 63) - 1
 NAMELESS = "operators"
-"""What a trace is called whose thread has no name."""
+"""The name of a trace whose thread has no name."""
 _NUMBERED = re.compile(r"^(Thread|ThreadPoolExecutor|Dummy|asyncio)[-_]\d+(_\d+)?")
 """Names that Python numbers. Backends list the names of spans, so the numbers are left to the attribute ``thread.name``."""
 Key = TypeVar("Key", bound=Hashable)
@@ -48,7 +48,7 @@ FindsWorker = Callable[[], WorkerProcess | None]
 
 
 def remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> None:
-    """As the newest of so many; beyond, the oldest quarter goes. From any thread."""
+    """Add a value as the newest of so many; beyond, the oldest quarter is removed. From any thread."""
     values.pop(key, None)
     values[key] = value
     if len(values) > most:
@@ -57,7 +57,7 @@ def remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> Non
 
 
 class SpanEnd(NamedTuple):
-    """How a span of the program ended. Times in Unix nanoseconds; None where the program gave something else."""
+    """The end of a span of the program's. Times are in Unix nanoseconds; None if the program gave something else."""
 
     name: str
     start_ns: int | None
@@ -66,20 +66,20 @@ class SpanEnd(NamedTuple):
 
 
 class ProgramSpans:
-    """By trace id and span id. Every method may be called from any thread."""
+    """The program's spans, by trace id and span id. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._spans: dict[tuple[int, int], ReadableSpan] = {}
         self._since_ns = 0
-        """What began before is another process's, or was given an earlier start by the program."""
+        """The time before which spans are another process's, or were given an earlier start by the program."""
         self._inherited: dict[tuple[int, int], None] = {}
         """The newest of such spans that ranges began below."""
         self._forked_in: SpanContext | None = None
-        """The first of these."""
+        """The first of such spans."""
 
     @property
     def made_in(self) -> SpanContext | None:
-        """The span of its parent that this process was forked or started in. A fork of an instrumented fork server that has
+        """The span of its parent in which this process was forked or started. A fork of an instrumented fork server that has
         imported the program learns of it when it exists already."""
         around = span_of_parent()
         if self._forked_in is not None or around is None:
@@ -88,7 +88,7 @@ class ProgramSpans:
         return SpanContext(around.trace_id, around.span_id, False, TraceFlags(around.flags), state)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
-        """A range began below this span. One whose end can't be seen here, as a remote one's, is not remembered."""
+        """Note that a range began below this span. A span whose end can't be seen here, as a remote one, is not remembered."""
         if not isinstance(span, ReadableSpan) or span.end_time is not None:
             return
         key = (trace_id, span_id)
@@ -105,11 +105,11 @@ class ProgramSpans:
         return is_that_one or (trace_id, span_id) in self._inherited
 
     def find(self, trace_id: int, span_id: int) -> ReadableSpan | None:
-        """The span; None where it isn't remembered."""
+        """The span; None if it isn't remembered."""
         return self._spans.get((trace_id, span_id))
 
     def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
-        """How the span ended; None where it hasn't, or isn't remembered."""
+        """The end of the span; None if it hasn't ended, or isn't remembered."""
         span = self._spans.get((trace_id, span_id))
         if span is None or span.end_time is None:
             return None
@@ -117,11 +117,11 @@ class ProgramSpans:
         return SpanEnd(name if isinstance(name, str) else "", nanoseconds(span.start_time), nanoseconds(span.end_time), failed)
 
     def forget(self, trace_id: int, span_id: int) -> None:
-        """Nobody asks for it any more."""
+        """Forget a span that nobody asks for any more."""
         self._spans.pop((trace_id, span_id), None)
 
     def start_empty(self) -> None:
-        """Called in a forked child: the copies of its parent's spans that it has will never end."""
+        """Forget the parent's spans in a forked child, whose copies of them will never end."""
         self._spans.clear()
         self._inherited, self._forked_in = {}, None
         self._since_ns = time.time_ns()
@@ -133,16 +133,16 @@ def nanoseconds(time: Any) -> int | None:
 
 
 class PromisedTraces:
-    """Decides on the traces of the newest outermost ranges. Every method may be called from any thread."""
+    """The decisions about traces of the newest outermost ranges. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._decided: dict[int, tuple[bool, RootStart | None]] = {}
-        """By outermost range: the root span, None where there is none, and whether the sink is still to be told of it."""
+        """By outermost range: the root span, None if there is none, and whether the sink doesn't know of it yet."""
         self._deciding = threading.local()
 
     def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:
-        """The root span above an outermost range, started by ``start`` if nobody decided yet; None where there is none.
+        """The root span above an outermost range, started by ``start`` if nothing was decided yet; None if there is none.
 
         A sampler that asks for the current span comes by here again, from inside ``start``: for it there is none yet.
         """
@@ -159,7 +159,7 @@ class PromisedTraces:
         return decided.context if decided is not None else None
 
     def decide(self, root: int) -> tuple[bool, RootStart | None]:
-        """Whether it was decided, and how; from here on nobody else decides. It is asked again if nothing is published."""
+        """The decision, if there is one; from here on nobody else decides. It is asked again if nothing is published."""
         with self._lock:
             promised, start = self._decided.get(root, (False, None))
             if not promised:
@@ -167,47 +167,47 @@ class PromisedTraces:
             return promised, start if promised else None
 
     def publish(self, root: int, start: RootStart | None) -> None:
-        """The sink has decided on the trace of this range: from now on the program gets its root span too."""
+        """Publish the sink's decision about the trace of this range: from now on the program gets its root span too."""
         with self._lock:
             remember(self._decided, root, (False, start), MOST_PROMISED)
 
 
 def no_worker() -> WorkerProcess | None:
-    """This process is no worker."""
+    """None: this process is no worker."""
     return None
 
 
 class Surroundings:
-    """Of one process. It may become a worker later, and never ceases to be one."""
+    """The surroundings of one process. It may become a worker later, and never ceases to be one."""
 
     def __init__(self, spans: ProgramSpans, find_worker: FindsWorker = no_worker) -> None:
         self._spans, self._find_worker = spans, find_worker
         self._worker: WorkerProcess | None = None
 
     def without_inherited(self, batch: Batch) -> Batch:
-        """The batch, where in a worker the span that it was made in is no span around anything."""
+        """The batch; in a worker, without the span that it was made in as a span around anything."""
         if self._spans.made_in is None:
             return batch
         contexts = [NO_CONTEXT if self.is_outside(one.trace_id, one.span_id) else one for one in batch.contexts]
         return replace(batch, contexts=contexts) if contexts != list(batch.contexts) else batch
 
     def is_outside(self, trace_id: int, span_id: int) -> bool:
-        """Whether the span is one that ends in another process, and that this one's ranges do not lie in."""
+        """Whether the span ends in another process, and this one's ranges do not lie in it."""
         return self._spans.was_inherited(trace_id, span_id) and self.worker() is not None
 
     def worker(self) -> WorkerProcess | None:
-        """What this process works for; None: for nobody."""
+        """The worker that this process is; None if it is none."""
         if self._worker is None:
             self._worker = self._find_worker()
         return self._worker
 
     def name(self, thread_name: str) -> str:
-        """What the work of a thread is called."""
+        """The name of a thread's work."""
         worker = self.worker()
         return worker.name if worker is not None else _NUMBERED.sub(r"\1", thread_name) or NAMELESS
 
     def start_root(self, target: SpanTarget, name: str) -> RootStart | None:
-        """Start a trace of our own, or a part of the one that this process was made in; None where the sampler says no."""
+        """Start a trace of our own, or a part of the one that this process was made in; None if the sampler refuses."""
         worker, around, attributes = self.worker(), self._spans.made_in, {"recfn.root": True}
         if worker is None or around is None:
             return target.start_root(name, attributes, parent=self._launched_in())
@@ -216,7 +216,7 @@ class Surroundings:
         return target.start_root(name, attributes, links=(trace.Link(around),))
 
     def _launched_in(self) -> trace.SpanContext | None:
-        """The span that the process was launched in, as environment variables carry it by OpenTelemetry's specification."""
+        """The span in which the process was launched, from environment variables by OpenTelemetry's specification."""
         carried = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
         context = trace.get_current_span(TraceContextTextMapPropagator().extract(carried, Context())).get_span_context()
         return context if context.is_valid else None

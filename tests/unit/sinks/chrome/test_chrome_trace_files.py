@@ -9,8 +9,8 @@ import pytest
 
 from batches import make_batch
 from forked import in_child
+from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from trace_files import events_in, read_trace
 

@@ -13,8 +13,8 @@ import pytest
 
 from batches import make_batch
 from otel_recfn import profile
+from otel_recfn.errors import SettingError
 from otel_recfn.legacy import RecordProfile
-from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.growing_file import GrowingFile
 

@@ -208,7 +208,7 @@ def test_slices_always_nest_and_cover_what_ran_in_their_spans(
     assert_nest(among + [(one["start_ns"], one["end_ns"]) for one in ranges])
     assert_nest([(one.start_ns, one.end_ns) for one in found if not one.nests])
     for one in [one for one in ranges if one["context"].span_id and not crossed(one, found)]:
-        covering = [each for each in found if (each.trace_id, each.span_id) == one["context"][:2]]
+        covering = [each for each in found if each.key == one["context"][:2]]
         assert any(each.start_ns <= one["start_ns"] and one["end_ns"] <= each.end_ns for each in covering)
 
 

@@ -12,9 +12,9 @@ import pytest
 from batches import make_batch
 from forked import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+from otel_recfn.errors import SettingError
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.model.counters import losses
-from otel_recfn.model.errors import SettingError
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from patience import PATIENCE_S
 from trace_files import names_in

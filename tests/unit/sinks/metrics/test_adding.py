@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm
 from batches import make_batch
 from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
-from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, Of, SeriesTable, least_above
+from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, SeriesTable, SumColumn, least_above
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -51,7 +51,7 @@ def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -
     for number, all_ns in enumerate(durations):
         if all_ns:
             plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1]]
-            assert sums.series[number, : len(Of)].tolist() == plain
+            assert sums.series[number, : len(SumColumn)].tolist() == plain
         for least_ns, counts in zip(LEAST_NS, sums.buckets, strict=True):
             places = Counter(bisect_right(least_ns.tolist(), ns) for ns in all_ns)
             assert counts[number].tolist() == [places[place] for place in range(len(least_ns) + 1)]
@@ -82,4 +82,4 @@ def test_more_series_than_there_may_be_are_summed_up_in_one() -> None:
     batch = batch_of([(f"op {n}", 0, 10) for n in range(5)] + [("op 0", 0, 5)])
     sums.add(batch, table.numbers_of(batch))
     assert [one and one.name for one in table.series] == [None, "op 0", "op 1"]
-    assert sums.series[:3, [Of.COUNT, Of.TOTAL]].tolist() == [[3, 30], [2, 15], [1, 10]]
+    assert sums.series[:3, [SumColumn.COUNT, SumColumn.TOTAL]].tolist() == [[3, 30], [2, 15], [1, 10]]

@@ -23,7 +23,7 @@ from otel_recfn.model.events import EventFlag, EventKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.instruments import DURATION
 from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
-from otel_recfn.sinks.metrics.sums import Of
+from otel_recfn.sinks.metrics.sums import SumColumn
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from patience import PATIENCE_S
 
@@ -100,14 +100,14 @@ class TestForks:
 
     def test_a_fork_waits_for_a_callback(self, ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
         inside, forked, waited = threading.Event(), threading.Event(), []
-        hand = instruments.Instruments._hand
+        hand = instruments.Instruments._add_to_streams
 
         def slow(*arguments: Any) -> None:
             inside.set()
             waited.append(not forked.wait(0.1))
             hand(*arguments)
 
-        monkeypatch.setattr(instruments.Instruments, "_hand", slow)
+        monkeypatch.setattr(instruments.Instruments, "_add_to_streams", slow)
         ours.record([("aten::add", 0, 1)] * 5)
         collecting = threading.Thread(target=ours.readers[0].collect)
         collecting.start()
@@ -123,7 +123,7 @@ class TestForks:
         fresh = ours.sink.after_fork_in_child()
         assert fresh is not None
         fresh.write(batch_of([("aten::add", 0, 1)] * 3))
-        assert [taken.sums.series[:, Of.COUNT].sum() for taken in fresh.take()[0]] == [3]
+        assert [taken.sums.series[:, SumColumn.COUNT].sum() for taken in fresh.take()[0]] == [3]
 
 
 def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:

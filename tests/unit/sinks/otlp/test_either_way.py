@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batches import BASE_NS, context, make_batch, open_for_long
 from otel_recfn import OtelRecordFunctionInstrumentor
-from otel_recfn.model.errors import SettingError
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery
 from otel_recfn.sinks.otlp.exporters import made, otlp_delivery, transport_of

@@ -43,7 +43,7 @@ class Service:
         """How many spans it gets."""
         self.requests += 1
         self.now_ns += after_ms * MS
-        end = UnitEnd(self.requests, self.requests, "GET", took_ms * MS, failed, self.now_ns, ranges)
+        end = UnitEnd((self.requests, self.requests), "GET", took_ms * MS, failed, self.now_ns, ranges)
         return min(ranges, self.budgets.grant(end).spans)
 
     def usual(self, requests: int = 2000) -> None:
@@ -67,10 +67,10 @@ def test_ordinary_requests_get_their_few_however_many_are_unusual(failed: bool) 
 def test_traces_that_used_nothing_dont_take_the_place_of_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "MAX_TRACES", 2)
     of_trace = Budgets(1000, Volume(1000, 50, 5000))
-    first = of_trace.grant(UnitEnd(1, 1, "step", MS, False, BASE_NS, RANGES)).spans
+    first = of_trace.grant(UnitEnd((1, 1), "step", MS, False, BASE_NS, RANGES)).spans
     for number in range(2, 9):
-        of_trace.grant(UnitEnd(number, 1, "other", MS, False, BASE_NS, ranges=1))
-    assert of_trace.grant(UnitEnd(1, 2, "step", MS, False, BASE_NS, RANGES)).spans < first
+        of_trace.grant(UnitEnd((number, 1), "other", MS, False, BASE_NS, ranges=1))
+    assert of_trace.grant(UnitEnd((1, 2), "step", MS, False, BASE_NS, RANGES)).spans < first
 
 
 def test_a_longer_request_never_gets_less_than_a_shorter_one_would() -> None:

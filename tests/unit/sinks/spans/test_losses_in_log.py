@@ -15,8 +15,8 @@ from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import process_session
 from otel_recfn.session.capture import Capture
+from otel_recfn.session.session import process_session
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from otel_recfn.support.forks import OwnThread
 from patience import PATIENCE_S

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResult, StaticSampler
 
 from otel_recfn.sinks.spans import provider as ours
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget, exporters_of, shortest_queue
+from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget, exporters_of, queue_before, shortest_queue
 
 
 def new_provider(*processors: SpanProcessor, **options: object) -> TracerProvider:
@@ -55,6 +55,15 @@ class TestWhatTheSdkHas:
         assert batching.span_exporter is exporter
         assert SimpleSpanProcessor(exporter).span_exporter is exporter
         batching.shutdown()
+
+    def test_a_batch_processor_has_a_queue_which_its_exporter_alone_reads(self) -> None:
+        exporter = InMemorySpanExporter()
+        processor, other = BatchSpanProcessor(exporter), BatchSpanProcessor(exporter)
+        assert queue_before(exporter, [processor]) is processor._batch_processor._queue
+        assert queue_before(exporter, [processor, other]) is None
+        assert queue_before(exporter, [SimpleSpanProcessor(exporter)]) is None
+        processor.shutdown()
+        other.shutdown()
 
 
 class TestFallbacks:

@@ -1,0 +1,46 @@
+"""A generation: its tokens, the time until the first one, and the time of each of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+GENERATION = "recfn.generation."
+"""The prefix of its attributes."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """The generation of a unit; the sums of several."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    batch_size: int = 0
+    count: int = 0
+    """The number of generations that began in the unit. Only a single one has times."""
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+    prefill_ids: list[int] = field(default_factory=list)
+    """The event ids of the first calls."""
+
+    def add(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
+        """Add a range ``decode``, which makes the token of that number, and the attributes of its end."""
+        self.output_tokens, self.last_token_ns = self.output_tokens + 1, max(self.last_token_ns, end_ns)
+        if GENERATION + "prefill_event_id" in attributes:
+            self.count, self.output_tokens = self.count + 1, self.output_tokens + number - 1
+            self.input_tokens += attributes[GENERATION + "input_tokens"]
+            self.batch_size = max(self.batch_size, attributes[GENERATION + "batch_size"])
+            self.prefill_ids.append(attributes[GENERATION + "prefill_event_id"])
+            self.first_token_ns = attributes[GENERATION + "first_token_unix_ns"]
+
+    def attributes(self, start_ns: int) -> dict[str, Any]:
+        """The attributes for a unit that began at ``start_ns``; none if the first token was there before."""
+        if not self.count or self.first_token_ns < start_ns:
+            return {}
+        sizes = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "batch_size": self.batch_size}
+        found = {"count": self.count, **sizes}
+        if self.count == 1:
+            found["time_to_first_token_ns"] = self.first_token_ns - start_ns
+            found["time_per_token_ns"] = max(0, self.last_token_ns - self.first_token_ns) // max(1, self.output_tokens - 1)
+        return {GENERATION + name: value for name, value in found.items()}

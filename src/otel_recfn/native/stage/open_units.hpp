@@ -1,0 +1,70 @@
+// The units that are open, by the span above each.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "stage/stage_rows.hpp"
+#include "stage/unit.hpp"
+
+namespace recfn::stage {
+
+struct OpenUnit {
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  uint32_t in_batch = kNone;  // its place among the units of the batch that is planned
+  Unit ranges;
+
+  OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
+};
+
+// The open units, by the span above each.
+class OpenUnits {
+ public:
+  explicit OpenUnits(const Limits& limits) : limits_(limits) {}
+
+  // The unit below that span; it begins where none is open.
+  OpenUnit& below(const SpanAbove& above) {
+    return units_.try_emplace(above, memory_, limits_).first->second;
+  }
+
+  // The open unit below that span, or null.
+  OpenUnit* find(const SpanAbove& above) {
+    const auto found = units_.find(above);
+    return found == units_.end() ? nullptr : &found->second;
+  }
+
+  void forget(const SpanAbove& above) {
+    const auto found = units_.find(above);
+    if (found == units_.end()) return;
+    found->second.ranges.give_back();
+    units_.erase(found);
+    if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
+  }
+
+  // The numbers of the rows that may be kept yet, in ascending order. A unit's mostly stand together, so that those of all are in
+  // order where units are.
+  std::vector<int64_t> kept() const {
+    std::vector<const Unit*> units;
+    for (const auto& [above, unit] : units_) units.push_back(&unit.ranges);
+    std::sort(units.begin(), units.end(), [](const Unit* one, const Unit* other) { return one->first_row() < other->first_row(); });
+    std::vector<int64_t> rows;
+    for (const Unit* unit : units) unit->held(rows);
+    if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
+    return rows;
+  }
+
+ private:
+  struct Hash {
+    // Scrambled, since a root's span id may be a part of its trace id.
+    size_t operator()(const SpanAbove& above) const { return scrambled(above.span_id) ^ above.trace_low; }
+  };
+
+  const Limits limits_;
+  Memory memory_;  // outlives the units
+  std::unordered_map<SpanAbove, OpenUnit, Hash> units_;
+};
+
+}  // namespace recfn::stage

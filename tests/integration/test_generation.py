@@ -1,0 +1,277 @@
+"""Generation: one token after the other, in spans, profiles and Chrome traces; and what generates nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, step
+from patience import PATIENCE_S
+from trace_files import read_trace
+
+torch = pytest.importorskip("torch")
+from torch_programs import run_together  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+nn = torch.nn
+PREFIX = "recfn.generation."
+
+
+class Model(nn.Module):  # type: ignore[misc, name-defined]
+    """Takes token ids, or a vector for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.head = nn.Embedding(50, 4), nn.Linear(4, 50)
+
+    def forward(self, tokens: Any, mask: Any = None) -> Any:
+        return self.head(self.letters(tokens) if tokens.dim() == 2 else tokens)
+
+
+def calls(model: Any, lengths: Sequence[int], batch: int = 2) -> None:
+    """Calls with so many tokens, one after the other, as generation does."""
+    with torch.no_grad():
+        for length in lengths:
+            model(torch.ones(batch, length, dtype=torch.long))
+
+
+CACHED, GROWING, SLIDING = [5, 1, 1, 1], [5, 6, 7, 8, 9], [3, 4, 5, 5, 5, 5]
+
+
+class Requests:
+    """A program that serves requests, and the spans that come of them."""
+
+    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor, **settings: Any) -> None:
+        self._instrumentor, self._exporter = instrumentor, InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = self.provider.get_tracer("test")
+        instrumentor.instrument(tracer_provider=self.provider, **settings)
+
+    def serve(self, work: Callable[[], object]) -> None:
+        with self.tracer.start_as_current_span("request"):
+            work()
+
+    def spans(self) -> list[ReadableSpan]:
+        assert self._instrumentor.flush(PATIENCE_S)
+        return list(self._exporter.get_finished_spans())
+
+
+@pytest.fixture
+def requests(instrumentor: OtelRecordFunctionInstrumentor) -> Iterator[Requests]:
+    yield Requests(instrumentor)
+    instrumentor.uninstrument()
+
+
+def told(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
+    """What spans say of whole generations, the first one of each trace that does."""
+    return [dict(span.attributes or {}) for span in spans if PREFIX + "count" in (span.attributes or {})]
+
+
+def decoded(spans: list[ReadableSpan]) -> int:
+    """How many calls decoded, each with a span of its own, or in one for several."""
+    names = [span for span in spans if span.name in ("decode", "decode (folded)")]
+    return sum(int((span.attributes or {}).get("aggregation.span_count", 1)) for span in names)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lengths", [CACHED, GROWING, SLIDING], ids=["with a cache", "without", "in a window"])
+def test_a_request_says_what_it_generated_and_how_fast(requests: Requests, lengths: list[int]) -> None:
+    model = Model()
+    requests.serve(lambda: calls(model, lengths))
+    requests.serve(lambda: calls(model, lengths))
+    spans = requests.spans()
+    request, (found, later) = next(span for span in spans if span.name == "request"), told(spans)
+    assert later[PREFIX + "phase"] == "prefill"
+    assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
+    sizes = {"count": 1, "input_tokens": lengths[0], "output_tokens": len(lengths), "batch_size": 2}
+    assert {name: found[PREFIX + name] for name in sizes} == sizes == {name: later[PREFIX + name] for name in sizes}
+    first, each = found[PREFIX + "time_to_first_token_ns"], found[PREFIX + "time_per_token_ns"]
+    assert 0 < first < first + each * (len(lengths) - 1) <= (request.end_time or 0) - (request.start_time or 0)
+    of_first = [span for span in spans if span.context.trace_id == request.context.trace_id]  # type: ignore[union-attr]
+    assert decoded(of_first) >= len(lengths) - 2  # that a model generates without a cache is known from then on
+    assert decoded(spans) - decoded(of_first) == len(lengths) - 1
+
+
+def test_calls_that_are_traces_of_their_own_say_nothing_of_the_others(requests: Requests) -> None:
+    calls(Model(), CACHED)
+    spans = requests.spans()
+    assert "module call: decode" in [span.name for span in spans]
+    assert not told(spans)
+
+
+def test_every_decoding_call_has_a_range_around_it(tmp_path: Path) -> None:
+    model = Model()
+    with profile() as prof:
+        calls(model, CACHED)
+    decoding = [event for event in prof.events() if event.name == "decode"]
+    assert [event.step_number for event in decoding] == [2, 3, 4]
+    (called,) = {child.name for event in decoding for child in event.cpu_children}
+    name = called.removeprefix("nn.Module: ")
+    counts = {one.path: one.count for one in prof.tree("module")}
+    assert (counts["decode",], counts["decode", name], counts[name,]) == (3, 3, 1)
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    slices = [event for event in read_trace(tmp_path / "trace.json")["traceEvents"] if event["name"].startswith("decode")]
+    assert [event["name"] for event in slices] == ["decode#2", "decode#3", "decode#4"]
+    assert slices[0]["args"]["Attributes"][PREFIX + "input_tokens"] == 5
+
+
+def train(model: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for length in (3, 4, 5, 6, 1, 1):
+        model(torch.ones(2, length, dtype=torch.long)).sum().backward()
+        optimizer.step()
+
+
+def another_model(model: Any) -> None:
+    calls(model, [5])
+    calls(Model(), [1, 1])
+
+
+NOTHING: dict[str, Callable[[Any], None]] = {
+    "a training loop": train,
+    "one call": lambda model: calls(model, [5]),
+    "a classifier": lambda model: calls(model, [5] * 6),
+    "of texts of many lengths": lambda model: calls(model, [5, 9, 2, 7, 8, 3, 4, 12]),
+    "of ever shorter texts": lambda model: calls(model, [9, 8, 7, 6, 5, 4, 3, 2]),
+    "of one token": lambda model: calls(model, [1, 1, 1, 1]),
+    "of batches that differ": lambda model: (
+        [calls(model, [length], batch) for batch, length in ((2, 5), (3, 1), (4, 1))] and None
+    ),
+    "features": lambda model: [model.head(torch.ones(2 + n, 4)) for n in range(5)] and None,
+    "another model": another_model,
+}
+
+
+@pytest.mark.parametrize("program", NOTHING)
+def test_what_generates_nothing(requests: Requests, program: str) -> None:
+    requests.serve(lambda: NOTHING[program](Model()))
+    requests.serve(lambda: NOTHING[program](Model()))
+    spans = requests.spans()
+    assert len(spans) > 2
+    assert not told(spans)
+    assert not decoded(spans)
+
+
+def test_requests_that_follow_each_other_are_no_generation(requests: Requests) -> None:
+    model = Model()
+    for length in (5, 6, 7, 8, 1, 1):
+        requests.serve(lambda length=length: calls(model, [length]))  # type: ignore[misc]
+    assert not decoded(requests.spans())
+
+
+def test_requests_may_generate_in_turns_in_one_thread(requests: Requests) -> None:
+    model = Model()
+
+    async def request(lengths: list[int]) -> None:
+        with requests.tracer.start_as_current_span("request"):
+            for length in lengths:
+                calls(model, [length])
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(request(CACHED), request([4, 1, 1]), request([7]))
+
+    asyncio.run(main())
+    sizes = [(found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) for found in told(requests.spans())]
+    assert sorted(sizes) == [(4, 3), (5, 4)]
+
+
+def test_requests_may_generate_in_threads(requests: Requests) -> None:
+    models = Model(), Model()
+    run_together(*[lambda model=model: requests.serve(lambda: calls(model, CACHED)) for model in models])  # type: ignore[misc]
+    assert [found[PREFIX + "output_tokens"] for found in told(requests.spans())] == [4, 4]
+
+
+def test_several_generations_of_a_request_are_added_up_and_have_no_times(requests: Requests) -> None:
+    requests.serve(lambda: calls(Model(), [*CACHED, 6, 1, 1]))
+    (found,) = told(requests.spans())
+    assert (found[PREFIX + "count"], found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) == (2, 11, 7)
+    assert PREFIX + "time_per_token_ns" not in found
+
+
+def test_a_step_says_it_of_what_was_generated_in_it(requests: Requests) -> None:
+    with step("decode"):
+        calls(Model(), CACHED)
+    found = next(dict(span.attributes or {}) for span in requests.spans() if span.name == "decode" and span.parent is None)
+    assert (found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) == (5, 4)
+    assert found[PREFIX + "time_to_first_token_ns"] > 0
+
+
+def test_where_each_token_is_a_step_the_calls_are_told_apart(requests: Requests) -> None:
+    model = Model()
+
+    def serve() -> None:
+        for number, length in enumerate(CACHED):
+            with step("token", number):
+                calls(model, [length])
+
+    requests.serve(serve)
+    assert decoded(requests.spans()) == 3
+
+
+def test_vectors_of_tokens_and_named_arguments_count_too(requests: Requests) -> None:
+    model = Model().eval()
+
+    def serve() -> None:
+        for length in CACHED:
+            model(mask=None, tokens=torch.ones(2, length, 4))
+
+    requests.serve(serve)
+    (found,) = told(requests.spans())
+    assert found[PREFIX + "input_tokens"] == 5
+    assert found["recfn.input_shapes"] == ("[2, 5, 4]",)
+
+
+def test_a_call_that_fails_is_told_as_ever(requests: Requests) -> None:
+    model = Model()
+
+    def serve() -> None:
+        calls(model, CACHED)
+        with pytest.raises(RuntimeError), torch.no_grad():
+            model(torch.ones(2, 1, dtype=torch.long).float())
+
+    requests.serve(serve)
+    assert len(told(requests.spans())) == 1
+
+
+def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Requests) -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Noted(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    class Own(torch.Tensor):  # type: ignore[misc, name-defined]
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    model, seen = nn.Identity(), list[Any]()
+
+    def serve() -> None:
+        model(torch.ones(2, 3).as_subclass(Own))
+        with Noted():
+            model(torch.ones(2, 3))
+
+    requests.serve(serve)
+    assert [function.__name__ for function in seen if function is not torch.ones] == []
+    assert len(requests.spans()) > 2
+
+
+def test_transformers_generate(requests: Requests) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=100, bos_token_id=0, eos_token_id=1)
+    model, ids = transformers.GPT2LMHeadModel(config).eval(), torch.ones(2, 6, dtype=torch.long)
+    requests.serve(lambda: model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0))
+    (found,) = told(requests.spans())
+    sizes = {"count": 1, "input_tokens": 6, "output_tokens": 5, "batch_size": 2}
+    assert {name: found[PREFIX + name] for name in sizes} == sizes

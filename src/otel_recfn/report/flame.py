@@ -82,45 +82,47 @@ def _add_up_groups(paths: Paths, sums: PathSums) -> None:
 
 
 def _longest(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
-    """The longest frames with what they lie in, and the others summed up."""
+    """The longest frames with what they lie in, and behind them the others, summed up."""
     above = columns["above"].tolist()
-    kept = [False] * len(above)
-    left = most
-    for path in np.argsort(-columns["total"], kind="stable").tolist():
+    kept = _kept(above, columns["total"], most)
+    place, found = _places(above, kept)
+    shown = {name: column[found].tolist() for name, column in columns.items()}
+    shown["above"] = [place[above[path]] if above[path] >= 0 else -1 for path in found]
+    rest: dict[int, int] = {}
+    counts, totals, own, allocated = [columns[name].tolist() for name in ("count", "total", "self", "allocated")]
+    for path in np.flatnonzero(~kept).tolist():
+        inside = place[path]
+        if inside not in rest:
+            rest[inside] = len(shown["name"])
+            empty = {"name": -1, "above": inside, "cpu": -1}
+            for name, column in shown.items():
+                column.append(empty.get(name, 0))
+        frame = rest[inside]
+        shown["count"][frame] += counts[path]
+        shown["self"][frame] += own[path]
+        shown["allocated"][frame] += allocated[path]
+        if above[path] < 0 or kept[above[path]]:
+            shown["total"][frame] += totals[path]
+    return shown
+
+
+def _kept(above: list[int], total: Numbers, most: int) -> NDArray[np.bool_]:
+    """Which frames are the longest, with what they lie in."""
+    kept, left = np.zeros(len(above), np.bool_), most
+    for path in np.argsort(-total, kind="stable").tolist():
         around = []
         while path >= 0 and not kept[path]:
             around.append(path)
             path = above[path]
         if len(around) <= left:
             left -= len(around)
-            for each in around:
-                kept[each] = True
-    place, found = _places(above, kept)
-    summed: dict[str, list[int]] = {name: [] for name in columns}
-    for name, column in columns.items():
-        values = column.tolist()
-        summed[name] = [values[path] for path in found if path >= 0]
-    rest: dict[int, int] = {}
-    for path, values in enumerate(zip(*[column.tolist() for column in columns.values()], strict=True)):
-        if kept[path]:
-            if above[path] >= 0:
-                summed["above"][place[path]] = place[above[path]]
-            continue
-        inside = place[path]
-        if inside not in rest:
-            rest[inside] = len(summed["name"])
-            empty = {"name": -1, "above": inside, "cpu": -1}
-            for name in summed:
-                summed[name].append(empty.get(name, 0))
-        row = dict(zip(columns, values, strict=True))
-        outermost = above[path] < 0 or kept[above[path]]
-        summed["total"][rest[inside]] += row["total"] if outermost else 0
-        for name in ("count", "self", "allocated"):
-            summed[name][rest[inside]] += row[name]
-    return summed
+            kept[around] = True
+        if not left:
+            break
+    return kept
 
 
-def _places(above: list[int], kept: list[bool]) -> tuple[list[int], list[int]]:
+def _places(above: list[int], kept: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
     """Of each path its place among those that are kept, else that of the innermost kept one around it, -1 where there is none;
     and the kept ones."""
     place: list[int] = [-1] * len(above)

@@ -104,10 +104,23 @@ def _packed(
     for row in levels[inside_left_out[levels]].tolist():
         outermost[row] = outermost[around[row]]
     counts = np.bincount(outermost[~kept & fits], minlength=len(kept))
-    length = max(1, int((rows.start_ns + rows.total_ns).max() - rows.start_ns.min()) // BINS) if len(kept) else 1
     seen = np.flatnonzero(kept | (counts > 0))
+    return _blocks(rows, kept, depth, counts, seen)
+
+
+def _blocks(rows: Rows, kept: NDArray[np.bool_], depth: Numbers, counts: Numbers, seen: Numbers) -> dict[str, Numbers]:
+    """What is seen and not kept, as far as it stands together.
+
+    Args:
+        rows: of all processes.
+        kept: which ranges are shown one by one.
+        depth: of each range.
+        counts: how many ranges each stands for.
+        seen: the ranges that are kept, and the outermost of those that are not.
+    """
+    length = max(1, int((rows.start_ns + rows.total_ns).max() - rows.start_ns.min()) // BINS) if len(kept) else 1
     seen = seen[np.lexsort((rows.start_ns[seen], depth[seen], rows.lane[seen]))]
-    key = [rows.lane[seen], depth[seen], around[seen], kept[seen], rows.start_ns[seen] // length]
+    key = [rows.lane[seen], depth[seen], rows.above[seen], kept[seen], rows.start_ns[seen] // length]
     changes = np.ones(len(seen), np.bool_)
     changes[1:] = np.any([column[1:] != column[:-1] for column in key], axis=0)
     block = (np.cumsum(changes) - 1)[~kept[seen]]

@@ -67,6 +67,7 @@ class TraceEvents:
             self._labels[str(event.get("pid")), of] = str(args.get(told, ""))
 
     def _add(self, event: dict[str, Any], phase: str) -> None:
+        """A row, if the event has times."""
         start_ns = _nanoseconds(event.get("ts"))
         length_ns = _nanoseconds(event.get("dur", 0)) if phase == "X" else 0
         if start_ns is None or length_ns is None:
@@ -81,6 +82,11 @@ class TraceEvents:
         kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if "Bytes" in args else EventKind.MARK
         key = str(event.get("pid")), str(event.get("tid"))
         order = args.get("Event id", args.get("Ev Idx", 0))
+        self._tell(row, args)
+        if category in ON_DEVICE:
+            self._told.setdefault("device", {})[row] = self._text(f"GPU {args.get('device', event.get('pid'))}")
+        if phase == "b":
+            self._open[_async_id(event)] = row
         values = {
             "start_ns": start_ns,
             "end_ns": start_ns + max(0, length_ns),
@@ -94,11 +100,6 @@ class TraceEvents:
         }
         for column, value in values.items():
             self._rows[column].append(int(value))
-        if phase == "b":
-            self._open[_async_id(event)] = row
-        self._tell(row, args)
-        if category in ON_DEVICE:
-            self._told.setdefault("device", {})[row] = self._text(f"GPU {args.get('device', event.get('pid'))}")
 
     def _end(self, event: dict[str, Any]) -> None:
         row, end_ns = self._open.pop(_async_id(event), None), _nanoseconds(event.get("ts"))

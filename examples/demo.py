@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 import train
 from otel_recfn import OtelRecordFunctionInstrumentor
-from otel_recfn.report import report
 from otel_recfn.report.files import read_processes
 from otel_recfn.report.page import open_page
+from otel_recfn.report.report import report
 from otel_recfn.report.words import what_took_the_time
 from telemetry import Telemetry, describe
 

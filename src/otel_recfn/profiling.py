@@ -22,10 +22,11 @@ from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.report import Finding, Process, Report, report
 from otel_recfn.report.findings import findings
 from otel_recfn.report.notebook import in_notebook
 from otel_recfn.report.page import show_page
+from otel_recfn.report.process import Finding, Process
+from otel_recfn.report.report import Report, report
 from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session

@@ -13,7 +13,8 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from chromium import Page, chromium
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope, make_event_id
-from otel_recfn.report import Finding, Process, Report, report
+from otel_recfn.report.process import Finding, Process
+from otel_recfn.report.report import Report, report
 
 pytestmark = pytest.mark.one_python
 

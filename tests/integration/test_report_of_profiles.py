@@ -13,8 +13,8 @@ import pytest
 from otel_recfn import profile, record_function, step
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.errors import SettingError, TraceFileError
-from otel_recfn.report import report
 from otel_recfn.report.files import read_processes
+from otel_recfn.report.report import report
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

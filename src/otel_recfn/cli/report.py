@@ -19,8 +19,8 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _report(files: list[Path], out: Path | None, form: str | None) -> int:
-    from otel_recfn.report import FORMS, report  # without the native part it can't be imported, and says so
     from otel_recfn.report.files import read_processes
+    from otel_recfn.report.report import FORMS, report  # without the native part it can't be imported, and says so
 
     if form is None:
         form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"

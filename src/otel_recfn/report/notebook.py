@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 
 from otel_recfn.batches.averages import KeyAverage, share_text, time_text
-from otel_recfn.report import Report
+from otel_recfn.report.report import Report
 
 MOST_BYTES = 250_000
 """Of the page: it is kept in the notebook's file."""

@@ -16,8 +16,8 @@ from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.cli import main
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
-from otel_recfn.report import report
 from otel_recfn.report.files import read_processes
+from otel_recfn.report.report import report
 from otel_recfn.sinks.chrome.writer import export
 from trace_files import base_ns
 

@@ -17,8 +17,9 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.columns import Track
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, make_event_id
-from otel_recfn.report import Finding, Process, Report, report
 from otel_recfn.report.flame import flame, table
+from otel_recfn.report.process import Finding, Process
+from otel_recfn.report.report import Report, report
 from otel_recfn.report.rows import rows_of
 from otel_recfn.report.timeline import timeline
 

@@ -13,10 +13,10 @@ from recorded_ranges import Ran, process
 
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.call_tree import tree_of_rows
-from otel_recfn.report import report
 from otel_recfn.report.findings import findings
 from otel_recfn.report.notebook import MOST_ROWS, in_notebook
 from otel_recfn.report.process import Process
+from otel_recfn.report.report import report
 from otel_recfn.report.terminal import bar, tree_with_bars
 from otel_recfn.report.texts import as_json, markdown
 from otel_recfn.report.words import what_took_the_time

@@ -320,7 +320,7 @@ class Stage:
             names,
             classes,
             single,
-            _further(units, kept["unit"], summaries["unit"]),
+            _further(units, plan, summaries),
         )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
@@ -363,15 +363,29 @@ def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
 
 
-def _further(units: Sequence[UnitToDecide], kept: NDArray[Any], summaries: NDArray[Any]) -> _Further:
-    """``Decided.further``: on a unit's first kept range, which is its longest, or on its first summary if none is kept."""
+def first_span(number: int, plan: SpanPlan, summaries: Table) -> tuple[int, int] | None:
+    """The span of a unit that is seen first: the longest one directly in it, whose ``folded.top`` is of all of it.
+
+    Returns 0 and the place of a kept range, or 1 and that of a summary; None if the unit has no spans.
+    """
+    kept = np.flatnonzero(plan.above == number)
+    outermost = kept[plan.parent[kept] == 0]
+    kept = outermost if len(outermost) else kept[:1]
+    sums = np.flatnonzero((summaries["unit"] == number) & (summaries["sums"] >= 0))
+    rows = plan.row[kept]
+    durations_ns = plan.batch.end_ns[rows] - plan.batch.start_ns[rows]
+    if len(kept) and not (len(sums) and summaries["total_ns"][sums[0]] >= durations_ns.max()):
+        return 0, int(kept[durations_ns.argmax()])
+    return (1, int(sums[0])) if len(sums) else None
+
+
+def _further(units: Sequence[UnitToDecide], plan: SpanPlan, summaries: Table) -> _Further:
+    """``Decided.further``: on a unit's first span."""
     found: _Further = ({}, {})
     for number in [number for number, one in enumerate(units) if one.further]:
-        for of_unit, of_places in zip((kept, summaries), found, strict=True):
-            places = np.flatnonzero(of_unit == number)
-            if len(places):
-                of_places[int(places[0])] = units[number].further
-                break
+        first = first_span(number, plan, summaries)
+        if first is not None:
+            found[first[0]][first[1]] = units[number].further
     return found
 
 

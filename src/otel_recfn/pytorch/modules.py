@@ -68,8 +68,8 @@ class _Thread:
 
     __slots__ = ("chains", "outermost", "step_began_cpu_ns", "steps", "training")
 
-    def __init__(self) -> None:
-        self.chains = Chains()
+    def __init__(self, growing: WeakIdentityMap[bool]) -> None:
+        self.chains = Chains(growing)
         self.outermost: object = None
         """The outermost module that is being called."""
         self.steps: list[_Step] = []
@@ -79,10 +79,10 @@ class _Thread:
 
 
 class _Threads(threading.local):
-    """The state of each thread. Reading it is slow, so a call reads it once."""
+    """The state of each thread. Reading it is slow, so a call reads it once. All share ``growing``, as ``Chains`` has it."""
 
-    def __init__(self) -> None:
-        self.own = _Thread()
+    def __init__(self, growing: WeakIdentityMap[bool]) -> None:
+        self.own = _Thread(growing)
 
 
 class MethodCode:
@@ -131,7 +131,7 @@ class ModuleRanges(Source):
         self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
         self._failed = False
-        self._threads = _Threads()
+        self._threads = _Threads(WeakIdentityMap())
         self._lock = ForkSafeLock()
 
     def enable(self, wanted: Wanted) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.pytorch.generation import Chains, Inputs
+from otel_recfn.support.foreign import WeakIdentityMap
 
 pytestmark = pytest.mark.one_python
 
@@ -63,7 +64,7 @@ def decoding(calls: list[tuple[str, int, int]]) -> list[bool]:
 
 @given(calls=programs)
 def test_the_calls_that_decode(calls: list[tuple[str, int, int]]) -> None:
-    chains, modules = Chains(), defaultdict[str, Module](Module)
+    chains, modules = Chains(WeakIdentityMap()), defaultdict[str, Module](Module)
     seen = []
     for name, batch, length in calls:
         chain = chains.begin(modules[name], name, Inputs([(batch, length)], True), lambda _: False)
@@ -73,5 +74,20 @@ def test_the_calls_that_decode(calls: list[tuple[str, int, int]]) -> None:
 
 
 def test_what_may_be_a_part_of_training_or_takes_no_tokens_is_none() -> None:
-    assert Chains().begin(Module(), "model", Inputs([(2, 3)], True), lambda _: True) is None
-    assert Chains().begin(Module(), "model", Inputs([(2, 3)], False), lambda _: False) is None
+    assert Chains(WeakIdentityMap()).begin(Module(), "model", Inputs([(2, 3)], True), lambda _: True) is None
+    assert Chains(WeakIdentityMap()).begin(Module(), "model", Inputs([(2, 3)], False), lambda _: False) is None
+
+
+def test_a_model_that_has_grown_in_one_thread_is_known_in_all() -> None:
+    growing: WeakIdentityMap[bool] = WeakIdentityMap()
+    model = Module()
+
+    def decoding(chains: Chains) -> list[bool]:
+        found = []
+        for length in (3, 4, 5, 6):
+            chain = chains.begin(model, "model", Inputs([(1, length)], True), lambda _: False)
+            found.append(chain is not None and chain.decodes)
+        return found
+
+    assert decoding(Chains(growing)) == [False, False, True, True]
+    assert decoding(Chains(growing)) == [False, True, True, True]

@@ -13,7 +13,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.stage import Decided
+from otel_recfn.batches.stage import Decided, first_span
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import EventSource
@@ -47,7 +47,7 @@ def add_generations(decided: Decided, generations: Mapping[int, Generation], fur
     Args:
         decided: the units that were decided.
         generations: their generations, by the units' places.
-        further: attributes for the span of the first call, or else for the unit's first span, by the units' places.
+        further: attributes for the span of the first call, or else for the unit's longest span, by the units' places.
     """
     kept, summaries = decided.plan, decided.summaries
     for number, generation in generations.items():
@@ -56,8 +56,8 @@ def add_generations(decided: Decided, generations: Mapping[int, Generation], fur
         for places, found in zip(prefills, decided.further, strict=True):
             for place in places.tolist():
                 found[place] = {**found.get(place, {}), PHASE: "prefill"}
-        others = [np.flatnonzero(unit == number) for unit in (kept.above, summaries["unit"])]
-        for places, found in zip([*prefills, *others], [*decided.further, *decided.further], strict=True):
-            if len(places):
-                found[int(places[0])] = {**found.get(int(places[0]), {}), **further.get(number, {})}
-                break
+        firsts = [(kind, int(places[0])) for kind, places in enumerate(prefills) if len(places)]
+        first = firsts[0] if firsts else first_span(number, kept, summaries)
+        if first is not None:
+            of_kind, place = decided.further[first[0]], first[1]
+            of_kind[place] = {**of_kind.get(place, {}), **further.get(number, {})}

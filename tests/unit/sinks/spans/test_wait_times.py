@@ -26,7 +26,7 @@ def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> d
     return {"event_id": event_id, "root": event_id, "name": "call", "context": REQUEST, **times, **worked, **more}
 
 
-def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, int]]:
+def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:
     return [(span.name, span.attributes[attribute]) for span in spans if attribute in span.attributes]
 
 
@@ -49,6 +49,15 @@ def test_the_longest_range_directly_in_the_unit_tells_it() -> None:
     spans = Harness(volume=ENOUGH).write(call(1, 20, 1), inner, top)
     assert told(spans, WAIT) == [("long", 46 * MS)]
     assert told(Harness(volume=ENOUGH).write(call(1, 20, 1), unknown), WAIT) == [("operator", 19 * MS)]
+
+
+def test_it_stands_where_the_names_of_the_whole_unit_stand() -> None:
+    lasting = [(number, BASE_NS + number * 10 * MS, 400 if number == 60 else 10) for number in range(1, 61)]
+    calls = [call(number, 0, 1, start_ns=start, end_ns=start + took_ms * MS) for number, start, took_ms in lasting]
+    spans = Harness(volume=Volume(20)).write(*calls)
+    assert sorted(span.name for span in spans) == ["call", "call (folded)"]
+    assert told(spans, WAIT) == [("call (folded)", (990 - 60) * MS)]
+    assert told(spans, "recfn.folded.top") == [("call (folded)", ["call: 60 x, 990.000 ms"])]
 
 
 def test_sums_of_calls_say_what_they_worked_together() -> None:

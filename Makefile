@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 PYTEST ?= -q
 
-SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp')
+SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp' -o -path '*/report/page.*')
 RUN := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE # what is imported in a thousand programs is compiled once
 
@@ -14,7 +14,7 @@ help: ## this list
 	    awk -F ' \\| ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
 .PHONY: demo
-demo: .venv/.for-demo ## train a small transformer with every operator observed; says what to open
+demo: .venv/.for-demo ## train a small transformer with every operator observed; ends with a report
 	$(RUN) examples/demo.py
 
 .PHONY: test

@@ -1,4 +1,4 @@
-"""Trains the small transformer with every operator observed, shows one step as a tree, and says what to open.
+"""Trains the small transformer with every operator observed, shows one step as a tree, and ends with the report.
 
 python examples/demo.py [arguments of train.py]
 """
@@ -13,6 +13,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 import train
 from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.report.files import read_processes
+from otel_recfn.report.page import open_page
+from otel_recfn.report.report import report
+from otel_recfn.report.words import what_took_the_time
 from telemetry import Telemetry, describe
 
 OUTPUT = Path("demo-out")
@@ -37,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     counters = observed_training(argv, telemetry, chrome_trace)
     telemetry.print_tree()
     print_losses(counters)
-    print(f"\nEvery operator of every thread, on a time line: {describe(chrome_trace)}")
-    print("    Open https://ui.perfetto.dev, 'Open trace file', and choose it. Keys W and S zoom, A and D move.")
+    print(f"\n{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators.")
+    print(f"Every operator of every thread, for https://ui.perfetto.dev: {describe(chrome_trace)}")
     print("    Beside it, trace.pid*.json.gz: the same of each process that loaded data.")
-    print(f"{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators.")
+    print_report(chrome_trace, OUTPUT / "report.html")
 
 
 def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_trace: Path) -> dict[str, int]:
@@ -54,6 +58,16 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
         instrumentor.uninstrument()
         telemetry.close()
     return dict(instrumentor.counters())  # now, because what could not be sent by the end is counted then
+
+
+def print_report(chrome_trace: Path, page: Path) -> None:
+    """Writes the report of the trace, opens it where there is a screen, and says what took the time."""
+    processes = read_processes([chrome_trace])
+    report(processes, "otel-recfn demo").write(page)
+    open_page(page)
+    print(f"\nA picture of it, in any browser: {describe(page)}")
+    for sentence in what_took_the_time(processes):
+        print(f"    {sentence}")
 
 
 def print_losses(counters: dict[str, int]) -> None:

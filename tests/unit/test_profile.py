@@ -355,3 +355,24 @@ def test_stacks_for_flame_graphs(tmp_path: Path) -> None:
         profile().export_stacks(tmp_path / "none.txt")
     with pytest.raises(SettingError, match="with_stack=True"):
         profile().key_averages(group_by_stack_n=1)
+
+
+def test_a_notebook_and_a_terminal_show_it() -> None:
+    with profile() as prof, record_function("outer"), record_function("inner <b>"):
+        pass
+    for shown in (prof._repr_html_(), prof.key_averages()._repr_html_(), prof.key_averages()[:1]._repr_html_()):
+        assert shown is not None
+        assert "<iframe sandbox='allow-scripts'" in shown
+        assert ">outer</td>" in shown
+    assert [line.partition(" 1  ")[2] for line in str(prof).splitlines()[-2:]] == ["outer", "  inner <b>"]
+    assert repr(prof) == "<profile of 2 events; print() shows them>"
+
+
+def test_what_has_nothing_to_show_shows_that() -> None:
+    assert repr(profile()) == str(profile()) == "<profile that has not begun>"
+    assert profile()._repr_html_() is None
+    with profile() as prof:
+        pass
+    assert str(prof) == ""
+    assert prof._repr_html_() is None
+    assert prof.findings() == []

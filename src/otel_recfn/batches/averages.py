@@ -132,21 +132,33 @@ class KeyAverage:
 
 
 class KeyAverages(Sequence[KeyAverage]):
-    """The result of ``profile.key_averages()``: the names in the order in which they first began."""
+    """The result of ``profile.key_averages()``: the names in the order in which they first began.
 
-    def __init__(self, averages: Sequence[KeyAverage], lost: Mapping[str, int] | None = None) -> None:
-        self._averages, self._lost = list(averages), lost or {}
+    Args:
+        averages: of each name.
+        lost: what is not in them: a last line of the table says so.
+        in_notebook: what a notebook shows of them, as HTML; None: their text.
+    """
 
-    def with_losses(self, lost: Mapping[str, int]) -> KeyAverages:
-        """The same averages, with a last line of the table that says what is missing from them."""
-        return KeyAverages(self._averages, lost)
+    def __init__(
+        self,
+        averages: Sequence[KeyAverage],
+        lost: Mapping[str, int] | None = None,
+        in_notebook: Callable[[KeyAverages], str] | None = None,
+    ) -> None:
+        self._averages, self._lost, self._in_notebook = list(averages), lost or {}, in_notebook
+
+    def _repr_html_(self) -> str | None:
+        return self._in_notebook(self) if self._in_notebook is not None and self._averages else None
 
     @overload
     def __getitem__(self, index: int) -> KeyAverage: ...
     @overload
     def __getitem__(self, index: slice) -> KeyAverages: ...
     def __getitem__(self, index: int | slice) -> KeyAverage | KeyAverages:
-        return KeyAverages(self._averages[index], self._lost) if isinstance(index, slice) else self._averages[index]
+        if isinstance(index, slice):
+            return KeyAverages(self._averages[index], self._lost, self._in_notebook)
+        return self._averages[index]
 
     def __len__(self) -> int:
         return len(self._averages)

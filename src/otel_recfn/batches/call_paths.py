@@ -217,13 +217,17 @@ class CallTree(Sequence[CallPath]):
             row_limit: paths shown: those with the most time, and what they lie in; -1 for all.
             max_depth: how deep paths are shown, 1 for the outermost alone; None for all.
         """
-        shown = self._shown(row_limit, max_depth)
-        rows = [entry for path, entry in zip(self._order, self, strict=True) if path in shown]
+        rows = self.shown(row_limit, max_depth)
         whole = float(self._sums.total_ns[self._above < 0].sum()) / 1000
         columns = _columns(whole, bool(self._sums.backward_ns.any()), any(map(waits_mostly, rows)))
         text = render(rows, columns, None, -1)
         hidden = len(self) - len(rows)
         return f"{text}{hidden} more paths are not shown\n" if hidden else text
+
+    def shown(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
+        """What a table of so many rows shows, in the tree's order."""
+        shown = self._shown(row_limit, max_depth)
+        return [self._entry(path) for path in self._order if path in shown]
 
     def _shown(self, row_limit: int, max_depth: int | None) -> set[int]:
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()

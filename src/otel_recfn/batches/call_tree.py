@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from otel_recfn.batches.averages import nesting, self_times, wait_times
+from otel_recfn.batches.averages import Nesting, nesting, self_times, wait_times
 from otel_recfn.batches.call_paths import CallTree, Ranges, call_paths, sums_of_ranges
 from otel_recfn.batches.module_tree import tree_by_module
 from otel_recfn.errors import SettingError
@@ -33,16 +33,20 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
     """
     if by not in get_args(By):
         raise SettingError(f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}")
+    ranges = ranges_of(batch, nesting(batch))
+    if by == "module":
+        return tree_by_module(batch, ranges)
+    return _by_thread(batch, ranges) if by == "thread" else _by_name(batch, ranges)
+
+
+def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
+    """The ranges of a batch: what each lies in, and its times."""
     rows = np.flatnonzero(batch.kind == EventKind.RANGE)
-    nested = nesting(batch)
     place, above = np.full(len(batch), -1, np.int64), np.full(len(batch), -1, np.int64)
     place[rows] = np.arange(len(rows))
     above[nested.child] = place[nested.parent]
     times = (np.maximum(batch.end_ns - batch.start_ns, 0), self_times(batch, nested), wait_times(batch))
-    ranges = Ranges(rows, above[rows], *[each[rows] for each in times])
-    if by == "module":
-        return tree_by_module(batch, ranges)
-    return _by_thread(batch, ranges) if by == "thread" else _by_name(batch, ranges)
+    return Ranges(rows, above[rows], *[each[rows] for each in times])
 
 
 def _by_name(batch: Batch, ranges: Ranges) -> CallTree:

@@ -1,4 +1,4 @@
-"""``otel-recfn build``, ``doctor`` and ``codegen``."""
+"""``otel-recfn build``, ``doctor``, ``report`` and ``codegen``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ CODEGEN = (
     "each operator: a range for observers, a node in graphs of otel_recfn.tracing.trace. See docs/codegen.md."
 )
 
+REPORT = (
+    "Reads Chrome traces, ours and torch.profiler's (.json, .json.gz), and writes one HTML file with a flame graph, a time "
+    "line and a table. Several files are processes, or ranks, of one run."
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
@@ -27,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from otel_recfn.cli.doctor import doctor
 
         return doctor()
+    if options.command == "report":
+        from otel_recfn.cli.report import report
+
+        return report(options)
     return build() if options.command == "build" else codegen(options)
 
 
@@ -78,8 +87,19 @@ def _parser() -> argparse.ArgumentParser:
         "directory as root with mode 755 before.",
     )
     commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
+    _add_report(commands.add_parser("report", help="make a picture of Chrome traces", description=REPORT))
     _add_codegen(commands.add_parser("codegen", help="write trace wrappers from operator schemas", description=CODEGEN))
     return parser
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a Chrome trace")
+    command.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="what to write (default: a page beside the first trace)"
+    )
+    command.add_argument(
+        "--format", choices=("html", "md", "json"), help="default: as FILE ends; without one, md and json are printed"
+    )
 
 
 def _add_codegen(command: argparse.ArgumentParser) -> None:

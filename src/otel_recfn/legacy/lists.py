@@ -109,7 +109,7 @@ class ThreadEventLists(list["MutableSequence[LegacyEvent]"]):
     def key_averages(self) -> KeyAverages:
         """Count, total and self time per name, of the ranges of this process, as ``profile`` has them."""
         averages = self._averages() if self._averages is not None else KeyAverages(())
-        return averages.with_losses(self.lost)
+        return KeyAverages(averages, self.lost)
 
 
 def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> list[ThreadEvents]:

@@ -1,0 +1,38 @@
+"""``otel-recfn report``: Chrome traces to a page, or to words."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from otel_recfn.errors import RecfnError, TraceFileError
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the report, or print it; returns the exit code."""
+    try:
+        return _report(options.files, options.out, options.format)
+    except (RecfnError, OSError) as error:
+        print(f"otel-recfn report: {error}", file=sys.stderr)
+        return 2
+
+
+def _report(files: list[Path], out: Path | None, form: str | None) -> int:
+    from otel_recfn.report.files import read_processes
+    from otel_recfn.report.report import FORMS, report  # without the native part it can't be imported, and says so
+
+    if form is None:
+        form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"
+    if out is None and form == "html":
+        out = files[0].with_name(files[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
+    if out in files:
+        raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
+    title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
+    text = report(read_processes(files), title).text(form)
+    if out is None:
+        sys.stdout.write(text.encode(errors="backslashreplace").decode())
+    else:
+        out.write_text(text, encoding="utf-8", errors="backslashreplace")
+        print(out)
+    return 0

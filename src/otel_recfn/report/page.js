@@ -1,0 +1,406 @@
+/* The page: what is chosen, finding names, the table, and what stands around the pictures. What comes from a trace is only ever
+   drawn on a canvas or set as the text of a node. */
+// --- what is under the pointer, or chosen
+const showDetail = (self, box) => {
+  const panel = $("detail");
+  panel.className = box < 0 ? "empty" : "";
+  if (box < 0) {
+    const what = self.source === flameSource ? "frame" : "box",
+      clicks =
+        self.source.clickZooms && !touch.matches
+          ? "A click zooms"
+          : touch.matches
+            ? "A second tap zooms"
+            : "A second click zooms";
+    panel.replaceChildren(
+      make("p", {
+        className: "quiet",
+        textContent: `${touch.matches ? "Tap" : "Point at"} a ${what} for its numbers. ${clicks}, Back leads back.`,
+      }),
+    );
+    return;
+  }
+  const path = self.source.path(box),
+    last = path.pop(),
+    way = make("div", {className: "path"});
+  for (const above of path)
+    way.append(
+      make("button", {
+        className: "as-link",
+        type: "button",
+        textContent: self.source.name(above),
+        click: () => self.zoomTo(above),
+      }),
+      "\u203a",
+    );
+  way.append(make("b", {textContent: self.source.name(last)}));
+  const numbers = self.source
+    .numbers(box)
+    .map(([title, value]) => make("div", null, make("dt", {textContent: title}), make("dd", {textContent: value})));
+  panel.replaceChildren(
+    make("button", {className: "show", type: "button", textContent: "Zoom to it", click: () => self.zoomTo(box)}),
+    way,
+    make("dl", null, ...numbers),
+  );
+};
+
+// --- finding names
+const search = {
+  text: "",
+  matching: new Set(),
+  at: -1,
+  found: [],
+  has: (name) => search.matching.has(name),
+  set: (text) => {
+    search.text = text.trim().toLowerCase();
+    search.matching = new Set();
+    if (search.text)
+      data.names.forEach((name, index) => {
+        if (name.toLowerCase().includes(search.text)) search.matching.add(index);
+      });
+    search.at = -1;
+    search.refresh();
+  },
+  refresh: () => {
+    const self = pictures[current],
+      source = self && self.source;
+    search.found = !search.text || !self ? [] : Array.from({length: source.count}, (_, box) => box).filter(source.matches);
+    if (source === flameSource) search.found.sort((one, other) => width.of[other] - width.of[one]);
+    $("matches").textContent = search.text ? search.told() : "";
+    if (self) self.draw();
+    if (current === "table") fillTable();
+  },
+  told: () => {
+    if (current === "table") return plural(data.table.name.filter(search.has).length, "name");
+    if (!search.found.length) return "no match";
+    const place = search.at >= 0 ? `${search.at + 1} of ` : "";
+    if (current === "timeline") return `${place}${plural(search.found.length, "match")}; Enter: next`;
+    const inMatch = new Uint8Array(frames);
+    let share = 0;
+    for (let frame = 0; frame < frames; frame++) {
+      const above = flame.above[frame],
+        inside = above >= 0 && inMatch[above];
+      const matches = flame.name[frame] >= 0 && search.has(flame.name[frame]);
+      if (matches && !inside) share += flamePicture.source.end[frame] - flamePicture.source.start[frame];
+      inMatch[frame] = inside || matches ? 1 : 0;
+    }
+    return `${place}${plural(search.found.length, "match")}, ${percent(share, flamePicture.source.whole)}; Enter: next`;
+  },
+  next: (by) => {
+    if (!search.found.length) return;
+    search.at = (search.at + by + search.found.length) % search.found.length;
+    pictures[current].zoomTo(search.found[search.at]);
+    $("matches").textContent = search.told();
+  },
+};
+
+// --- the table
+const COLUMNS = [
+  ["Name", "name", null],
+  ["Self", "self", time],
+  ["Self\u00a0%", "share", (own) => percent(own, wholeSelf)],
+  ["Total", "total", time],
+  ["Calls", "count", number],
+  ["Mean", "mean", time],
+  ["Longest", "longest", time],
+  ["Allocated", "allocated", bytes],
+].filter(([, key]) => key !== "allocated" || data.facts.memory);
+const wholeSelf = flame.self.reduce((total, own) => total + Math.max(0, own), 0);
+data.table.share = data.table.self;
+const mostSelf = Math.max(1, ...data.table.self);
+data.table.mean = data.table.total.map((total, row) => total / Math.max(1, data.table.count[row]));
+let sorted = {by: "self", down: true},
+  most = 150;
+const fillTable = () => {
+  const table = data.table,
+    way = sorted.down ? -1 : 1;
+  const rows = table.name.map((_, row) => row).filter((row) => !search.text || search.has(table.name[row]));
+  const compare =
+    sorted.by === "name"
+      ? (one, other) => nameOf(table.name[one]).localeCompare(nameOf(table.name[other]))
+      : (one, other) => table[sorted.by][one] - table[sorted.by][other];
+  rows.sort((one, other) => way * compare(one, other));
+  const head = make(
+    "tr",
+    null,
+    ...COLUMNS.map(([title, key]) =>
+      make(
+        "th",
+        {scope: "col", "aria-sort": sorted.by === key ? (sorted.down ? "descending" : "ascending") : "none"},
+        make("button", {
+          type: "button",
+          textContent: title + (sorted.by === key ? (sorted.down ? " \u25be" : " \u25b4") : ""),
+          click: () => {
+            sorted = {by: key, down: sorted.by === key ? !sorted.down : key !== "name"};
+            fillTable();
+          },
+        }),
+      ),
+    ),
+  );
+  const body = rows.slice(0, most).map((row) => make("tr", null, ...COLUMNS.map(([, key, text]) => cell(row, key, text))));
+  const parts = [make("table", null, make("thead", null, head), make("tbody", null, ...body))];
+  if (rows.length > most)
+    parts.push(
+      make(
+        "p",
+        null,
+        make("button", {
+          type: "button",
+          textContent: `Show all ${number(rows.length)}`,
+          click: () => {
+            most = Infinity;
+            fillTable();
+          },
+        }),
+      ),
+    );
+  if (table.left_out)
+    parts.push(
+      make("p", {className: "quiet", textContent: `${plural(table.left_out, "name")} with less time for themselves left out.`}),
+    );
+  if (!rows.length) parts.push(make("p", {className: "quiet", textContent: "No name has that in it."}));
+  $("table").replaceChildren(...parts);
+};
+const cell = (row, key, text) => {
+  const table = data.table;
+  if (key === "name") {
+    const swatch = make("i");
+    swatch.style.background = `var(--k${table.kind[row]})`;
+    return make(
+      "td",
+      null,
+      make(
+        "div",
+        {className: "name"},
+        swatch,
+        make("button", {
+          className: "as-link",
+          type: "button",
+          title: "Show it in the flame graph",
+          textContent: nameOf(table.name[row]),
+          click: () => showPath([nameOf(table.name[row])]),
+        }),
+      ),
+    );
+  }
+  if (key !== "self") return make("td", {textContent: text(table[key][row]) || ""});
+  const bar = make("i");
+  bar.style.width = `${Math.min(100, Math.max(0, (100 * table.self[row]) / mostSelf))}%`;
+  return make("td", {className: "share-bar"}, `${time(table.self[row])}  `, make("span", null, bar));
+};
+
+/* The widest frame whose path ends with these names. */
+const showPath = (names) => {
+  const found = widest(names);
+  if (found < 0) return names.length > 1 ? showPath(names.slice(1)) : false;
+  show("flame");
+  flamePicture.zoomTo(found);
+  $("flame").scrollIntoView({block: "nearest"});
+  flamePicture.host.focus({preventScroll: true});
+  return true;
+};
+const widest = (names) => {
+  let found = -1;
+  for (let frame = 0; frame < frames; frame++) {
+    let at = frame,
+      place = names.length - 1;
+    while (place >= 0 && at >= 0 && frameName(at) === names[place]) [at, place] = [flame.above[at], place - 1];
+    if (place < 0 && (found < 0 || flame.total[frame] > flame.total[found])) found = frame;
+  }
+  return found;
+};
+
+// --- findings, facts and what stands around the pictures
+const showFindings = () => {
+  $("findings").hidden = !data.findings.length;
+  $("findings")
+    .querySelector("ol")
+    .replaceChildren(
+      ...data.findings.map((finding) => {
+        const title = make("p", null, make("strong", {textContent: finding.title}));
+        if (finding.serious) title.prepend(make("span", {className: "sign", textContent: "\u25b2 Serious"}));
+        const item = make(
+          "li",
+          {className: finding.serious ? "serious" : ""},
+          make("span", {className: "share", textContent: percent(finding.share, 1)}),
+          title,
+          make(
+            "details",
+            {className: "evidence", open: !narrow.matches},
+            make("summary", {className: "quiet", textContent: "Why, and what to do"}),
+            make("p", {textContent: finding.text}),
+            make("p", {className: "quiet", textContent: finding.next_step}),
+            ...(finding.code ? [make("code", {textContent: finding.code})] : []),
+          ),
+        );
+        if (finding.anchor.length)
+          item.append(
+            make("button", {className: "show", type: "button", textContent: "Show it", click: () => showPath(finding.anchor)}),
+          );
+        return item;
+      }),
+    );
+};
+
+const MEANING = {
+  flame: [
+    [
+      "Frame",
+      "All calls of one name at one place: what it lies in stands above it, what ran in it below. Time of all threads is added up.",
+    ],
+    ["Total", "From begin to end, of all calls together."],
+    ["Self", "Total without the frames below."],
+    [
+      "Worked",
+      "For how long the thread had the processor: the rest it waited. Known of module calls, steps and outermost blocks.",
+    ],
+  ],
+  timeline: [
+    ["Lane", "A thread. Below each other: what ran in what. Empty: the thread waited, or ran what is not recorded."],
+    ["Grey", "Ranges too short to draw one by one, and how many they are."],
+    ["Worked", "For how long the thread had the processor; else it waited."],
+  ],
+  table: [
+    [
+      "Self",
+      "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share.",
+    ],
+    ["Total", "From begin to end, of all calls together. Where one of that name runs in another, both count."],
+    ["Mean, longest", "Of one call, from begin to end."],
+  ],
+};
+if (data.facts.memory)
+  for (const name of ["flame", "table"])
+    MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
+const KEYS = {
+  flame: [
+    ["Enter", "zoom"],
+    ["Esc", "back"],
+    ["Arrows", "move"],
+    ["n", "next match"],
+    ["/", "find"],
+  ],
+  timeline: [
+    ["W S", "zoom"],
+    ["A D", "pan"],
+    ["Arrows", "move"],
+    ["[ ]", "steps"],
+    ["Esc", "back"],
+    ["/", "find"],
+  ],
+  table: [["/", "find"]],
+};
+
+const tools = () => {
+  const self = pictures[current];
+  $("tools").hidden = !self;
+  $("detail").hidden = !self;
+  if (!self) return;
+  $("back").disabled = !self.history.length;
+  $("whole").disabled = self.isWhole();
+  $("steps").hidden = current !== "timeline" || steps.length < 2;
+  $("widths").hidden = current !== "flame";
+};
+
+const show = (name) => {
+  current = name;
+  for (const other of ["flame", "timeline", "table"]) {
+    $(other).hidden = other !== name;
+    $(`tab-${other}`).setAttribute("aria-selected", other === name);
+    $(`tab-${other}`).tabIndex = other === name ? 0 : -1;
+  }
+  const keys = KEYS[name].flatMap(([key, does]) => [make("kbd", {textContent: key}), ` ${does}   `]);
+  $("meaning").replaceChildren(
+    ...MEANING[name].flatMap(([title, text]) => [make("dt", {textContent: title}), make("dd", {textContent: text})]),
+    make("dt", {textContent: "Keys"}),
+    make("dd", null, ...keys),
+  );
+  if (pictures[name]) {
+    pictures[name].resize();
+    showDetail(pictures[name], pictures[name].chosen);
+  }
+  tools();
+  search.refresh();
+};
+
+const setWidth = (name) => {
+  width = WIDTHS[name];
+  Object.assign(flameSource, laidOut(width.of));
+  flamePicture.arrange();
+  search.refresh();
+  tools();
+};
+
+const setTheme = (theme) => {
+  const dark = theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  $("theme").textContent = `Theme: ${theme}`;
+  readColours();
+  for (const self of Object.values(pictures)) self.draw();
+};
+
+const begin = () => {
+  document.querySelector("main").hidden = false;
+  const facts = data.facts;
+  const told = [plural(facts.ranges, "range"), plural(facts.threads, "thread"), time(facts.length), `from ${facts.began}`];
+  if (facts.processes > 1) told.splice(1, 0, plural(facts.processes, "process"));
+  $("facts").textContent = told.join(" \u00b7 ");
+  $("notes").hidden = !data.notes.length;
+  $("notes").textContent = data.notes.join(" ");
+  const present = new Set(flame.kind.filter((_, frame) => flame.count[frame] && flame.name[frame] >= 0));
+  $("kinds").replaceChildren(
+    ...data.kinds.flatMap((name, kind) => {
+      if (!present.has(kind)) return [];
+      const swatch = make("i");
+      swatch.style.background = `var(--k${kind})`;
+      return [make("li", null, swatch, name)];
+    }),
+  );
+  for (const [name, one] of Object.entries(WIDTHS))
+    if (name !== "memory" || facts.memory) $("width").append(make("option", {value: name, textContent: one.title}));
+  showFindings();
+
+  const themes = ["system", "light", "dark"];
+  let theme = 0;
+  $("theme").addEventListener("click", () => setTheme(themes[(theme = (theme + 1) % themes.length)]));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(themes[theme]));
+  $("width").addEventListener("change", (event) => setWidth(event.target.value));
+  const onTool = {back: "back", whole: "whole", in: "zoom", out: "zoom"};
+  for (const id of Object.keys(onTool))
+    $(id).addEventListener("click", () => pictures[current][onTool[id]](id === "in" ? 0.6 : 1.67));
+  $("previous").addEventListener("click", () => goToStep(-1));
+  $("next").addEventListener("click", () => goToStep(1));
+  const tabs = ["flame", "timeline", "table"];
+  tabs.forEach((name, at) => {
+    $(`tab-${name}`).addEventListener("click", () => show(name));
+    $(`tab-${name}`).addEventListener("keydown", (event) => {
+      const by = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+      if (!by) return;
+      show(tabs[(at + by + tabs.length) % tabs.length]);
+      $(`tab-${current}`).focus();
+    });
+  });
+  $("search").addEventListener("input", (event) => search.set(event.target.value));
+  $("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && pictures[current]) search.next(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape") {
+      event.target.value = "";
+      search.set("");
+      if (pictures[current]) pictures[current].host.focus();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.matches("input, select")) return;
+    event.preventDefault();
+    $("search").focus();
+  });
+
+  setTheme("system");
+  setWidth("time");
+  timelinePicture.arrange();
+  if (steps.length) $("step").textContent = plural(steps.length, timeline.step[steps[0]] >= 0 ? "step" : "block");
+  show("flame");
+  document.documentElement.dataset.ready = "yes";
+};
+begin();

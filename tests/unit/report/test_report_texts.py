@@ -1,0 +1,114 @@
+"""The report as Markdown, as JSON, in words, in a terminal, and in a notebook that runs no scripts."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import re
+import sys
+
+import pytest
+from recorded_ranges import Ran, process
+
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.call_tree import tree_of_rows
+from otel_recfn.report.findings import findings
+from otel_recfn.report.notebook import MOST_ROWS, in_notebook
+from otel_recfn.report.process import Process
+from otel_recfn.report.report import report
+from otel_recfn.report.terminal import bar, tree_with_bars
+from otel_recfn.report.texts import as_json, markdown
+from otel_recfn.report.words import what_took_the_time
+
+NASTY = "a|b `c` <img src=x onerror=alert(1)>\n# *d*"
+
+
+def trained() -> Process:
+    forward = Ran("nn.Module: Net", 30_000, (Ran("aten::linear", 29_000, (Ran("aten::addmm", 28_000),)),))
+    backward = Ran("autograd::engine::evaluate_function: AddmmBackward0", 50_000, (Ran("aten::mm", 40_000),))
+    step = Ran("train", 100_000, (forward, backward, Ran("Optimizer.step#SGD.step", 15_000)))
+    return process(Ran("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300), step, label="here")
+
+
+def test_what_took_the_time_is_said_in_words() -> None:
+    assert what_took_the_time([trained()]) == [
+        "Backward passes took 50% of the time, 50 ms: aten::mm itself 40 ms of it.",
+        "Calls of modules took 30% of the time, 30 ms: aten::addmm itself 28 ms of it.",
+        "Optimizers took 15% of the time, 15 ms.",
+        "What isn't recorded, as Python between operators, took 5% of the time, 5 ms.",
+    ]
+
+
+def test_several_processes_are_summed_up() -> None:
+    alone, twice = what_took_the_time([trained()]), what_took_the_time([trained(), trained()])
+    assert [text.partition(",")[0] for text in alone] == [text.partition(",")[0] for text in twice]
+    assert "100 ms" in twice[0]
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    batch = process(Ran(NASTY, 90_000, (Ran("aten::to", 80_000),)))
+    text = markdown(NASTY, [batch], findings([batch]))
+    assert "1. **Copies and casts (serious).** 89% of the time" in text
+    outside = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", text)
+    assert not re.search(r"(?<!\\)[<`]", outside)
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "Name" not in line]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [6, 6]
+
+
+def test_markdown_says_where_nothing_stands_out() -> None:
+    assert "Nothing stands out." in markdown("a title", [trained()], [])
+
+
+def test_json_has_the_same() -> None:
+    told = json.loads(json.dumps(as_json("a title", [trained()], findings([trained()]))))
+    assert told["processes"] == ["here"]
+    assert told["by_name"][0] == {"name": "aten::mm", "count": 1, "total_us": 40_000.0, "self_us": 40_000.0}
+    assert sum(row["self_us"] for row in told["by_name"]) == 100_300
+    assert told["what_took_the_time"] == what_took_the_time([trained()])
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.0, ""), (0.5, "█████"), (1.0, "██████████"), (0.0125, "▏"), (7.0, "██████████")]
+)
+def test_a_bar_is_as_long_as_the_share(share: float, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    assert bar(share) == shown.ljust(10)
+
+
+def test_a_terminal_without_blocks_has_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert bar(0.5) == "#####     "
+    assert tree_with_bars(tree_of_rows(trained().batch), [], {}).isascii()
+
+
+def test_the_tree_has_the_widths_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    batch = process(Ran("x" * 300, 10_000, (Ran("y" * 300 + " the end", 9000),))).batch
+    first, second = tree_with_bars(tree_of_rows(batch), [], {}).splitlines()
+    assert len(first) == len(second) == 80
+    assert second.endswith("y the end")
+
+
+def test_the_tree_says_what_it_leaves_out_and_what_was_lost() -> None:
+    many = process(Ran("all", 1000, tuple(Ran(f"part {number}", 10) for number in range(60)))).batch
+    *_, hidden, lost = tree_with_bars(tree_of_rows(many), [], {"dropped": 3}).splitlines()
+    assert hidden.startswith("21 more paths are not shown")
+    assert lost == "Lost, and not in these sums: dropped=3"
+
+
+def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:
+    recorded = process(*[Ran(f"{NASTY} it's {number}", 1000) for number in range(30)])
+    shown = in_notebook(report([recorded]), key_averages(recorded.batch))
+    (frame,) = re.findall(r"<iframe [^>]*srcdoc='([^']*)'></iframe>", shown)
+    assert html.unescape(frame).startswith("<!doctype html>")
+    rest = re.sub(r"<iframe.*?</iframe>|<style>.*?</style>", "", shown, flags=re.DOTALL)
+    assert rest.count("<tr>") == 1 + MOST_ROWS
+    assert "<img" not in rest
+    assert "10 more names are not shown." in rest
+
+
+def test_a_notebook_keeps_a_few_hundred_kilobytes() -> None:
+    names = [f"an operation with quite a long name, of which there are many: {number}" for number in range(20_000)]
+    recorded = process(*[Ran(name, 1000, (Ran(name, 900),)) for name in names])
+    assert len(in_notebook(report([recorded]), key_averages(recorded.batch))) < 300_000

@@ -1,0 +1,179 @@
+"""The rules, on made-up ranges: what is too little to tell, what is serious, and how it is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from recorded_ranges import Ran, process
+
+from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.report.findings import MOST, findings
+from otel_recfn.report.process import Finding, Process
+
+NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def found(*ran: Ran, **keywords: int) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in findings([process(*ran, **keywords)])}
+
+
+def loads(us: int) -> list[Ran]:
+    return [Ran(NEXT, 1_000_000), *[Ran(NEXT, us), Ran("work", 10_000 - us)] * 100]
+
+
+@pytest.mark.parametrize(("us", "told", "serious"), [(500, False, False), (4000, True, False), (6000, True, True)])
+def test_the_first_batch_isnt_waited_for(us: int, told: bool, serious: bool) -> None:
+    """It is half of the recording here."""
+    of_data = found(*loads(us)).get("data")
+    assert (of_data is not None) == told
+    if of_data is not None:
+        assert of_data.serious == serious
+        assert of_data.anchor == (NEXT,)
+        assert (
+            of_data.text == f"{us / 20_000:.0%} of the time goes to the DataLoader, which makes each batch in the loop itself: "
+            f"100 batches, {us // 1000} ms each."
+        )
+
+
+def test_who_waits_is_the_range_that_waits_itself() -> None:
+    lazy = Ran("nn.Module: lazy", 6_000, (), {"cpu_time_ns": 100_000})
+    busy = Ran("nn.Module: busy", 4_000, (), {"cpu_time_ns": 3_900_000})
+    waits = found(Ran("train", 10_000, (lazy, busy), {"cpu_time_ns": 4_000_000}))["cpu"]
+    assert waits.anchor == ("train", "nn.Module: lazy")
+    assert waits.serious
+    assert "60% of the time (6 ms)" in waits.text
+
+
+def test_loading_and_compiling_is_no_waiting() -> None:
+    loading, compiling = Ran(NEXT, 5_000), Ran("torch.compile: f", 4_000)
+    assert "cpu" not in found(Ran("train", 10_000, (loading, compiling), {"cpu_time_ns": 500_000}))
+
+
+def test_nothing_is_said_of_waiting_where_the_cpu_time_isnt_known() -> None:
+    assert found(Ran("train", 10_000)) == {}
+
+
+def test_a_first_compilation_is_told_but_no_fault() -> None:
+    compiling = Ran("torch.compile: f", 4_000, (), {"source": EventSource.COMPILATION})
+    first = found(compiling, Ran("f", 1_000))["compile"]
+    assert not first.serious
+    assert first.title == "Compiles"
+
+
+def test_another_compilation_is_a_fault_and_its_reason_is_told() -> None:
+    told = {"recfn.compile.reason": "0/0: x == 1\nand more", "recfn.compile.graph_breaks": ["print"]}
+    again = Ran("torch.compile: f", 4_000, (), {"attributes": json.dumps(told)})
+    finding = found(*[again] * 3)["compile"]
+    assert finding.serious
+    assert "3 compilations, 3 of them of what was compiled before. Most often because: 0/0: x == 1" in finding.text
+    assert "A graph break: print" in finding.text
+
+
+def test_traces_of_torch_profiler_tell_of_other_compilations_by_what_ran() -> None:
+    compiling = Ran("_compile.compile_inner (dynamo_timed)", 4_000)
+    once = [compiling, Ran("Torch-Compiled Region: 0/0", 100)]
+    again = [each for number in range(1, 4) for each in (compiling, Ran(f"Torch-Compiled Region: 0/{number}", 100))]
+    assert not found(*once, *once)["compile"].serious
+    assert found(*once, *again)["compile"].serious
+
+
+def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> None:
+    operators = tuple([Ran("aten::add", 2)] * 64)
+    assert found(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")
+    assert "tiny" not in found(Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63]))
+    assert "tiny" not in found(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
+
+
+def test_a_loop_that_asks_for_values_is_told_once() -> None:
+    rules = found(Ran("loop", 1000, tuple([Ran("aten::select", 3), Ran("aten::item", 5)] * 100)))
+    assert list(rules) == ["sync"]
+
+
+def test_a_loss_that_is_read_now_and_then_is_no_fault() -> None:
+    assert found(*[Ran("aten::item", 1000)] * 31) == {}
+    assert list(found(*[Ran("aten::item", 1000)] * 32)) == ["sync"]
+
+
+def test_copies_inside_of_an_operator_are_how_it_works() -> None:
+    copy = Ran("aten::copy_", 900)
+    assert found(Ran("aten::addmm", 1000, (copy,))) == {}
+    node = Ran("autograd::engine::evaluate_function: ToCopyBackward0", 1000, (copy,))
+    assert found(node)["copy"].serious
+
+
+def test_large_tensors_are_told_of_only_where_memory_is_recorded() -> None:
+    report = Ran("[memory]", 0, (), {"kind": EventKind.MEMORY, "nbytes": 1 << 24})
+    assert found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000, (report,)),))] * 64)["memory"].serious
+    assert "memory" not in found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000),))] * 64)
+
+
+def test_pauses_count_up_to_ten_milliseconds() -> None:
+    """So that a server that is idle for an hour has the shares of its requests."""
+    copies = [Ran("aten::to", 2000), Ran("aten::mm", 2000)] * 10
+    assert found(*copies, pause_us=3_600_000_000).get("copy") is None
+    assert found(*copies, pause_us=1000)["copy"].share == pytest.approx(20 / (40 + 19))
+    assert found(*copies)["copy"].share == pytest.approx(0.5)
+
+
+def test_what_ran_beside_others_doesnt_count_to_the_whole() -> None:
+    beside = Ran("beside", 90_000, (), {"flags": EventFlag.ASYNC})
+    assert found(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"].share == pytest.approx(0.5)
+
+
+def test_ranges_that_overlap_others_dont_wait() -> None:
+    """Ten tasks that sleep at once are one thread."""
+    sleeping = Ran("sleeps", 90_000, (), {"flags": EventFlag.ASYNC, "cpu_time_ns": 0})
+    assert found(*[sleeping] * 10, Ran("work", 1000, (), {"cpu_time_ns": 1_000_000})) == {}
+
+
+def test_what_a_gpu_does_is_not_the_programs_time() -> None:
+    kernel = Ran("void at::native::kernel<1>", 90_000, (), {"device": "cuda:0"})
+    assert found(kernel, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"].share == pytest.approx(0.5)
+
+
+def test_numbered_steps_have_one_path() -> None:
+    steps = [Ran(f"ProfilerStep#{number}", 100_000, (Ran("aten::to", 60_000),)) for number in range(3)]
+    one = Ran("other", 100_000, (Ran("aten::to", 90_000),))
+    assert found(*steps, one)["copy"].anchor == ("ProfilerStep", "aten::to")
+
+
+def test_of_several_processes_the_worst_is_told_once() -> None:
+    slow = process(Ran("aten::to", 3000), Ran("aten::mm", 1000), label="rank 1")
+    ranks = [process(Ran("aten::to", 2000), Ran("aten::mm", 2000), label="rank 0"), slow, process(Ran("w", 1), label="rank 2")]
+    (finding,) = findings(ranks)
+    assert (finding.process, finding.share) == ("rank 1", pytest.approx(0.75))
+    assert finding.text.endswith("So in 2 of 3 processes; this is rank 1.")
+
+
+def test_a_process_without_ranges_has_no_findings() -> None:
+    assert findings([process()]) == []
+    assert findings([]) == []
+
+
+def test_at_most_five_are_told_and_serious_ones_come_first() -> None:
+    report = Ran("[memory]", 0, (), {"kind": EventKind.MEMORY, "nbytes": 1 << 24})
+    ran = [
+        *[Ran(NEXT, 2000)] * 10,
+        Ran("train", 40_000, (), {"cpu_time_ns": 0}),
+        Ran("torch.compile: f", 20_000),
+        *[Ran("aten::item", 600)] * 32,
+        Ran("aten::to", 20_000),
+        *[Ran("aten::zeros", 300, (report,))] * 64,
+    ]
+    every = findings([process(*ran)])
+    assert len(every) == MOST
+    assert [(not each.serious, -each.share) for each in every] == sorted((not each.serious, -each.share) for each in every)
+
+
+def test_the_line_of_python_is_the_programs_own() -> None:
+    stack = "/x/torch/_tensor.py(10): item\n/app/train.py(7): loop"
+    asked = Ran("aten::item", 100, (), {"stack": stack})
+    assert found(*[asked] * 40)["sync"].code == "/app/train.py(7): loop"
+    called = Ran("nn.Module: Mine", 100, (Ran("aten::item", 100),), {"code": "/app/model.py(3): Mine.forward"})
+    assert found(*[called] * 40)["sync"].code == "/app/model.py(3): Mine.forward"
+
+
+def test_names_of_ranges_are_told_as_they_are() -> None:
+    (finding,) = findings([Process("", process(Ran("<b>", 10_000, (Ran("aten::to", 10_000),))).batch)])
+    assert finding.anchor == ("<b>", "aten::to")

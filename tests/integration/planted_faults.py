@@ -58,20 +58,22 @@ def waiting_in_a_module() -> None:
 
 
 def the_gil_is_taken() -> None:
-    done = threading.Event()
+    done, turns = threading.Event(), [0]
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(16)])
 
     def spin() -> None:
         while not done.is_set():
-            sum(range(100))
+            turns[0] += sum(range(100)) > 0
 
     others = [threading.Thread(target=spin) for _ in range(3)]
     for other in others:
         other.start()
     try:
-        for number in range(6):
+        number = 0
+        while number < 6 or turns[0] < 100_000:  # until the others have had the GIL for long
             with step("batch", number):
                 model(torch.ones(4, 16))
+            number += 1
     finally:
         done.set()
         for other in others:

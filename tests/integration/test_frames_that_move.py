@@ -51,8 +51,8 @@ def forking_programs() -> dict[str, Callable[[], object]]:
         "waits": lambda: scripted["waits"](x, LONG),
         "waits_inside": lambda: scripted["waits_inside"](x, LONG),
         "plain": lambda: scripted["plain"](x),
-        "nn.Module: TopLevelTracedModule": lambda: network(x),
-        "nn.Module: Sigmoid": lambda: module(x),
+        "TopLevelTracedModule": lambda: network(x),
+        "Sigmoid": lambda: module(x),
     }
     for program in [*programs.values(), *programs.values()]:
         program()  # optimized by the second call
@@ -64,7 +64,7 @@ def programs() -> dict[str, Callable[[], object]]:
     return forking_programs()
 
 
-NAMES = ["waits", "waits_inside", "plain", "nn.Module: TopLevelTracedModule", "nn.Module: Sigmoid"]
+NAMES = ["waits", "waits_inside", "plain", "TopLevelTracedModule", "Sigmoid"]
 BLOCKS = st.recursive(
     st.sampled_from(NAMES),
     lambda inner: st.tuples(st.sampled_from(["range", "span"]), st.lists(inner, max_size=4)),

@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-import torch
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
-from torch import Tensor, nn
 
-from otel_recfn import OtelRecordFunctionInstrumentor
-from patience import PATIENCE_S
+torch = pytest.importorskip("torch")
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+from opentelemetry.trace import StatusCode  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from otel_recfn import OtelRecordFunctionInstrumentor  # noqa: E402
+from patience import PATIENCE_S  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+
 
 CALLS, LAYERS, WIDTH = 20, 3, 256
 WAITS_S = 0.5

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from torch import Tensor, nn
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile
-from otel_recfn.batches.span_names import class_of
-from patience import PATIENCE_S
+torch = pytest.importorskip("torch")
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from otel_recfn import OtelRecordFunctionInstrumentor, profile  # noqa: E402
+from otel_recfn.batches.span_names import class_of  # noqa: E402
+from patience import PATIENCE_S  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
 
 
 class Block(nn.Module):

@@ -1,8 +1,7 @@
 """The provider of spans: the one place that knows the insides of the OpenTelemetry SDK.
 
 Finished spans are handed to a provider's span processors directly, because a live SDK span costs more than an operator. The SDK
-has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback, and each pinned by
-``tests/unit/sinks/spans/test_provider_guard.py``:
+has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback:
 
     Tracer.span_processor, .sampler, .resource, .id_generator    without them: no spans, as with a foreign provider
     Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled

@@ -188,7 +188,6 @@ class Wrapper:
             if each.keyword_only and (number == 0 or not self.operator.arguments[number - 1].keyword_only):
                 parts.append("*")
             hint = python_words.hint(each.type, self.words)
-            hint = f'Annotated[{hint}, "{each.alias}"]' if each.alias is not None else hint
             default = f" = {python_words.default(each, self.operator, self.words)}" if each.default is not None else ""
             parts.append(f"{parameter_name(each.name)}: {hint}{default}")
         return _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
@@ -268,7 +267,7 @@ def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
         *request.header,
         *["", "from __future__ import annotations", ""],
         "from collections.abc import Sequence",
-        "from typing import Annotated, Any",
+        "from typing import Any",
         *["", *([] if dispatch else ["import torch"]), f"from otel_recfn.tracing.wrappers import {', '.join(RUNTIME)}", ""],
         *[f'_LIB_{each} = {library}("{each}"{dispatch})' for each in namespaces],
         *[f"{name} = {value}" for name, value in sorted(constants.items())],

@@ -69,8 +69,6 @@ class Argument:
     type: SchemaType
     default: str | None
     """The default as the schema writes it."""
-    alias: str | None
-    """The alias annotation: ``a``, ``a!``, ``a -> *``."""
     keyword_only: bool
     is_out: bool
 
@@ -81,7 +79,6 @@ class Return:
 
     name: str | None
     type: SchemaType
-    alias: str | None
 
 
 @dataclass(frozen=True)
@@ -212,9 +209,6 @@ DEFAULT_NAMESPACE = "aten"
 KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
 REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
 """The errors by which torchgen refuses a schema."""
-_ODD_BLANKS = re.compile(r""",\S|\s\s|\s=|=\s|[(\[]\s|\s[)\]\[]|\)->|->\S|\[[^\]]*\s|="[^"]*, |='[^']*, """)
-BLANKS = "; write one blank after each comma between arguments and around ->, and none elsewhere: int[2] x=[1,2]"
-"""A hint for errors where blanks may be to blame: PyTorch's parser splits arguments by them, and doesn't mention it."""
 
 
 def operators_of(entries: Sequence[Entry]) -> list[Operator]:
@@ -267,10 +261,8 @@ def _parsed(entry: Entry, model: Any) -> Operator:
 
 
 def _refused(entry: Entry, error: BaseException) -> SchemaError:
-    odd = _ODD_BLANKS.search(re.sub(r"\[[^\]\s]*\]", "", entry.schema))
-    return SchemaError(
-        entry.location, f"{entry.schema!r} can't be read: {str(error).strip() or type(error).__name__}{BLANKS if odd else ''}"
-    )
+    why = str(error).strip() or type(error).__name__
+    return SchemaError(entry.location, f"{entry.schema!r} can't be read: {why}")
 
 
 def _with_generated(entries: Sequence[Entry], model: Any) -> list[Operator]:
@@ -322,16 +314,12 @@ def _operator(namespace: str, schema: Any, category: str | None, location: Locat
         ),
         kind=schema.kind().name,
         arguments=tuple(
-            Argument(each.name, SchemaType(str(each.type)), each.default, _alias(each), keyword_only, is_out)
+            Argument(each.name, SchemaType(str(each.type)), each.default, keyword_only, is_out)
             for group, keyword_only, is_out in groups
             for each in group
         ),
-        returns=tuple(Return(each.name, SchemaType(str(each.type)), _alias(each)) for each in schema.returns),
+        returns=tuple(Return(each.name, SchemaType(str(each.type))) for each in schema.returns),
         category=category,
         schema=str(schema),
         location=location,
     )
-
-
-def _alias(declared: Any) -> str | None:
-    return str(declared.annotation) if declared.annotation is not None else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_recfn.errors import GeneratorError, SchemaError
+from otel_recfn.errors import RecfnError, SchemaError
 
 # --- the model of operators
 
@@ -163,13 +163,13 @@ def read_entries(path: Path) -> list[Entry]:
 
     Raises:
         SchemaError: it is no YAML, or no list of mappings with a ``func``.
-        GeneratorError: PyYAML is not installed.
+        RecfnError: PyYAML is not installed.
         OSError: it can't be read.
     """
     try:
         import yaml
     except ImportError as error:
-        raise GeneratorError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
+        raise RecfnError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -216,14 +216,12 @@ def operators_of(entries: Sequence[Entry]) -> list[Operator]:
 
     Raises:
         SchemaError: an entry that torchgen doesn't understand, or an operator that is declared twice.
-        GeneratorError: torchgen is not there.
+        RecfnError: torchgen is not there.
     """
     try:
         import torchgen.model as model
     except ImportError as error:
-        raise GeneratorError(
-            "torchgen is not installed, which parses schemas; it comes with torch: pip install torch"
-        ) from error
+        raise RecfnError("torchgen is not installed, which parses schemas; it comes with torch: pip install torch") from error
     known = set(model.NativeFunction.__dataclass_fields__) | KEYS_BESIDE_FIELDS
     for entry in entries:
         unknown = sorted(str(key) for key in entry.fields if key not in known)

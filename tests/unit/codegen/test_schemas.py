@@ -9,7 +9,7 @@ import pytest
 
 from otel_recfn.codegen.rules import Facts, Input, facts_of, rules_of
 from otel_recfn.codegen.schemas import Operator, SchemaType, operators_of, read_entries
-from otel_recfn.errors import GeneratorError, SchemaError
+from otel_recfn.errors import RecfnError, SchemaError
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
@@ -125,5 +125,5 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file = tmp_path / "ops.yaml"
     file.write_text("- func: f(Tensor self) -> Tensor\n", encoding="utf-8")
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(GeneratorError, match=told):
+    with pytest.raises(RecfnError, match=told):
         operators_of(read_entries(file))

@@ -13,7 +13,7 @@ import pytest
 
 from otel_recfn import cli, profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
-from otel_recfn.errors import GeneratorError, SchemaError
+from otel_recfn.errors import RecfnError, SchemaError
 from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -93,7 +93,7 @@ def test_fewer_shards_leave_no_old_ones(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "__init__.py"
     mine.write_text("MINE = 1\n")
-    with pytest.raises(GeneratorError, match="was not written by otel-recfn codegen"):
+    with pytest.raises(RecfnError, match="was not written by otel-recfn codegen"):
         write(tmp_path, generate(WrapperRequest(HANDFUL)).texts)
     assert [path.name for path in tmp_path.iterdir()] == ["__init__.py"]
     assert mine.read_text() == "MINE = 1\n"

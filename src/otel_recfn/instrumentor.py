@@ -261,11 +261,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records.
-
-        Raises:
-            SettingError: ``timeout_s`` is no number of seconds.
-        """
+        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records."""
         timeout_s = DURATION.checked("timeout_s", timeout_s)
         if self._capture is None:
             return False

@@ -98,10 +98,8 @@ class RecordProfile:
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
     """Write a list with a complete event for each range of a run, as soon as its pop is read. The stream encodes as UTF-8.
 
-    Times are microseconds since the mark ``__start_profile``, with three decimals.
-
-    Raises:
-        ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
+    Times are microseconds since the mark ``__start_profile``, with three decimals. A ProfilerError if that is missing, or a pop
+    has no push before it.
     """
     start = next((event for event in events if event.name == START_PROFILE), None)
     if start is None:

@@ -56,9 +56,6 @@ class ExitHandler:
     Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
     is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` learns of that by a
     function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
-
-    Args:
-        at_exit: is called.
     """
 
     def __init__(self, at_exit: Callable[[], None]) -> None:
@@ -126,12 +123,7 @@ class UnusedRanges:
         self._warned = False
 
     def look(self, capture: Capture, *, ends: bool = False) -> None:
-        """Warn after a drain, if ranges have had no use for some seconds or the capture ends.
-
-        Args:
-            capture: is asked until it is used. Where it makes no spans it isn't looked at.
-            ends: it has got all that it will get.
-        """
+        """Warn after a drain, if ranges of a capture that makes spans have had no use for some seconds, or it ends."""
         if self._warned or capture.is_used or capture.shown is None or not capture.rows:
             return
         capture.is_used = capture.wants_unsampled or not capture.shown.spans.lacks_provider()

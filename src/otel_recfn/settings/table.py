@@ -163,11 +163,7 @@ class Settings:
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-        """Settings from keyword arguments and the environment.
-
-        Raises:
-            SettingError: an unknown keyword, or a value that isn't allowed, from either side.
-        """
+        """Settings from keyword arguments and the environment; a SettingError where one of either isn't allowed."""
         given = _from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords)
         return cls(**{**values.DETAILS[given.get("detail", "normal")], **given})
 
@@ -236,11 +232,7 @@ class ProfileSettings:
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any]) -> ProfileSettings:
-        """Settings from keyword arguments.
-
-        Raises:
-            SettingError: an unknown keyword, or a value that isn't allowed.
-        """
+        """Settings from keyword arguments; a SettingError where one isn't allowed."""
         return cls(**_checked(PROFILE_SETTINGS, keywords))
 
 
@@ -333,11 +325,7 @@ def log_other_activities(activities: frozenset[str] | None) -> None:
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:
-    """Refuse keywords that ``profile(...)`` has no parameter for.
-
-    Raises:
-        SettingError: one asks for something.
-    """
+    """Refuse, by a SettingError, keywords that ``profile(...)`` has no parameter for."""
     for name, value in keywords.items():
         if name not in TORCH_PROFILER_ONLY:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")

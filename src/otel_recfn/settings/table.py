@@ -1,14 +1,14 @@
 """Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-From it ``scripts/generate_settings.py`` writes the docstrings of ``instrument()`` and ``profile`` and the tables of
-docs/settings.md; a test says when that was forgotten.
+From it comes the docstring of ``instrument()``, and ``scripts/generate_settings.py`` writes that of ``profile`` and the tables
+of docs/settings.md; a test says when that was forgotten.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -266,6 +266,12 @@ def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
 
 SETTINGS = _settings_of(Settings)
 PROFILE_SETTINGS = _settings_of(ProfileSettings, environment=False)
+
+
+def with_arguments(docstring: str | None, settings: Iterable[Setting]) -> str | None:
+    """A docstring, for ``help()``, with a line for each setting that isn't advanced in place of that for ``kwargs``."""
+    lines = [f"{each.name}: {each.meaning}. Default: {each.default_in_words}." for each in settings if not each.advanced]
+    return docstring and docstring.replace("kwargs: the settings of docs/settings.md.", ("\n" + " " * 12).join(lines))
 
 
 def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:

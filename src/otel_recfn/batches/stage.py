@@ -27,8 +27,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from otel_recfn import _native
 from otel_recfn.batches.merging import NOTHING, WaitingRows
 from otel_recfn.batches.number_sets import Places
-from otel_recfn.batches.phase_names import with_phase_names
-from otel_recfn.batches.span_names import NumberedNames, with_classes
+from otel_recfn.batches.span_names import NumberedNames, with_span_names
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
@@ -126,8 +125,7 @@ class SpanPlan(NamedTuple):
 
     def named(self) -> SpanPlan:
         """The same plan with the names of its spans, and the classes of module calls."""
-        batch = self.batch if self.torch_names else with_phase_names(self.batch, self.row)
-        return self._replace(batch=with_classes(batch, self.row, torch_names=self.torch_names))
+        return self._replace(batch=with_span_names(self.batch, self.row, torch_names=self.torch_names))
 
     @property
     def span_id(self) -> Ids:

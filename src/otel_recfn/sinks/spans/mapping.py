@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.number_sets import Places, begins_of, places_in
-from otel_recfn.batches.span_names import called, with_classes
+from otel_recfn.batches.span_names import called, with_span_names
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
@@ -217,7 +217,7 @@ class SpanMapper:
         has_row = decided.summaries["row"] >= 0
         first = int(has_row[: which.start].sum())
         rows = np.arange(first, first + int(has_row[which].sum()))
-        batch = with_classes(decided.single, rows, torch_names=decided.plan.torch_names)
+        batch = with_span_names(decided.single, rows, torch_names=decided.plan.torch_names)
         for row, attributes in zip(rows.tolist(), self._attributes(batch, rows), strict=True):
             self._add_seldom(attributes, batch, row, 0)
             yield attributes

@@ -25,7 +25,7 @@ class ToFile(SpanExporter):
             links = [(link.context.trace_id, link.context.span_id) for link in span.links]
             parent = span.parent.span_id if span.parent is not None else None
             line = json.dumps([os.getpid(), span.name, span.context.trace_id, span.context.span_id, parent, links,
-                               span.attributes.get("recfn.folded.count", 0)])
+                               span.attributes.get("recfn.unit.folded.count", 0)])
             with open("spans.txt", "a") as file:
                 file.write(line + "\\n")
         return SpanExportResult.SUCCESS

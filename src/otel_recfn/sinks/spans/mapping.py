@@ -328,9 +328,9 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
-    """The attributes for a text of that column."""
+    """The attributes for a text of that column. Keys that begin with an underscore are for us, and not sent."""
     if column.attribute == EACH_KEY:
-        return values_by_key(text)
+        return {key: value for key, value in values_by_key(text).items() if not key.startswith("_")}
     return {column.attribute: element_texts(text) if column.is_json else text_of_utf8(text)}
 
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
-from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
+from spans_harness import Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
@@ -216,16 +216,6 @@ def test_of_units_that_stay_open_those_are_told_that_nothing_came_to_for_long(
     assert_balanced(units.sink.counters())
 
 
-def test_asynchronous_ranges_are_told_as_long_as_they_took_together() -> None:
-    units = Units(Volume(1))
-    span = units.start()
-    rows = [{**row, "flags": EventFlag.ASYNC} for _ in range(20) for row in units.rows(span, ("waits", 40))]
-    span.end(BASE_NS + 1_000_000_000)
-    units.drained(rows)
-    [only] = units.ours()
-    assert only.attributes["recfn.unit.folded.duration_ns"] == only.attributes["aggregation.duration_total_ns"] == 20 * 40_000
-
-
 def test_a_trace_of_many_units_stays_small() -> None:
     units = Units(Volume(100, 20, 400))
     epoch = units.start("epoch")
@@ -236,23 +226,6 @@ def test_a_trace_of_many_units_stays_small() -> None:
     slow = len(units.ours())
     units.unit(150, "step", took_us=2500, parent=epoch, names=40)
     assert len(units.ours()) - slow >= 30
-
-
-def test_a_link_to_a_folded_forward_range_leads_to_the_span_above_its_unit() -> None:
-    units = Units(Volume(4))
-    span = units.start()
-    of_span = span.get_span_context()
-    place = {"context": context(of_span.trace_id, of_span.span_id)}
-    others = [{"event_id": make_event_id(1, number), "name": "long", "end_ns": BASE_NS + 90_000 * number} for number in (7, 8)]
-    forward = {**FORWARD, "end_ns": BASE_NS + 10}
-    backward = {**BACKWARD, "end_ns": BASE_NS + 99_000_000}
-    more = {"event_id": make_event_id(1, 9), "name": "short", "end_ns": BASE_NS + 20}
-    span.end(BASE_NS + 100_000_000)
-    units.drained([{"start_ns": BASE_NS, **row, **place} for row in (forward, more, *others, backward)])
-    by_name = {one.name: one for one in units.ours()}
-    assert "forward" not in by_name or FOLDED in by_name["forward"].attributes
-    (link,) = by_name["backward"].links
-    assert link.context.span_id == of_span.span_id
 
 
 def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,15 +279,6 @@ def test_a_failed_range_and_what_it_lies_in_are_spans_however_short(volume: Volu
     assert ranges_told(units.ours()) == 102
 
 
-def test_without_a_budget_everything_is_a_span() -> None:
-    units = Units(Volume(None))
-    span = units.start()
-    rows = [row for number in range(20) for row in units.rows(span, ("op", number))]
-    span.end(BASE_NS + 90_000_000_000)
-    units.drained(rows)
-    assert len(units.ours()) == 20
-
-
 @examples(30)
 @given(
     shapes=st.lists(st.lists(st.tuples(st.integers(0, 90), st.booleans()), min_size=1, max_size=5), max_size=12),
@@ -343,9 +307,6 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     units.close()
 
 
-REQUESTS = 20
-
-
 class Program:
     """An instrumented program."""
 
@@ -371,23 +332,6 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     yield made
     made.instrumentor.uninstrument()
     made.provider.shutdown()
-
-
-def test_a_span_that_ends_after_its_ranges_were_drained(program: Program) -> None:
-    with program.tracer.start_as_current_span("request"):
-        with record_function("range"):
-            pass
-        assert program.ranges() == []  # drains
-    assert program.ranges() == ["range"]
-
-
-def test_each_request_that_a_drain_came_into(program: Program) -> None:
-    for number in range(REQUESTS):
-        with program.tracer.start_as_current_span("request"):
-            with record_function(f"range {number}"):
-                pass
-            program.instrumentor.flush(PATIENCE_S)
-        assert program.ranges()[-1] == f"range {number}"
 
 
 def test_spans_in_each_other_end_one_by_one(program: Program) -> None:

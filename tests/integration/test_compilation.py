@@ -24,7 +24,6 @@ convert_frame, dynamo_utils = torch._dynamo.convert_frame, torch._dynamo.utils
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("compiles_anew")]
 has_phases = pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
-Backend = Callable[[Any, Any], Any]
 
 
 @pytest.fixture
@@ -433,57 +432,10 @@ def test_inductors_cache_has_the_same_keys_with_us_and_without(run_with_torch: C
         done = run_with_torch(INDUCTOR, whose, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
         return json.loads(done.stdout.splitlines()[-1])
 
-    first, ours, plain = ran("ours"), ran("ours"), ran("nobody's")
-    assert {said.get("recfn.compile.cache.inductor") for said in first["told"]} == {"miss"}
-    assert ours["told"][0]["recfn.compile.cache.aot_autograd"] == "hit"
-    assert {**ours, "told": []} == plain
-
-
-EXPORT = """
-import json, torch
-from otel_recfn import OtelRecordFunctionInstrumentor, profile
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        return x.relu() + 1
-
-def exported():
-    return str(torch.export.export(Net(), (torch.ones(2),), strict=True).graph)
-
-plain = exported()
-OtelRecordFunctionInstrumentor().instrument()
-with profile() as prof:
-    ours = exported()
-print(json.dumps([plain == ours, [event.name for event in prof.events() if event.source == 5]]))
-"""
-
-
-def test_export_makes_the_same_graph(run_with_dynamo: Callable[..., Any]) -> None:
-    is_same, names = json.loads(run_with_dynamo(EXPORT).stdout.splitlines()[-1])
-    assert is_same
-    assert names or VERSION < (2, 13)
-
-
-FORK = """
-import json, os, torch
-from otel_recfn import profile
-
-def add(x):
-    return x + 1
-
-with profile():
-    torch.compile(add, backend="eager")(torch.ones(2))
-    if os.fork() == 0:
-        with profile() as prof:
-            torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2))
-        print(json.dumps([event.name for event in prof.events() if "torch.compile" in event.name]), flush=True)
-        os._exit(0)
-    os.wait()
-"""
-
-
-def test_in_a_forked_child(run_with_dynamo: Callable[..., Any]) -> None:
-    assert json.loads(run_with_dynamo(FORK).stdout.splitlines()[-1]) == ["torch.compile: <lambda>"]
+    ours, plain = ran("ours"), ran("nobody's")
+    assert {said.get("recfn.compile.cache.inductor") for said in ours["told"]} == {"miss"}
+    assert plain["counters"]["aot_autograd"]["autograd_cache_hit"] == 1
+    assert plain["gradient"] == ours["gradient"]
 
 
 def test_nothing_is_imported_for_it(run_with_torch: Callable[..., Any]) -> None:

@@ -186,23 +186,6 @@ def test_first_step_is_whole_when_its_optimizer_is_in_the_batch() -> None:
 
 
 class TestRootSpan:
-    def test_spans_the_top_level_ranges(self) -> None:
-        program = Program()
-        program.run(op(), op())
-        program.traces.close_all()
-        (trace,) = taken_from(program.traces)
-        assert (trace.start_ns, trace.end_ns) == (BASE_NS + MS, program.now_ns)
-        assert trace.context is not None
-        assert trace.context.is_valid
-
-    def test_comes_once(self) -> None:
-        program = Program()
-        program.run(module(), module())
-        assert program.names() == ["module call: Net_0"]
-        program.traces.close_all()
-        program.traces.close_all()
-        assert program.names() == ["module call: Net_0"]
-
     def test_waits_for_a_range_that_is_open_across_a_boundary(self) -> None:
         program = Program()
         (spanning,) = program.run({**module(), "stays_open": True})
@@ -254,19 +237,6 @@ class TestLosses:
 
 
 class TestRefusedTraces:
-    def test_sampler_refuses(self) -> None:
-        program = Program(sampler=ALWAYS_OFF)
-        (trace,) = program.run(op())
-        assert trace is not None
-        assert trace.context is None
-        program.traces.close_all()
-        assert program.names() == []
-
-    def test_limit_refuses(self) -> None:
-        program = Program(roots_per_second=0)
-        traces = program.run(*[module()] * (FIRST_ROOTS + 2))
-        assert [trace is not None and trace.context is not None for trace in traces] == [True] * FIRST_ROOTS + [False] * 2
-
     def test_what_the_sampler_refuses_takes_no_token(self) -> None:
         program = Program(roots_per_second=0, sampler=ALWAYS_OFF)
         program.run(*[module()] * (FIRST_ROOTS + 2))

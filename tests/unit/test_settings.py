@@ -18,8 +18,15 @@ from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.python_calls import ALL_CALLS, together
-from otel_recfn.settings.selected import selected
-from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, SETTINGS, ProfileSettings, Setting, Settings
+from otel_recfn.settings.table import (
+    PROCESS_VARIABLES,
+    PROFILE_SETTINGS,
+    SETTINGS,
+    ProfileSettings,
+    Setting,
+    Settings,
+    selected,
+)
 
 ROOT = Path(__file__).parents[2]
 

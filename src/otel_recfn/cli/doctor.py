@@ -1,24 +1,37 @@
 """``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
 
-The first needs nothing but Python. What shows only where PyTorch is loaded is examined beside the rest, in a process of its
-own, because an import of torch takes seconds, and a broken one may take its process down; it comes last.
+The first needs nothing but Python. What shows only where PyTorch is loaded comes last, from a process of its own, because an
+import of torch takes seconds, and a broken one may take its process down. Of exporting it sees what the environment sets up;
+the program's own code may set up something else.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import logging
 import os
 import platform
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
+from importlib import import_module
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from otel_recfn.errors import RecfnError
+from otel_recfn.errors import RecfnError, RecorderUnavailable
+from otel_recfn.support.texts import (
+    safe_endpoint,
+    safe_error,
+    safe_request_error,
+    safe_text,
+    secrets_from_environment,
+    secrets_of,
+)
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
@@ -49,33 +62,23 @@ def line(name: str, ok: bool | None, text: str) -> str:
 
 def examine() -> Iterator[tuple[str, Finding]]:
     """All findings with their names, each as soon as it is known."""
-    yield "package", package()
-    with ThreadPoolExecutor(1) as beside:
-        loading = beside.submit(loaded)
-        for name, examination in examinations().items():
-            yield name, careful(examination)
-        if not loading.done():
-            print("... waits for `import torch` in a process of its own", file=sys.stderr, flush=True)
-        for name in LOADED:
-            yield name, careful(lambda: loading.result()[name])  # noqa: B023 - called at once
+    for name, examination in examinations().items():
+        yield name, careful(examination)
+    yield from loaded().items()
 
 
 def examinations() -> dict[str, Callable[[], Finding]]:
     """The examinations of this process."""
-    from otel_recfn.cli import doctor_export as export
-
     recording = {"settings": settings, "recorder": recorder, "compiler": compiler, "torch": torch, "cache": cache}
-    exporting = {"SDK": export.sdk, "provider": export.provider, "exporters": export.exporters, "endpoint": export.endpoint}
-    return {**recording, "context": export.context, **exporting, "native OTLP": export.native_otlp}
+    exporting = {"context": context, "SDK": sdk, "provider": provider, "exporters": exporters, "endpoint": endpoint}
+    return {"package": package, **recording, **exporting}
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
-    """The findings of an examination, of which an unexpected error is a bad one."""
+    """The finding of an examination, of which an unexpected error is a bad one."""
     try:
         return examination()
     except Exception as error:
-        from otel_recfn.support.texts import safe_error, secrets_from_environment
-
         return False, f"could not be examined: {safe_error(error, secrets_from_environment())}"
 
 
@@ -150,6 +153,135 @@ def _found(find: Callable[[], str]) -> Finding:
         return False, str(error)
 
 
+# --- what exports
+
+CONNECT_SECONDS = 0.5
+REQUEST_SECONDS = 1.5
+DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
+COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
+SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
+
+
+def context() -> Finding:
+    """Whether changes of the current span are noticed."""
+    try:
+        from otel_recfn.recording.recorder import recorder
+        from otel_recfn.sources.otel_context import ContextWatcher
+        from otel_recfn.sources.protocol import Wanted
+    except RecorderUnavailable:
+        return None, "there is no recorder, so nobody looks at the current span"
+    watcher = ContextWatcher(recorder)
+    watcher.enable(Wanted())
+    status = watcher.status()
+    watcher.disable()
+    return True, status
+
+
+def sdk() -> Finding:
+    """Whether the SDK is installed, and not switched off."""
+    from otel_recfn.settings.table import sdk_is_disabled
+
+    version = importlib.metadata.version("opentelemetry-sdk")
+    if sdk_is_disabled():
+        return False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it"
+    return True, f"opentelemetry-sdk {version}, OTEL_SDK_DISABLED not set to true"
+
+
+def provider() -> Finding:
+    """Whether a provider is set, which in a process of its own happens only under opentelemetry-instrument."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    current = trace.get_tracer_provider()
+    name = f"{type(current).__module__}.{type(current).__qualname__}"
+    if isinstance(current, TracerProvider):
+        return True, f"{name}, the SDK's"
+    if isinstance(current, trace.ProxyTracerProvider):
+        text = "none set in this process; your program sets one, or opentelemetry-instrument does, before or after instrument()"
+        return None, text
+    return False, f"{name} is not the SDK's and takes no spans of ours; set the SDK's TracerProvider"
+
+
+def exporters() -> Finding:
+    """The exporters that OTEL_TRACES_EXPORTER asks for, as opentelemetry-instrument reads it."""
+    installed = {entry.name for entry in importlib.metadata.entry_points(group="opentelemetry_traces_exporter")}
+    asked = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
+    listed = f"installed: {', '.join(sorted(installed))}"
+    if not asked:
+        return None, f"OTEL_TRACES_EXPORTER is not set; {listed}"
+    if asked == ["none"]:
+        return False, f"OTEL_TRACES_EXPORTER=none: no spans leave the process; unset it ({listed})"
+    missing = [name for name in asked if name not in installed]
+    if missing:
+        return False, f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}"
+    return True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}"
+
+
+def endpoint() -> Finding:
+    """Whether something listens at the OTLP endpoint. Another machine is contacted only if the environment names it."""
+    protocol = _traces_setting("PROTOCOL") or "grpc"
+    named = _traces_setting("ENDPOINT")
+    port = DEFAULT_PORTS.get(protocol, 4318)
+    url = named or f"http://localhost:{port}"
+    where = f"{safe_endpoint(url)} ({protocol}{'' if named else ', the default'})"
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else port)
+        with socket.create_connection(address, timeout=CONNECT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        why = safe_request_error(error, secrets_of(url))
+        return False if named else None, f"{where}: nothing listens there ({why}); {COLLECTOR}"
+    refused = _refusal_of_a_request(protocol)
+    if refused is None:
+        return True, f"{where}: takes OTLP requests"
+    other, path = ("http/protobuf", "/v1/traces") if protocol == "grpc" else ("grpc", "")
+    if _refusal_of_a_request(other, f"{parts.scheme or 'http'}://{parts.netloc}{path}") is None:
+        return False, f"{where}: {_other_protocol(other)}"
+    return False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}"
+
+
+def _other_protocol(spoken: str) -> str:
+    """The way out if the endpoint speaks another protocol."""
+    of_traces = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+    variable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" if of_traces else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    looks, other = ("gRPC", "HTTP") if spoken == "grpc" else ("HTTP", "gRPC")
+    port = DEFAULT_PORTS["http/protobuf" if spoken == "grpc" else "grpc"]
+    return f"this looks like {looks}: set {variable}={spoken}, or name the port for {other}, usually {port}"
+
+
+def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
+    """Why an empty request, sent as the program's exporter would send it, was refused; None if it was accepted."""
+    module = "grpc" if protocol == "grpc" else "http"
+    made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
+    last_message = _LastMessage()
+    logger = logging.getLogger("opentelemetry")
+    logger.addHandler(last_message)
+    propagated, logger.propagate = logger.propagate, False
+    try:
+        exporter = made(endpoint=endpoint, timeout=REQUEST_SECONDS)
+        taken = exporter.export([]).name == "SUCCESS"
+        exporter.shutdown()
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(last_message)
+    return None if taken else safe_text(last_message.message, secrets_from_environment()) or "no answer"
+
+
+class _LastMessage(logging.Handler):
+    """A log handler that keeps the last message, which says why a request failed."""
+
+    message = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.message = record.getMessage()
+
+
+def _traces_setting(name: str) -> str:
+    """An OTLP setting from the environment: the variable for traces, else the one for all signals."""
+    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+
+
 # --- what shows only where PyTorch is loaded
 
 LOAD_SECONDS = 300
@@ -168,7 +300,7 @@ print(torch_callbacks.load(lambda *_error: True).features())
 FIND_DETAILS = """
 import torch.utils.checkpoint
 from otel_recfn.pytorch import details
-print(*details.missing_in_python())
+print(*[f"-{name}" for name in details.missing_in_python()])
 """
 ONE_AFTER_ANOTHER = """
 import contextlib, io, json, sys, traceback
@@ -189,30 +321,28 @@ def loaded() -> dict[str, Finding]:
     from otel_recfn.pytorch import details, observer_build
 
     programs = {"details": FIND_DETAILS, "observer": LOAD_OBSERVER, "callbacks": LOAD_CALLBACKS}
-    libraries = {"observer": observer_build.TORCH_OBSERVER, "callbacks": observer_build.TORCH_CALLBACKS}
+    known = {"details": details.PYTHON, "observer": details.OPERATORS, "callbacks": details.CALLBACKS}
     findings: dict[str, Finding] = {}
-    paths = {name: _built(libraries[name], findings, name) for name in libraries}
-    places = {name: path for name, path in paths.items() if path}
     try:
-        observer_build.find_torch()
-        places = {"details": "", **places}
+        places = {"details": str(observer_build.find_torch().directory)}
     except RecfnError:
+        places = {}
         findings["details"] = None, "torch is not here, so nothing is looked for in it"
+    for name, library in (("observer", observer_build.TORCH_OBSERVER), ("callbacks", observer_build.TORCH_CALLBACKS)):
+        if path := _built(library, findings, name):
+            places[name] = path
     said = _output_with_torch([programs[name] for name in places])
-    for (name, path), (text, error) in zip(places.items(), said, strict=True):
-        known = {"details": details.PYTHON, "observer": details.OPERATORS, "callbacks": details.CALLBACKS}[name]
-        found, missing = ([], text.split()) if name == "details" else details.found_and_missing(text)
+    for (name, place), (text, error) in zip(places.items(), said, strict=True):
+        found, missing = details.found_and_missing(text)
         if error:
-            findings[name] = False, f"{path} cannot be loaded: {error}" if path else f"torch cannot be examined: {error}"
+            findings[name] = False, f"{place} cannot be loaded: {error}"
         elif missing:
-            lost = details.losses(missing, known)
-            findings[name] = None, f"{path}, but this torch lacks details; {lost}" if path else f"this torch lacks some; {lost}"
-        elif path:
-            findings[name] = True, f"{path}, found in this torch: {', '.join(found)}"
+            findings[name] = None, f"{place}, but this torch lacks details; {details.losses(missing, known[name])}"
         else:
-            findings[name] = True, "this torch has all that is looked for in Python"
+            findings[name] = True, f"{place}, found in this torch: {', '.join(found) or 'all that is looked for'}"
     ok, text = findings["callbacks"]
-    return findings | {"callbacks": (ok or None, text)}  # spans and files need no callbacks
+    findings["callbacks"] = ok or None, text  # spans and files need no callbacks
+    return {name: findings[name] for name in LOADED}
 
 
 def _built(library: NativeLibrary, findings: dict[str, Finding], name: str) -> str:
@@ -226,7 +356,7 @@ def _built(library: NativeLibrary, findings: dict[str, Finding], name: str) -> s
         observer_build.find_compiler()
         text = f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
         findings[name] = True, text
-    except RecfnError as error:
+    except (RecfnError, OSError) as error:
         findings[name] = False, f"cannot be built: {error}"
     return ""
 

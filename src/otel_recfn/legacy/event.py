@@ -19,12 +19,8 @@ log = logging.getLogger("otel_recfn")
 
 CPU_MEMORY = ("cpu", "mkldnn", "ideep")
 CUDA_MEMORY = ("cuda", "hip")
-KIND_WORDS = {
-    EventKind.MARK: "mark",
-    EventKind.PUSH_RANGE: "push",
-    EventKind.POP_RANGE: "pop",
-    EventKind.MEMORY_ALLOC: "memory_alloc",
-}
+KIND_WORDS = ("mark", "push", "pop", "memory_alloc")
+"""The kinds as texts, in the order of EventKind."""
 
 
 @dataclass(slots=True)
@@ -76,16 +72,12 @@ class LegacyEvent:
     stack: tuple[str, ...] = ()
     event_id: int = 0
     correlation_id: int = 0
-    _extra_args: dict[str, Any] | None = field(default=None, repr=False)
+    _extra_args: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
-    def extra_args(self) -> dict[str, Any]:
+    def extra_args(self) -> Mapping[str, Any]:
         """The arguments from which floating point operations were counted, by PyTorch's names; empty if they weren't."""
-        return self._extra_args if self._extra_args is not None else {}
-
-    def set_extra_args(self, extra_args: Mapping[str, Any]) -> None:
-        """Replace the value of ``extra_args``."""
-        self._extra_args = dict(extra_args)
+        return self._extra_args or {}
 
     @property
     def kind_str(self) -> str:

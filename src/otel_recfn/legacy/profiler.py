@@ -159,7 +159,6 @@ def _stop_soon(capture: Capture) -> None:
 # --- in the calling thread
 
 MEMORY_OWNER = "legacy profiler"
-DEFAULT_OPTIONS = ProfilerDisableOptions()
 
 
 def enable_profiler_legacy(config: ProfilerConfig) -> None:
@@ -203,7 +202,7 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     Raises:
         ProfilerError: none runs in this thread.
     """
-    options = options or DEFAULT_OPTIONS
+    options = options or ProfilerDisableOptions()
     run = _innermost_run(options)
     consolidates = options.consolidate and run.config.records_events
     if consolidates:

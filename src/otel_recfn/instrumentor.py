@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
 from otel_recfn.settings.table import SETTINGS, Settings, sdk_is_disabled, selected, unknown_variables, with_arguments
 from otel_recfn.settings.values import DURATION
-from otel_recfn.sinks.growing_file import absolute
 from otel_recfn.support import processes  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
 
@@ -274,7 +274,7 @@ def _handed_over(settings: Settings) -> dict[str, bytes]:
             continue  # a method's object may be a whole model
         if each.name == "chrome_trace" and value is not None:
             with suppress(OSError):  # if the working directory was removed
-                value = absolute(value)
+                value = str(Path(value).absolute())
         with suppress(Exception):  # pickling an object of the program's may raise anything
             pickled = pickle.dumps(value)
             if len(pickled) <= MOST_PICKLED_BYTES:

@@ -37,12 +37,12 @@ class RecordProfile:
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open. An existing file is replaced by the whole trace and keeps its
-            permissions; a new one is for this user alone.
+        out: a path, or a text stream, which stays open. An existing file is emptied at once, as by PyTorch, and keeps
+            its permissions; a new one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
-        OSError: the file can't be made, or is none that may be replaced.
+        OSError: the file can't be written.
     """
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:

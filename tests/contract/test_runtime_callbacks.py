@@ -33,7 +33,7 @@ from otel_recfn.callbacks.state import (
     enable_record_function,
     is_record_function_enabled,
 )
-from otel_recfn.errors import RecfnError, SamplingProbabilityError, SettingError
+from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.model.events import RecordScope
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -89,7 +89,7 @@ def test_the_empty_set_of_scopes_means_all() -> None:
 @pytest.mark.parametrize("probability", [-0.001, 1.001, float("nan")])
 def test_a_sampling_probability_outside_0_to_1_is_refused(probability: float) -> None:
     callback = RecordFunctionCallback(print)
-    with pytest.raises(SamplingProbabilityError, match=r"pass a probability from 0\.0 to 1\.0") as raised:
+    with pytest.raises(SettingError, match=r"pass a probability from 0\.0 to 1\.0") as raised:
         callback.sampling_prob(probability)
     assert isinstance(raised.value, ValueError)
     assert isinstance(raised.value, RecfnError)

@@ -98,7 +98,7 @@ def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> No
     net(X)
     net(X)
     (one,) = compilations(seen.events())
-    assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: forward"]
+    assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: Net"]
     assert told(one)["id"] == "0/0"
     function = "Net.forward" if sys.version_info >= (3, 11) else "forward"
     assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.{function}"
@@ -111,6 +111,18 @@ def test_modules_of_pytorchs_own_have_their_names(instrument: Callable[..., Any]
     (one,) = compilations(seen.events())
     assert one.name == "torch.compile: Sequential"
     assert one.code.endswith(": torch.nn.modules.container.Sequential.forward")
+
+
+def test_what_is_compiled_has_the_path_that_it_has_without(instrument: Callable[..., Any]) -> None:
+    def paths(make: Callable[[Any], Any]) -> dict[str, str]:
+        seen = instrument()
+        make(torch.nn.Sequential(Net(), make(Net())))(X)
+        return {event.name: event.module for event in seen.finish() if event.module}
+
+    plain = paths(lambda module: module)
+    compiled = paths(lambda module: torch.compile(module, backend=eager, disable=True))
+    assert sorted(plain.values()) == ["0", "0.linear", "1", "1.linear"]
+    assert {name: path for name, path in compiled.items() if "Optimized" not in name} == plain
 
 
 def test_a_second_one_says_why(instrument: Callable[..., Any]) -> None:
@@ -214,6 +226,19 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
     counters = traces.instrumentor.counters()
     assert sum(span.attributes.get("recfn.folded.count", 0) for span in inside) > 0
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
+
+
+@has_phases
+def test_phases_without_words_are_none(instrument: Callable[..., Any]) -> None:
+    def backend(module: Any, _examples: Any) -> Any:
+        with dynamo_utils.compile_time_record_function("a phase of nobody's (dynamo_timed)"):
+            return module.forward
+
+    seen = instrument()
+    torch.compile(add, backend=backend)(X)
+    names = [event.name for event in seen.events()]
+    assert "OutputGraph.call_user_compiler (dynamo_timed)" in names
+    assert "a phase of nobody's (dynamo_timed)" not in names
 
 
 @has_phases

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exported_traces import Traces
+from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn import profile, step
@@ -70,6 +73,7 @@ def test_a_request_says_what_it_generated_and_how_fast(requests: Traces, lengths
     request, (found, later) = next(span for span in spans if span.name == "request"), told(spans)
     assert later[PREFIX + "phase"] == "prefill"
     assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
+    assert not [name for span in spans for name in span.attributes or {} if name.startswith("_")]
     sizes = {"count": 1, "input_tokens": lengths[0], "output_tokens": len(lengths), "batch_size": 2}
     assert {name: found[PREFIX + name] for name in sizes} == sizes == {name: later[PREFIX + name] for name in sizes}
     first, each = found[PREFIX + "time_to_first_token_ns"], found[PREFIX + "time_per_token_ns"]
@@ -164,6 +168,21 @@ def test_a_hundred_requests_may_generate_in_turns_in_one_thread(requests: Traces
 
     asyncio.run(main())
     assert len(told(requests.spans())) == 100
+
+
+def test_no_request_is_kept_once_it_has_generated(requests: Traces) -> None:
+    contexts = list[Any]()
+
+    def serve() -> None:
+        calls(Model(), CACHED)
+        contexts.append(weakref.ref(otel_context.get_current()))
+
+    requests.serve(serve)
+    with step("request"):
+        serve()
+    requests.spans()
+    gc.collect()
+    assert [one() for one in contexts] == [None, None]
 
 
 def test_requests_may_generate_in_threads(requests: Traces) -> None:

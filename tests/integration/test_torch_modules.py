@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from recorded_modules import Recording, X
 
-from otel_recfn.model.events import EventFlag
+from forked import in_child
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag
 from otel_recfn.pytorch import modules as torch_modules
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.texts import called_code
@@ -272,13 +273,29 @@ def test_calls_of_greenlets_that_switch_in_them(recording: Recording) -> None:
             return program.switch() or x
 
     calling = [greenlet.greenlet(Switches()) for _ in range(2)]
-    for switch in [lambda each: each.switch(X), lambda each: each.switch()]:
-        for each in calling:
-            switch(each)
-    recording.events()
-    Net()(X)  # no other module makes this call
-    (net, *_) = recording.events()
-    assert json.loads(net.attributes) == {"recfn.input_shapes": ["[2, 3]"]}
+    for each in calling:
+        each.switch(X)
+    Net()(X)
+    for each in calling:
+        each.switch()
+        Net()(X)
+    outermost = [event for event in recording.events() if event.attributes]  # those that no other module makes
+    assert len(outermost) == 5
+    assert all(json.loads(event.attributes) == {"recfn.input_shapes": ["[2, 3]"]} for event in outermost)
+
+
+def test_a_child_that_is_forked_in_a_call_has_calls_of_its_own(recording: Recording) -> None:
+    def check() -> None:
+        recording.recorder.start(ALL_SCOPES_MASK, 1 << 20)
+        Net()(X)
+        assert recording.events()[0].attributes
+
+    class Forks(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            in_child(check)
+            return x
+
+    Forks()(X)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])

@@ -28,7 +28,7 @@ from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
-FOLDED = "recfn.folded.count"
+FOLDED, OF_UNIT = "recfn.folded.count", "recfn.unit.folded.count"
 LATER_NS = 1 << 62
 ENDED_NS = BASE_NS + 1_000_000
 """When units end whose duration doesn't matter."""
@@ -89,7 +89,7 @@ class Units(Harness):
 def ranges_told(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges these spans stand for."""
     own = [span for span in spans if "recfn.scope" in span.attributes]
-    return len(own) + sum(span.attributes.get(FOLDED, 0) for span in spans)
+    return len(own) + sum(span.attributes.get(OF_UNIT, 0) for span in spans)
 
 
 def test_a_unit_is_sent_when_its_span_has_ended_and_was_drained() -> None:
@@ -142,6 +142,7 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
         there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
         assert all(one.parent.span_id in there for one in spans)
         assert len(spans) <= volume.of_unit
+        assert all(one.attributes.get("recfn.folded.duration_ns", 0) <= one.end_time - one.start_time for one in spans)
         ids = {one.context.span_id: one.name for one in spans}
         told.append(
             Counter(
@@ -165,10 +166,11 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent(ranges: int,
     count = summary.attributes["aggregation.span_count"]
     assert summary.end_time - summary.start_time == summary.attributes["aggregation.duration_total_ns"] == count * 3000
     assert BASE_NS <= summary.start_time <= summary.end_time <= BASE_NS + 60_000
-    assert summary.attributes[FOLDED] == count
+    assert summary.attributes[OF_UNIT] == count
+    assert FOLDED not in summary.attributes
     assert sum(summary.attributes.get("aggregation.histogram_bucket_counts", ())) == (count if has_histogram else 0)
     assert ("aggregation.histogram_bucket_bounds_s" in summary.attributes) is has_histogram
-    assert summary.attributes["recfn.folded.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
+    assert summary.attributes["recfn.unit.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
 
 
 def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:
@@ -243,6 +245,21 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
     assert ranges_told(spans) == 121
 
 
+def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> None:
+    units = Units()
+    span = units.start()
+    rows = [row for number in range(20) for row in units.rows(span, (f"short {number}", number + 1))]
+    rows += units.rows(span, ("long", 74), ("inner", 73))
+    span.end(BASE_NS + 74_000_000)
+    units.drained(rows)
+    (long,) = units.ours()
+    assert (long.name, long.attributes[FOLDED], long.attributes[OF_UNIT]) == ("long", 1, 21)
+    assert long.attributes["recfn.folded.duration_ns"] == 73_000
+    assert long.attributes["recfn.unit.folded.duration_ns"] == 73_000 + sum(range(1, 21)) * 1000
+    assert long.attributes["recfn.unit.top"] == ["inner: 1 x, 0.073 ms", "short 19: 1 x, 0.020 ms", "short 18: 1 x, 0.019 ms"]
+    assert_balanced(units.sink.counters())
+
+
 @pytest.mark.parametrize("volume", [DEFAULT, Volume(1000, 1, 5000)])
 def test_a_failed_range_and_what_it_lies_in_are_spans_however_short(volume: Volume) -> None:
     units = Units(volume)
@@ -285,9 +302,7 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     around = {one.parent.span_id for one in spans}
     others = [one for one in spans if one.status.is_ok and one.context.span_id not in around]
     shorter = [one for one in others if one.end_time - one.start_time < took_us]
-    request = span.get_span_context().span_id
-    assert all(one.parent.span_id == request and "recfn.folded.top" in one.attributes for one in shorter)
-    assert len(shorter) <= 1  # it tells the sums of what lies in the request
+    assert not shorter or len(spans) == 1  # each unit has one
     assert ranges_told(spans) == len(rows)
     units.close()
 

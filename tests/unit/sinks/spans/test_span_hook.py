@@ -103,7 +103,7 @@ def test_a_span_that_tells_of_folded_ranges_is_not_dropped() -> None:
     spans, counters = spans_of(lambda row, attributes: False, many, span_budget=1000)
     assert balanced(counters)
     assert counters["folded"] > 0
-    assert sum((span.attributes or {}).get("recfn.folded.count", 0) for span in spans) == counters["folded"]
+    assert sum((span.attributes or {}).get("recfn.unit.folded.count", 0) for span in spans) == counters["folded"]
 
 
 def test_a_hook_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from otel_recfn.report.rows import KINDS
+from otel_recfn.report.recording import KINDS
 
 pytestmark = pytest.mark.one_python
 

@@ -83,7 +83,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, ``all`` a
                 span for each operation; whichever of the four you set wins. Default: normal.
             span_budget: spans per request (below one span of yours, or a trace that we start); repeated calls are one span if
-                there are more, and short ones are sums; ``None``: every operation is a span. Default: 1000.
+                there are more, and short ones are sums; ``None``: every operation is a span, sent when it ends, and none tells
+                of its whole request. Default: 1000.
             ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None``: as others.
                 Default: 50.
             trace_span_budget: spans per trace; every request keeps at least one; ``None`` for any number. Default: 5000.

@@ -1,4 +1,6 @@
-"""The names of spans: a module call has its path in its model, or else its class; all others have the recorded name."""
+"""The names of spans: a module call has its path in its model, or else its class, a phase of a compilation words.
+
+All others have the recorded name."""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.phase_names import phase_name
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import SOURCES, EventSource
+from otel_recfn.model.events import SOURCES, EventSource, RecordScope
+from otel_recfn.model.phases import phase_name
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
 _MODULE = int(EventSource.MODULE)
@@ -90,16 +92,19 @@ class NumberedNames:
         return name if self._torch_names else phase_name(name.removeprefix(PREFIX))
 
 
-def with_classes(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) -> Batch:
-    """The batch with the classes of the module calls among these rows, and with their names in spans.
+def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) -> Batch:
+    """The batch with the names that these rows have in spans, and with the classes of those that are module calls.
 
     Args:
         batch: the batch.
         rows: some of its rows.
         torch_names: whether spans have torch.profiler's names.
     """
-    calls = rows[batch.source[rows] == _MODULE]
-    if not len(calls):
+    source = batch.source[rows]
+    may_be_phase = (source == EventSource.COMPILATION) | (source == EventSource.TORCH)
+    may_be_phase &= batch.scope[rows] == RecordScope.USER_SCOPE
+    named = rows[(source == _MODULE) | may_be_phase]
+    if not len(named):
         return batch
     names, place_of = [*batch.names], dict[str, int]()
     found = dict[tuple[int, int], tuple[int, int]]()
@@ -110,11 +115,11 @@ def with_classes(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) ->
             names.append(text)
         return place_of[text]
 
-    pairs = list(zip(batch.name[calls].tolist(), batch.module[calls].tolist(), strict=True))
+    pairs = list(zip(batch.name[named].tolist(), batch.module[named].tolist(), strict=True))
     for name, path in set(pairs):
-        kind = class_of(names[name])  # an optimizer's step has none
-        shown = called(names[path], kind) if kind and not torch_names else names[name]
+        kind = class_of(names[name])  # an optimizer's step and a phase have none
+        shown = names[name] if torch_names else called(names[path], kind) if kind else phase_name(names[name])
         found[name, path] = place(shown), place(kind) if kind else 0
     changed: dict[str, Any] = {"names": names, "name": batch.name.copy(), "module_class": batch.module_class.copy()}
-    changed["name"][calls], changed["module_class"][calls] = np.array([found[pair] for pair in pairs], np.uint32).T
+    changed["name"][named], changed["module_class"][named] = np.array([found[pair] for pair in pairs], np.uint32).T
     return replace(batch, **changed)

@@ -27,8 +27,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from otel_recfn import _native
 from otel_recfn.batches.merging import NOTHING, WaitingRows
 from otel_recfn.batches.number_sets import Places
-from otel_recfn.batches.phase_names import with_phase_names
-from otel_recfn.batches.span_names import NumberedNames, with_classes
+from otel_recfn.batches.span_names import NumberedNames, with_span_names
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
@@ -76,13 +75,13 @@ _TO_DECIDE = _rows(
     tells_itself=np.bool_,
 )
 _LINK = _rows(span_id=np.uint64, trace=np.uint32)
-_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "folded", "start_ns", "end_ns"), np.int64), unit=np.uint32)
-_SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_end"), np.int64))
+_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "start_ns", "end_ns"), np.int64), unit=np.uint32)
+_SUMS = _rows(**dict.fromkeys(("unit", "span", "of_unit", "ranges", "duration_ns", "top_end"), np.int64))
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
     **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
-    **dict.fromkeys(("cpu_time_ns", "sums", "counts_end", "row"), np.int64),
+    **dict.fromkeys(("cpu_time_ns", "counts_end", "row"), np.int64),
     **dict.fromkeys(("unit", "name", "digits", "module"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
@@ -126,8 +125,7 @@ class SpanPlan(NamedTuple):
 
     def named(self) -> SpanPlan:
         """The same plan with the names of its spans, and the classes of module calls."""
-        batch = self.batch if self.torch_names else with_phase_names(self.batch, self.row)
-        return self._replace(batch=with_classes(batch, self.row, torch_names=self.torch_names))
+        return self._replace(batch=with_span_names(self.batch, self.row, torch_names=self.torch_names))
 
     @property
     def span_id(self) -> Ids:
@@ -221,26 +219,21 @@ class UnitToDecide(NamedTuple):
     """Attributes of the whole unit, which its first span has."""
 
 
-_Further = tuple[dict[int, Mapping[str, Any]], dict[int, Mapping[str, Any]]]
-
-
 class Decided(NamedTuple):
-    """Units that were decided together, as tables. ``unit`` is a place among them.
+    """Units that were decided together, as tables. ``unit`` is a place among them. Spans are numbered, the kept ranges first.
 
     It keeps no names but its own, because a program may make new ones, and it may wait for an exporter.
     """
 
     plan: SpanPlan
     """The plan of the kept ranges, parents first."""
-    folded: NDArray[np.int64]
-    """The number of ranges that were folded into each kept one."""
     sums: Table
-    """Of what was folded into one span: ``unit``, ``holder`` (which kept range; -1 for the unit), ``ranges``, ``duration_ns``,
-    and ``top_end``, where its names end in ``top``; they begin where those of the sums before end."""
+    """Of what was folded into one span, or (``of_unit``) in the whole unit, whose first span tells it: ``unit``, ``span`` (the
+    number; -1 for the root above), ``ranges``, ``duration_ns``, and ``top_end``, where its names end in ``top``."""
     top: Table
     """Names that took the most self time: ``name``, ``count``, ``self_ns``."""
     summaries: Table
-    """Spans for the ranges of a call path. Those that carry ``sums`` (else -1) come first."""
+    """Spans for the ranges of a call path."""
     counts: NDArray[np.int64]
     """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
@@ -249,8 +242,14 @@ class Decided(NamedTuple):
     """The classes of those summaries that are of module calls, by the number of the name."""
     single: Batch
     """The rows of those summaries that stand for one range and have a ``row``, in their order: they aren't folded."""
-    further: _Further
-    """Attributes of whole units, by the places of kept ranges and of summaries."""
+    further: dict[int, Mapping[str, Any]]
+    """Attributes of whole units, by the numbers of their first spans."""
+
+    @property
+    def first_spans(self) -> Mapping[int, int]:
+        """The number of the span of each unit that is seen first: the longest one directly in it, or the root above (-1)."""
+        sums = self.sums[self.sums["of_unit"] != 0]
+        return dict(zip(sums["unit"].tolist(), sums["span"].tolist(), strict=True))
 
 
 class Stage:
@@ -310,9 +309,8 @@ class Stage:
         used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
         names = {number: self._names.text(number) for number in used}
         classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
-        return Decided(
+        decided = Decided(
             plan._replace(torch_names=self._torch_names),
-            kept["folded"],
             sums,
             top,
             summaries,
@@ -320,8 +318,11 @@ class Stage:
             names,
             classes,
             single,
-            _further(units, plan, summaries),
+            {},
         )
+        if any(one.further for one in units):
+            decided.further.update({span: units[unit].further for unit, span in decided.first_spans.items()})
+        return decided
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """The parents; ranges below no kept one get their outermost range if it is open, as it will be kept when it comes."""
@@ -361,32 +362,6 @@ class Stage:
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
-
-
-def first_span(number: int, plan: SpanPlan, summaries: Table) -> tuple[int, int] | None:
-    """The span of a unit that is seen first: the longest one directly in it, whose ``folded.top`` is of all of it.
-
-    Returns 0 and the place of a kept range, or 1 and that of a summary; None if the unit has no spans.
-    """
-    kept = np.flatnonzero(plan.above == number)
-    outermost = kept[plan.parent[kept] == 0]
-    kept = outermost if len(outermost) else kept[:1]
-    sums = np.flatnonzero((summaries["unit"] == number) & (summaries["sums"] >= 0))
-    rows = plan.row[kept]
-    durations_ns = plan.batch.end_ns[rows] - plan.batch.start_ns[rows]
-    if len(kept) and not (len(sums) and summaries["total_ns"][sums[0]] >= durations_ns.max()):
-        return 0, int(kept[durations_ns.argmax()])
-    return (1, int(sums[0])) if len(sums) else None
-
-
-def _further(units: Sequence[UnitToDecide], plan: SpanPlan, summaries: Table) -> _Further:
-    """``Decided.further``: on a unit's first span."""
-    found: _Further = ({}, {})
-    for number in [number for number, one in enumerate(units) if one.further]:
-        first = first_span(number, plan, summaries)
-        if first is not None:
-            found[first[0]][first[1]] = units[number].further
-    return found
 
 
 def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:

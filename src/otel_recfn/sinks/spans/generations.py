@@ -13,7 +13,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.stage import Decided, first_span
+from otel_recfn.batches.stage import Decided
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import EventSource
@@ -49,15 +49,12 @@ def add_generations(decided: Decided, generations: Mapping[int, Generation], fur
         generations: their generations, by the units' places.
         further: attributes for the span of the first call, or else for the unit's longest span, by the units' places.
     """
-    kept, summaries = decided.plan, decided.summaries
-    for number, generation in generations.items():
-        is_prefill = is_in(summaries["first_id"], generation.prefill_ids) & (summaries["count"] == 1)
-        prefills = [np.flatnonzero(is_in(kept.batch.event_id, generation.prefill_ids)), np.flatnonzero(is_prefill)]
-        for places, found in zip(prefills, decided.further, strict=True):
-            for place in places.tolist():
-                found[place] = {**found.get(place, {}), PHASE: "prefill"}
-        firsts = [(kind, int(places[0])) for kind, places in enumerate(prefills) if len(places)]
-        first = firsts[0] if firsts else first_span(number, kept, summaries)
-        if first is not None:
-            of_kind, place = decided.further[first[0]], first[1]
-            of_kind[place] = {**of_kind.get(place, {}), **further.get(number, {})}
+    summaries, first_spans = decided.summaries, decided.first_spans
+    ids = np.concatenate([decided.plan.batch.event_id, np.where(summaries["count"] == 1, summaries["first_id"], np.uint64(0))])
+    for unit, generation in generations.items():
+        prefills = np.flatnonzero(is_in(ids, generation.prefill_ids)).tolist()
+        for span in prefills:
+            decided.further[span] = {**decided.further.get(span, {}), PHASE: "prefill"}
+        first = prefills[0] if prefills else first_spans.get(unit)
+        if first is not None and further.get(unit):
+            decided.further[first] = {**decided.further.get(first, {}), **further[unit]}

@@ -19,7 +19,7 @@ from torch import Tensor, nn  # noqa: E402
 from otel_recfn import OtelRecordFunctionInstrumentor  # noqa: E402
 from patience import PATIENCE_S  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 CALLS, LAYERS, WIDTH = 20, 3, 256

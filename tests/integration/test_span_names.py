@@ -20,7 +20,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, profile  # noqa: E402
 from otel_recfn.batches.span_names import class_of  # noqa: E402
 from patience import PATIENCE_S  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 class Block(nn.Module):

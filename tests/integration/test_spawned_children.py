@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp_server import OtlpServer
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.support import processes
+from otlp_server import OtlpServer
 from trace_files import names_in
 
 Run = Callable[..., Any]

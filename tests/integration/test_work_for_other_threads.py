@@ -21,7 +21,7 @@ from torch_programs import reentrant_training, scripted_programs  # noqa: E402
 import otel_recfn  # noqa: E402
 from otel_recfn import record_function  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 NODE = "autograd::engine::evaluate_function: "
 DEVICE = """
 import torch, asyncio, json, sys, threading

@@ -72,6 +72,7 @@ def test_a_request_says_what_it_generated_and_how_fast(requests: Traces, lengths
     spans = requests.spans()
     request, (found, later) = next(span for span in spans if span.name == "request"), told(spans)
     assert later[PREFIX + "phase"] == "prefill"
+    assert "prefill: Model" in [span.name for span in spans]
     assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
     assert not [name for span in spans for name in span.attributes or {} if name.startswith("_")]
     sizes = {"count": 1, "input_tokens": lengths[0], "output_tokens": len(lengths), "batch_size": 2}

@@ -168,16 +168,6 @@ def test_a_damaged_build_is_not_used_but_built_again(
     assert runs(log) == 4
 
 
-def test_a_damaged_build_that_cannot_be_built_again_says_so(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING)
-    observer_build.build(TORCH_OBSERVER).write_bytes(b"")
-    use_compiler(monkeypatch, log, FAILING)
-    with pytest.raises(ObserverUnavailable, match="something is missing"):
-        observer_build.build(TORCH_OBSERVER)
-
-
 def test_what_another_compiler_made_of_the_same_takes_the_place_of_the_earlier(
     torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,23 +225,6 @@ def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
     use = Path(os.environ["CXX"].split()[0])
     use.write_text(COPYING.format(log=log, seconds=0))
     assert observer_build.build(TORCH_OBSERVER).exists()
-
-
-def open_library(path: Path) -> str:
-    text = path.read_text()
-    if text != "library\n":
-        raise OSError(f"{path} is of another machine")
-    return text
-
-
-def test_what_cannot_be_loaded_is_built_anew(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
-    observer_build.build(TORCH_OBSERVER)
-    use_compiler(monkeypatch, log, COPYING)
-    for _ in range(2):
-        assert observer_build.load(TORCH_OBSERVER, open_library) == "library\n"
-    assert runs(log) == 2
-    assert len([*cache.glob("*.so")]) == 1
 
 
 TORCH = TorchInstallation(Path("/torch"), "9.9", "abc", 1)

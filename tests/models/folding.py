@@ -286,7 +286,7 @@ class Unit:
         for one in found:
             around = self.by_id.get(one.parent)
             one.parent = around.told.event_id if around is not None and around in kept else 0
-        owed = [(parent, around.children_ns) for parent, around in self.awaited.items() if around.children_ns]
+        owed = [(parent, around.children_ns) for parent, around in sorted(self.awaited.items()) if around.children_ns]
         self.awaited = {parent: Awaited(children_ns=time) for parent, time in owed[:MAX_AWAITED]}
         self.begin_part()
         return found, folded
@@ -313,7 +313,7 @@ class Unit:
 
     def settle(self) -> None:
         """What belongs to ranges that haven't come lies directly in the unit."""
-        for awaited in self.awaited.values():
+        for _, awaited in sorted(self.awaited.items()):
             if awaited.folded is not None:
                 self.folded.merge(self.folded.root, awaited.folded)
                 awaited.folded = None

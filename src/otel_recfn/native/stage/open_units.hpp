@@ -39,9 +39,8 @@ class OpenUnits {
   void forget(const SpanAbove& above) {
     const auto found = units_.find(above);
     if (found == units_.end()) return;
-    found->second.ranges.give_back();
     units_.erase(found);
-    if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
+    if (units_.empty()) memory_.trees.shrink();
   }
 
   // The numbers of the rows that may be kept yet, in ascending order. A unit's mostly stand together, so that those of all are in

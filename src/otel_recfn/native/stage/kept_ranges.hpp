@@ -119,7 +119,7 @@ class Comparison {
     uint32_t* const above_of = above_.data();
     size_t not_here = 0;
     bool nests = true, repeats = false, any_first = false;
-    ids_.clear_for(held);
+    ids_.clear_for(held.size());
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       Range& one = held[place];
       if ((one.flags & kOverlapping) != 0) one.parent = 0;

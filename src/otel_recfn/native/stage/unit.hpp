@@ -55,7 +55,7 @@ class Unit {
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) fold_some();
     held_.emplace_back() = one;
-    ++rows_, ++waiting_;
+    ++waiting_;
   }
 
   // The numbers of the rows that may be kept yet.
@@ -63,11 +63,9 @@ class Unit {
     for (const Range& one : held_) rows.push_back(one.row);
   }
 
-  int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
-
   // Before it is told: folds what is too much, or too short for a span of its own. It took so long, or that part of it.
   void decide(int64_t budget, int64_t duration_ns) {
-    const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
+    const int64_t spans = std::min(budget, limits_.budget);
     least_told_ns_ = duration_ns / kLeastShare;
     const auto is_long = [this](const Range& one) {
       return one.duration_ns >= least_told_ns_ && (one.flags & kInCompilation) == 0;
@@ -77,7 +75,7 @@ class Unit {
       if (left_out_ns() <= duration_ns / kLeftOut) return fold_held(false);
     }
     memory_.comparison.compare(held_, {0, limits_.budget, 0});
-    fold_held(false, std::min(budget, limits_.budget), duration_ns);
+    fold_held(false, spans, duration_ns);
   }
 
   // Sums of what took less have no span.
@@ -109,12 +107,6 @@ class Unit {
   }
 
  private:
-  // Of a budget that is too small for all, a quarter is left for sums.
-  static int64_t shown(int64_t rows, int64_t budget) {
-    if (rows <= budget) return budget;
-    return budget <= 0 ? 0 : std::max<int64_t>(0, budget - std::max<int64_t>(1, budget / 4));
-  }
-
   void fold_some() {
     memory_.comparison.compare(held_, {limits_.budget, limits_.budget, 0});
     fold_held(true);
@@ -299,7 +291,7 @@ class Unit {
     memory_.trees.give_back(folded_);
     for (auto& [event_id, tree] : awaited_) memory_.trees.give_back(tree);
     held_.clear(), kept_.clear();
-    rows_ = waiting_ = 0;
+    waiting_ = 0;
   }
 
   static constexpr uint32_t kNoNode = UINT32_MAX;
@@ -307,7 +299,7 @@ class Unit {
   Memory& memory_;
   const Limits limits_;
   int64_t least_told_ns_ = 0;
-  int64_t rows_ = 0, waiting_ = 0;  // how many came; how many of them were not compared yet
+  int64_t waiting_ = 0;  // how many were not compared yet
   FoldedTree folded_{kPathsOfAUnit};
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones

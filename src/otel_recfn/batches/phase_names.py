@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventSource, RecordScope
-
 SUFFIX = " (dynamo_timed)"
 """By which PyTorch marks the names of phases."""
 WORDS = {
@@ -51,16 +42,3 @@ def phase_name(name: str) -> str:
     if key == name:
         return name
     return WORDS.get(key) or (f"Dynamo, attempt {int(key[-1]) + 1}" if key[:-1] == _ATTEMPT and key[-1].isdigit() else key)
-
-
-def with_phase_names(batch: Batch, rows: NDArray[np.int64]) -> Batch:
-    """The batch with the names that spans have of those of these rows that are phases, whoever announced them."""
-    source, scope = batch.source[rows], batch.scope[rows]
-    phases = rows[(source == EventSource.COMPILATION) | (source == EventSource.TORCH) & (scope == RecordScope.USER_SCOPE)]
-    shown = {name: phase_name(batch.names[name]) for name in set(batch.name[phases].tolist())}
-    if all(batch.names[name] == text for name, text in shown.items()):
-        return batch
-    place = {name: len(batch.names) + number for number, name in enumerate(shown)}
-    changed: dict[str, Any] = {"names": [*batch.names, *shown.values()], "name": batch.name.copy()}
-    changed["name"][phases] = np.array([place[name] for name in batch.name[phases].tolist()], np.uint32)
-    return replace(batch, **changed)

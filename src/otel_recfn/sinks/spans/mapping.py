@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.number_sets import Places, begins_of, places_in
-from otel_recfn.batches.span_names import called, with_classes
+from otel_recfn.batches.span_names import called, with_span_names
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
@@ -122,12 +122,8 @@ def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int,
 
 MAX_KEPT_BASES = 4096
 NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
-_SELDOM_COLUMNS = sorted(
-    [column for column in BY_SIZE if column.attribute and (column.seldom or column.value is str)],
-    key=lambda column: column.value is str,
-)
-"""The columns that are attributes of few spans: numbers, then texts."""
-_USUAL_NUMBERS = [column for column in BY_SIZE if column.attribute and column not in _SELDOM_COLUMNS]
+_NUMBERS = [column for column in BY_SIZE if column.attribute and column.value is not str]
+_TEXTS = [column for column in BY_SIZE if column.attribute and column.value is str]
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
@@ -148,7 +144,7 @@ class SpanMapper:
         recorded, rows, hook = plan.batch, plan.row, self._hook
         batch = plan.named().batch
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
-        links = self._linked(plan)
+        links = self._linked(plan) if plan.linked_id.any() else {}
         start = np.maximum(batch.start_ns[rows], 0)
         hooked: Iterable[Any] = recorded.take(rows).events() if hook is not None else [None] * len(rows)
         contexts = dict[int, SpanContext]()
@@ -217,7 +213,7 @@ class SpanMapper:
         has_row = decided.summaries["row"] >= 0
         first = int(has_row[: which.start].sum())
         rows = np.arange(first, first + int(has_row[which].sum()))
-        batch = with_classes(decided.single, rows, torch_names=decided.plan.torch_names)
+        batch = with_span_names(decided.single, rows, torch_names=decided.plan.torch_names)
         for row, attributes in zip(rows.tolist(), self._attributes(batch, rows), strict=True):
             self._add_seldom(attributes, batch, row, 0)
             yield attributes
@@ -263,10 +259,12 @@ class SpanMapper:
         return {row: _in_trace_of(plan.spans_above[above], sent(span_id)) for row, span_id, above in zip(*columns, strict=True)}
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
-        """The attributes that most rows have."""
+        """The attributes that most rows have, and all numbers."""
         scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
         found = [self.base(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
-        for column in _USUAL_NUMBERS:
+        for column in _NUMBERS:
+            if batch.is_empty(column):
+                continue
             values = getattr(batch, column.name)[rows].astype(np.int64)
             filled = np.flatnonzero(values != column.empty)
             for place, value in zip(filled.tolist(), np.take(values, filled).tolist(), strict=True):
@@ -300,13 +298,9 @@ class SpanMapper:
             status = Status(StatusCode.ERROR, error)
         if flags & EventFlag.CLOCK_JUMPED:
             events["wall clock jumped"] = {}
-        for column in _SELDOM_COLUMNS:
-            if (value := int(getattr(batch, column.name)[row])) == column.empty:
-                continue
-            if column.value is str:
-                attributes |= text_attributes(column, batch.names[value])
-            else:
-                attributes[column.attribute] = value
+        for column in _TEXTS:
+            if index := getattr(batch, column.name)[row]:
+                attributes |= text_attributes(column, batch.names[index])
         if batch.source[row] == EventSource.PYTHON_CALL:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
@@ -319,12 +313,12 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the rows that have nothing in the columns that are seldom filled."""
+    """A mask of the rows of which ``_add_seldom`` has nothing to say."""
     plain: NDArray[np.bool_] = (batch.code[rows] | batch.flags[rows] & _SEEN_FLAGS) == 0
     plain &= batch.source[rows] != _PYTHON_CALL
-    for column in _SELDOM_COLUMNS:
+    for column in _TEXTS:
         if not batch.is_empty(column):
-            plain &= getattr(batch, column.name)[rows] == column.empty
+            plain &= getattr(batch, column.name)[rows] == 0
     return plain
 
 

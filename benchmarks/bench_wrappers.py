@@ -20,7 +20,7 @@ import torch
 from lib.command_line import number_given
 
 from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
-from otel_recfn.codegen.modules import Request, generate, write
+from otel_recfn.codegen.modules import WrapperRequest, generate, write
 from otel_recfn.tracing.graph import Tracer, tracing_into
 
 ROUNDS = 100
@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         of_torch = wrappers(Path(folder), "of_torch", SCHEMAS, "")
-        of_python = wrappers(Path(folder), "of_python", IN_PYTHON, f"{__name__}:nothing_by_name")
+        of_python = wrappers(Path(folder), "of_python", IN_PYTHON, f"{__name__}:BY_NAME")
     x, aten = torch.rand(4), torch.ops.aten
     matrix = torch.rand(4, 4)
     pairs: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
@@ -67,16 +67,14 @@ def main() -> None:
     print(f"\nthe most that one adds where nobody observes: {max(added):.0f} ns; it may be {LIMIT_NS}")
 
 
-def nothing_by_name(_name: str) -> Callable[..., Any]:
-    """Where the wrapper finds its operator."""
-    return nothing
+BY_NAME = {"nothing": nothing}
 
 
 def wrappers(folder: Path, name: str, schemas: str, dispatch: str) -> Any:
     """A module of wrappers."""
     file = folder / f"{name}.yaml"
     file.write_text(schemas, encoding="utf-8")
-    write(folder / name, generate(Request(file, dispatch)).texts)
+    write(folder / name, generate(WrapperRequest(file, dispatch)).texts)
     return importlib.import_module(name)
 
 

@@ -32,7 +32,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
 
-FOLDED = "recfn.folded.count"
+FOLDED = "recfn.unit.folded.count"
 Report = dict[str, Any]
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.request import urlopen
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "serve.py"
-FOLDED = "recfn.folded.count"
+FOLDED = "recfn.unit.folded.count"
 START_SECONDS = 300
 
 

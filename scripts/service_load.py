@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 
-FOLDED = "recfn.folded.count"
+FOLDED = "recfn.unit.folded.count"
 ORDINARY_BUDGET = 50
 PARTS = ("handler", "thread", "background")
 RANGES, RANGES_BELOW = 10, 8

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
     from otel_recfn.sinks.in_memory import InMemorySink
-    from otel_recfn.user_steps import step
+    from otel_recfn.user_ranges import step
 
     record_function: type[Any]
 
@@ -30,7 +30,7 @@ _HOMES = {
     "RecordScope": "otel_recfn.model.events",
     "profile": "otel_recfn.profiling",
     "record_function": "otel_recfn.user_ranges",
-    "step": "otel_recfn.user_steps",
+    "step": "otel_recfn.user_ranges",
 }
 """The module of each name; names that are not here are in ``otel_recfn.observing``."""
 

@@ -11,7 +11,7 @@ class RecfnError(Exception):
 
 
 class SettingError(RecfnError, ValueError):
-    """A value that a setting may not have; the message names the setting and the allowed values."""
+    """A value that a setting, or a sampling probability, may not have; the message names the allowed ones."""
 
 
 class CallRefused(RecfnError):
@@ -20,10 +20,6 @@ class CallRefused(RecfnError):
 
 class RecorderUnavailable(RecfnError, ImportError):
     """A process that can't record: there is no native part, or this is a subinterpreter or a free-threaded CPython."""
-
-
-class CacheUnsafe(RecfnError):
-    """A cache that can't be trusted or can't be made; the message says why, and what to do."""
 
 
 class DebugInfoError(RecfnError):
@@ -38,16 +34,12 @@ class SchemaError(RecfnError):
         self.location = location
 
 
-class GeneratorError(RecfnError):
-    """A missing part that the generator needs."""
-
-
 class InputsError(RecfnError):
     """A look at inputs outside of the start callback."""
 
 
 class ObserverUnavailable(RecfnError):
-    """PyTorch's operators can't be observed here; the message says why, and the way out."""
+    """PyTorch's operators can't be observed here, or the cache of the observer can't be trusted; the message says why."""
 
 
 class OperatorMissingError(RecfnError, LookupError):
@@ -60,10 +52,6 @@ class ProfilerError(RecfnError, RuntimeError):
 
 class RangeOver(RecfnError):
     """A look at a RecordFunction of PyTorch's after its callback had returned."""
-
-
-class SamplingProbabilityError(RecfnError, ValueError):
-    """A sampling probability outside 0 to 1."""
 
 
 class TraceError(RecfnError, TypeError):

@@ -30,8 +30,7 @@ from otel_recfn.report.report import Report, report
 from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
-from otel_recfn.settings.selected import selected, with_frames
-from otel_recfn.settings.table import ProfileSettings, log_other_activities, refuse_others
+from otel_recfn.settings.table import ProfileSettings, log_other_activities, refuse_others, selected, with_frames
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStoreSink
 

@@ -1,10 +1,16 @@
-"""The public ``record_function``, with what PyTorch has to know of it."""
+"""The public ``record_function`` and ``step``, with what PyTorch and ``torch.compile`` have to know of them."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from otel_recfn.model.events import UNNAMED_STEP
 from otel_recfn.pytorch import profilers
-from otel_recfn.pytorch.compiling import trace_as_torchs
+from otel_recfn.pytorch.compiling import trace_as_torchs, trace_instead, trace_objects_as_torchs
 from otel_recfn.recording.recorder import recorder
+from otel_recfn.sources.steps import step
+
+__all__ = ["record_function", "step"]
 
 
 def _show_ranges(running: bool) -> None:
@@ -15,6 +21,13 @@ def _show_ranges(running: bool) -> None:
     show_ranges_to_torch(running)
 
 
+def traced_step(name: str | None = None, _number: int | None = None) -> Any:
+    """The stand-in for ``step`` in compiled code, where a range has a name alone."""
+    return record_function(UNNAMED_STEP if name is None else name)
+
+
 record_function = recorder.record_function
 trace_as_torchs(record_function)
 profilers.when_running_changes(_show_ranges)
+trace_instead(step, traced_step)
+trace_objects_as_torchs(step)

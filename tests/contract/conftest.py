@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from calling_program import Traced
-from recording_helpers import Capture, Worker, reset, workers_of
+from recording_helpers import Capture, Clock, Worker, reset, workers_of
 from runtime_helpers import Notes
+from step_program import Program
 
 from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.recorder import recorder as the_recorder
+from otel_recfn.session import draining
 
 
 @pytest.fixture
@@ -64,6 +66,33 @@ def workers(recorder: Recorder) -> Iterator[list[Worker]]:
     """Threads that do one thing at a time, when told."""
     with workers_of(3) as made:
         yield made
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(draining, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def make_program(recorder: Recorder) -> Iterator[Callable[..., Program]]:
+    """Makes programs that mark their steps."""
+    made: list[Program] = []
+
+    def make(**provider: Any) -> Program:
+        made.append(Program(recorder, **provider))
+        return made[-1]
+
+    yield make
+    for program in made:
+        program.session.at_exit()
+        program.provider.shutdown()
+
+
+@pytest.fixture
+def program(make_program: Callable[..., Program]) -> Program:
+    return make_program()
 
 
 @pytest.fixture

@@ -135,6 +135,16 @@ def workers_of(count: int) -> Iterator[list[Worker]]:
             worker.stop()
 
 
+class Clock:
+    """The time by which it is decided when to look at open ranges, which tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 class Reader:
     """A context reader that says what a test wants."""
 

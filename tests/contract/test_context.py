@@ -6,7 +6,7 @@ import contextvars
 import weakref
 
 import pytest
-from recording_helpers import ASYNC, Capture, Reader, Worker, by_name, check_laws
+from recording_helpers import Capture, Reader, Worker, by_name
 
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import ContextFlag
@@ -31,35 +31,6 @@ def attach_within_a_range(capture: Capture) -> int:
     capture.end(capture.begin("inner"))
     capture.end(outer)
     return outer
-
-
-def test_every_row_carries_the_context_of_its_outermost_range(capture: Capture) -> None:
-    attach_within_a_range(capture)
-    capture.end(capture.begin("next"))
-    capture.finish()
-    rows = by_name(capture.rows())
-    assert rows["outer"].context == rows["inner"].context == ref(FIRST)
-    assert rows["next"].context == ref(SECOND)
-    announced = [capture.batches[0].contexts[opened.context] for opened in capture.opened()]
-    assert announced == [ref(FIRST), ref(SECOND)]
-    check_laws(capture.rows(), capture.opened())
-
-
-def test_a_span_that_became_current_inside_a_range_is_the_parent_from_then_on(capture: Capture) -> None:
-    reader = Reader(FIRST)
-    capture.recorder.set_context_reader(reader)
-    outer = capture.begin("outer")
-    span, token = object(), object()
-    reader.reading = SECOND._replace(span=span)
-    capture.recorder.span_attached(span, token)
-    capture.end(capture.begin("in the span"))
-    reader.reading = FIRST
-    capture.recorder.span_detached(token)
-    capture.end(capture.begin("after it"))
-    capture.end(outer)
-    rows = by_name(capture.finish())
-    assert (rows["in the span"].parent, rows["in the span"].context) == (0, ref(SECOND))
-    assert (rows["after it"].parent, rows["after it"].context) == (outer, ref(FIRST))
 
 
 def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recorder) -> None:
@@ -108,31 +79,6 @@ def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) 
     assert by_name(capture.finish())["inner"].parent == outer
 
 
-def test_threads_have_contexts_of_their_own(capture: Capture, workers: list[Worker]) -> None:
-    current: contextvars.ContextVar[ContextReading | None] = contextvars.ContextVar("current", default=None)
-    capture.recorder.set_context_reader(current.get)
-    for worker, reading in zip(workers, (FIRST, SECOND, None), strict=True):
-        worker.call(current.set, reading)
-        worker.call(capture.recorder.context_attached, object())
-    for worker in workers:
-        worker.call(lambda: capture.end(capture.begin()))
-    rows = sorted(capture.finish(), key=lambda row: row.thread.number)
-    assert [row.context for row in rows] == [ref(FIRST), ref(SECOND), NO_CONTEXT]
-
-
-def test_a_switch_of_contextvars_context_is_noticed(capture: Capture) -> None:
-    current: contextvars.ContextVar[ContextReading | None] = contextvars.ContextVar("current", default=None)
-    capture.recorder.set_context_reader(current.get)
-    contexts = {"first": contextvars.copy_context(), "second": contextvars.copy_context()}
-    contexts["first"].run(current.set, FIRST)
-    contexts["second"].run(current.set, SECOND)
-    for name in ("first", "second", "first", "second"):
-        contexts[name].run(lambda name=name: capture.end(capture.begin(name)))
-    capture.end(capture.begin("outside"))
-    seen = [(row.name, row.context) for row in capture.finish()]
-    assert seen == [("first", ref(FIRST)), ("second", ref(SECOND))] * 2 + [("outside", NO_CONTEXT)]
-
-
 def test_a_reader_that_raises_is_no_context(capture: Capture) -> None:
     def broken() -> ContextReading | None:
         raise RuntimeError("the context is broken")
@@ -141,9 +87,6 @@ def test_a_reader_that_raises_is_no_context(capture: Capture) -> None:
     capture.end(capture.begin())
     [row] = capture.finish()
     assert row.context == NO_CONTEXT
-
-
-FLAG = int(ASYNC)
 
 
 def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(capture: Capture) -> None:
@@ -156,29 +99,6 @@ def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(captur
     capture.end(capture.begin("late"))
     rows = by_name(capture.finish())
     assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (task, outer, ref(FIRST))
-
-
-@pytest.mark.parametrize("flags", [0, FLAG])
-def test_a_range_of_the_thread_that_launched_the_work(capture: Capture, workers: list[Worker], flags: int) -> None:
-    capture.recorder.set_context_reader(Reader(FIRST))
-    outer = capture.begin("outer")
-    task = capture.begin("task", flags)
-    if flags:
-        capture.recorder.enter(task)
-    launched = contextvars.copy_context()
-    capture.drain()
-    workers[0].call(launched.run, lambda: capture.end(capture.begin("in task")))
-    capture.drain()
-    capture.end(task)
-    workers[1].call(launched.run, lambda: capture.end(capture.begin("after task")))
-    capture.end(outer)
-    workers[1].call(launched.run, lambda: capture.end(capture.begin("after outer")))
-    capture.finish()
-    rows = by_name(capture.rows())
-    assert (rows["in task"].parent, rows["in task"].root, rows["in task"].context) == (task, outer, ref(FIRST))
-    assert rows["in task"].thread.number != rows["task"].thread.number
-    assert (rows["after task"].parent, rows["after task"].root) == (outer, outer)
-    assert (rows["after outer"].parent, rows["after outer"].context) == (0, ref(FIRST))
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -15,7 +15,6 @@ from opentelemetry import trace
 from step_program import Program
 
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.recording.recorder import Recorder
 
 
 class Exit(enum.IntEnum):
@@ -164,16 +163,9 @@ BECOMES_A_RUNTIME_ERROR: dict[Any, Any] = {
 """What Python doesn't let such a function raise."""
 
 
-@pytest.fixture
-def program(recorder: Recorder, runtime: Recorder) -> Iterator[Program]:
-    made = Program(recorder)
-    yield made
-    made.session.at_exit()
-    made.provider.shutdown()
-
-
 def left_by(program: Program, source: Callable[[Program, BaseException], None], error: BaseException) -> tuple[bool, bool]:
     """Whether the range's span, and its row, say that it failed."""
+    error.__traceback__ = None
     with program.tracer.start_as_current_span("request"), suppress(BaseException):
         source(program, error)
     (span,) = [span for span in program.spans() if span.name == "range"]
@@ -196,6 +188,10 @@ def test_control_flow_is_no_failure(program: Program, source: Any, error: BaseEx
 @pytest.mark.parametrize("error", FAILURES, ids=repr)
 def test_what_fails_stays_a_failure(program: Program, source: Any, error: BaseException) -> None:
     assert left_by(program, source, error) == (True, True)
+    (row,) = [row for row in program.rows.events() if row.name == "range"]
+    assert row.stacktrace.startswith("Traceback (most recent call last):\n")
+    assert f'  File "{__file__}", line ' in row.stacktrace
+    assert row.stacktrace.splitlines()[-1] == row.error
 
 
 def test_what_was_raised_while_control_flow_was_handled_tells_of_it(program: Program) -> None:

@@ -141,8 +141,9 @@ def test_one_that_records_nothing_has_none(recorder: Recorder, session: Session)
 @pytest.mark.parametrize("generations", [1, 2])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_what_one_records_is_drained(recorder: Recorder, session: Session, generations: int, elsewhere: bool) -> None:
-    """Also in a thread of its own, and in a child of its own."""
+    """And nothing of its parent's. Also in a thread of its own, and in a child of its own."""
     running = Running(session, Selected())
+    record(recorder)
 
     def check(left: int) -> None:
         if left > 1:
@@ -159,4 +160,4 @@ def test_what_one_records_is_drained(recorder: Recorder, session: Session, gener
         assert not drains()
 
     in_child(lambda: check(generations))
-    running.stop()
+    assert running.stop().names() == ["range"]

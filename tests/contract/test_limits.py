@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -116,62 +114,6 @@ def fail(message: str = "no") -> None:
     raise ValueError(message)
 
 
-def ways(recorder: Recorder) -> dict[str, Callable[[], Any]]:
-    """Ranges of every kind, each left by ``fail``."""
-    range_ = recorder.record_function
-
-    def with_it() -> None:
-        with range_("range"):
-            fail()
-
-    @range_("range")
-    def function() -> None:
-        fail()
-
-    @range_("range")
-    def generator() -> Iterator[int]:
-        yield 1
-        fail()
-
-    async def in_async_with() -> None:
-        async with range_("range"):
-            fail()
-
-    @range_("range")
-    async def coroutine() -> None:
-        fail()
-
-    @range_("range")
-    async def async_generator() -> AsyncIterator[int]:
-        yield 1
-        fail()
-
-    async def consume() -> None:
-        async for _ in async_generator():
-            pass
-
-    return {
-        "with": with_it,
-        "function": function,
-        "generator": lambda: list(generator()),
-        "async with": lambda: asyncio.run(in_async_with()),
-        "coroutine": lambda: asyncio.run(coroutine()),
-        "async generator": lambda: asyncio.run(consume()),
-    }
-
-
-@pytest.mark.parametrize("way", ["with", "function", "generator", "async with", "coroutine", "async generator"])
-def test_every_range_says_where(capture: Capture, way: str) -> None:
-    with pytest.raises(ValueError, match="no"):
-        ways(capture.recorder)[way]()
-    [row] = capture.finish()
-    lines = row.stacktrace.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[-2].startswith(f'  File "{__file__}", line ')
-    assert lines[-2].endswith("in fail")
-    assert lines[-1] == row.error == "ValueError: no"
-
-
 def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> None:
     with pytest.raises(ValueError, match="no"), capture.recorder.record_function("outer"):  # noqa: SIM117 - two ranges
         with capture.recorder.record_function("inner"):
@@ -240,16 +182,6 @@ def fill(capture: Capture, count: int = 10_000) -> list[int]:
     return ids
 
 
-def test_a_full_buffer_drops_and_counts(tiny: Capture, workers: list[Worker]) -> None:
-    ids = workers[0].call(fill, tiny)
-    tiny.finish()
-    recorded = [event_id for event_id in ids if event_id]
-    assert [row.event_id for row in tiny.rows()] == recorded
-    assert 0 < len(recorded) < len(ids)
-    assert tiny.counters().dropped == len(ids) - len(recorded)
-    check_laws(tiny.rows(), tiny.opened())
-
-
 @pytest.mark.one_python
 def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(recorder: Recorder, workers: list[Worker]) -> None:
     tiny = Capture(recorder, buffer_bytes=TINY)
@@ -268,17 +200,6 @@ def test_a_profile_loses_none_of_many_ranges_that_nobody_drains_meanwhile(record
     recorder.stop()
     assert len(recorder.drain(close_open=True)) == 300_000
     assert capture.counters().dropped == 0
-
-
-def test_the_end_of_a_recorded_range_is_never_lost(tiny: Capture, workers: list[Worker]) -> None:
-    outer = workers[0].call(lambda: [tiny.begin("outer") for _ in range(5)])
-    assert all(outer)
-    workers[0].call(fill, tiny)
-    workers[0].call(lambda: [tiny.end(event_id) for event_id in reversed(outer)])
-    tiny.finish()
-    ended = [row for row in tiny.rows() if row.name == "outer"]
-    assert [row.event_id for row in ended] == outer[::-1]
-    assert all(row.flags == 0 for row in ended)
 
 
 def test_the_end_of_a_dropped_range_ends_nothing(tiny: Capture, workers: list[Worker]) -> None:

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn.model.counters import FATES
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from patience import PATIENCE_S
@@ -103,6 +104,7 @@ def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:
     program.instrumentor.uninstrument()
     found, counters = program.metrics(), program.instrumentor.counters()
     assert sum(program.counts().values()) == counters["recorded"] - counters["dropped.buffer_full"]
+    assert counters["recorded"] + counters["added"] == sum(counters[fate] for fate in FATES)
     assert {name: point.value for name, point in found["recfn.lost"].items()} == {
         name: counters[name] for name in ("dropped.buffer_full", "incomplete") if counters[name]
     }

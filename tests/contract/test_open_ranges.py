@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from recording_helpers import Clock
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from otel_recfn.session import draining
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -40,23 +40,6 @@ class Told(InMemorySink):
     def names(self) -> list[str]:
         """Of what was told last."""
         return sorted(event.name for event in self.told[-1]) if self.told else []
-
-
-class Clock:
-    """The time by which it is decided when to look, which tests move."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(draining, "time", clock)
-    return clock
 
 
 class Looked:

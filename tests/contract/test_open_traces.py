@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
-from recording_helpers import reset, run_threads, workers_of
+from recording_helpers import Clock, reset, run_threads, workers_of
 
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.counters import FATES
@@ -34,16 +34,6 @@ from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
-
-
-class Clock:
-    """The time by which it is decided when to look, which tests move."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
 
 
 class Program:
@@ -97,13 +87,6 @@ class Program:
         assert counts["recorded"] == sum(event.source != EventSource.STEP for event in self.rows.events())
         hung = {span.context.trace_id for spans in self.hangs() for span in spans}
         return [span for span in spans if span.context.trace_id not in hung]
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(draining, "time", clock)
-    return clock
 
 
 @pytest.fixture

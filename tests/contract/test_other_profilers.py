@@ -82,19 +82,22 @@ def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     check_laws(by_end(rows))
 
 
-def test_one_that_stays_is_told_at_the_end_and_left_in_place(
-    traced: Traced, beside: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("came", ["before", "after"])
+def test_one_that_stays_is_told_and_left_in_place(
+    traced: Traced, beside: bool, came: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = traced.begin()
-    leaf()
-    sys.setprofile(others)
     try:
+        if came == "before":
+            sys.setprofile(others)
+        running = traced.begin()
+        leaf()
+        sys.setprofile(others)
         running.stop()
         assert sys.getprofile() is others
     finally:
         sys.setprofile(None)
     assert len([record for record in caplog.records if TOLD in record.message]) == (not beside)
-    assert len(tree(list(running.sink.events()), "leaf")) == 1
+    assert len(tree(list(running.sink.events()), "leaf")) == (beside or came == "after")
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")

@@ -40,7 +40,7 @@ class Exporting:
 def arrived_at(exporter: InMemorySpanExporter) -> int:
     """How many ranges, as spans or in sums."""
     attributes = [span.attributes or {} for span in exporter.get_finished_spans()]
-    return sum(("recfn.scope" in each) + each.get("recfn.folded.count", 0) for each in attributes)
+    return sum(("recfn.scope" in each) + each.get("recfn.unit.folded.count", 0) for each in attributes)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 import time
 
 import numpy as np
-from recording_helpers import ASYNC, CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
+from recording_helpers import CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventKind, EventSource, RecordScope, make_event_id
@@ -51,22 +51,6 @@ def test_columns_have_their_types(capture: Capture) -> None:
         assert batch.contexts[0] == NO_CONTEXT
 
 
-def test_ranges_nest(capture: Capture) -> None:
-    outer = capture.begin("outer")
-    middle = capture.begin("middle")
-    inner = capture.begin("inner")
-    capture.end(inner)
-    capture.end(middle)
-    second = capture.begin("second")
-    capture.end(second)
-    capture.end(outer)
-    rows = capture.finish()
-    assert [row.name for row in rows] == ["inner", "middle", "second", "outer"]
-    assert [row.parent for row in rows] == [middle, outer, outer, 0]
-    assert {row.root for row in rows} == {outer}
-    check_laws(rows, capture.opened())
-
-
 def test_zero_and_unknown_ids_are_ignored(capture: Capture) -> None:
     event_id = capture.begin()
     for wrong in (0, event_id + 1, make_event_id(9_999_999, 1), event_id + 12345):
@@ -83,33 +67,6 @@ def test_an_error_marks_the_range(capture: Capture) -> None:
     [row] = capture.finish()
     assert row.flags == ERROR
     assert row.error == "ValueError: first line\nsecond line"
-
-
-def test_open_ranges_wait_for_a_later_drain(capture: Capture) -> None:
-    outer = capture.begin("outer")
-    inner = capture.begin("inner")
-    assert capture.drain() == []
-    capture.end(inner)
-    assert [row.name for row in capture.drain()] == ["inner"]
-    capture.end(capture.begin("second"))
-    assert [(row.name, row.parent) for row in capture.drain()] == [("second", outer)]
-    capture.end(outer)
-    assert [(row.name, row.flags) for row in capture.drain()] == [("outer", 0)]
-    assert capture.finish() == []
-    check_laws(capture.rows(), capture.opened())
-
-
-def test_close_open_seals_what_is_open(capture: Capture) -> None:
-    outer = capture.begin("outer")
-    inner = capture.begin("inner")
-    rows = capture.drain(close_open=True)
-    assert [(row.event_id, row.flags) for row in rows] == [(inner, PARTIAL), (outer, PARTIAL)]
-    assert rows[0].parent == outer
-    capture.end(inner, "Error: too late")
-    capture.end(outer)
-    capture.end(capture.begin("after"))
-    assert [(row.name, row.parent, row.flags) for row in capture.finish()] == [("after", 0, 0)]
-    check_laws(capture.rows(), capture.opened())
 
 
 def test_top_level_ranges_are_announced_when_they_begin(capture: Capture) -> None:
@@ -181,36 +138,6 @@ def test_ends_are_taken_after_stop(capture: Capture) -> None:
     assert row.flags == 0
 
 
-def test_what_was_open_in_an_earlier_capture_is_nobodys_parent(capture: Capture) -> None:
-    old = capture.begin("old")
-    [sealed] = capture.finish()
-    assert sealed.flags == PARTIAL
-    second = Capture(capture.recorder)
-    new = second.begin("new")
-    second.end(new)
-    second.end(old)
-    second.end(second.begin("last"))
-    rows = by_name(second.finish())
-    assert set(rows) == {"new", "last"}
-    assert (rows["new"].parent, rows["new"].root, rows["last"].parent) == (0, new, 0)
-    check_laws(second.rows(), second.opened())
-
-
-def test_ranges_of_two_captures_interleaved(capture: Capture, workers: list[Worker]) -> None:
-    """The old one ends in the middle of the new ones: it must not tear them."""
-    old = workers[0].call(capture.begin, "old")
-    capture.finish()
-    second = Capture(capture.recorder)
-    outer = workers[0].call(second.begin, "outer")
-    workers[0].call(second.end, old)
-    inner = workers[0].call(second.begin, "inner")
-    workers[0].call(second.end, inner)
-    workers[0].call(second.end, outer)
-    rows = by_name(second.finish())
-    assert (rows["inner"].parent, rows["outer"].parent) == (outer, 0)
-    assert rows["inner"].flags == rows["outer"].flags == 0
-
-
 def test_start_while_recording_changes_the_scopes_only(capture: Capture) -> None:
     outer = capture.begin("outer")
     capture.recorder.start(1 << USER, DEFAULT_BUFFER_BYTES)
@@ -222,34 +149,6 @@ def test_start_while_recording_changes_the_scopes_only(capture: Capture) -> None
         capture.end(event_id)
     rows = by_name(capture.finish())
     assert (rows["leaf"].parent, rows["inner"].parent, rows["outer"].parent) == (inner, outer, 0)
-
-
-def test_a_range_that_ends_out_of_order_crosses_others(capture: Capture) -> None:
-    first = capture.begin("first")
-    second = capture.begin("second")
-    capture.end(first)
-    third = capture.begin("third")
-    capture.end(third)
-    capture.end(second)
-    fourth = capture.begin("fourth")
-    capture.end(fourth)
-    rows = by_name(capture.finish())
-    assert rows["first"].flags == CROSSING
-    assert rows["second"].flags == rows["third"].flags == rows["fourth"].flags == 0
-    assert rows["second"].parent == first
-    assert rows["third"].parent == second
-    assert rows["fourth"].parent == 0
-    check_laws(capture.rows(), capture.opened())
-
-
-def test_who_says_that_it_is_asynchronous_crosses_nothing(capture: Capture, workers: list[Worker]) -> None:
-    """``async with`` says so as it begins; where it ends makes no difference."""
-    here, elsewhere = capture.begin("here", ASYNC), capture.begin("elsewhere", ASYNC)
-    above = capture.begin("above")
-    capture.end(here)
-    workers[0].call(capture.end, elsewhere)
-    capture.end(above)
-    assert {row.name: row.flags for row in capture.finish()} == {"here": ASYNC, "elsewhere": ASYNC, "above": 0}
 
 
 def test_a_range_may_end_on_another_thread(capture: Capture, workers: list[Worker]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -315,12 +313,3 @@ def test_a_range_that_was_ended_before_leaves_the_torch_future_its_value() -> No
     record_function_exit(handle)
     future.set_result(1)
     assert profiled.wait() == 1
-
-
-def test_without_torch_other_futures_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    future: concurrent.futures.Future[int] = Future()
-    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
-    future.set_result(7)
-    assert profiled.result(PATIENCE_S) == 7
-    assert "torch" not in sys.modules

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import traceback
 from typing import Any
 
 import pytest
 from recording_helpers import Capture
 from runtime_helpers import USER, Notes, in_thread, pairs, run_range
 
+from forked import in_child
 from otel_recfn import _native
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import RecordFunctionCallback
@@ -91,28 +90,13 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     handle = add_global_callback(notes.callback())
     thread.start()
     held.wait(PATIENCE_S)
-    child = os.fork()
-    if child == 0:
-        _exit_with(lambda: _check_in_child(handle, notes))
+
+    def check() -> None:
+        run_range("inherited")
+        remove_callback(handle)
+        run_range("unseen")
+        assert notes == pairs("inherited")
+
+    in_child(check)
     done.set()
     thread.join(PATIENCE_S)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def _check_in_child(handle: int, notes: Notes) -> None:
-    run_range("inherited")
-    assert notes == pairs("inherited")
-    remove_callback(handle)
-    run_range("unseen")
-    assert notes == pairs("inherited")
-
-
-def _exit_with(check: Any) -> None:
-    status = 1
-    try:
-        check()
-        status = 0
-    except BaseException:
-        traceback.print_exc(file=sys.stderr)
-    finally:
-        os._exit(status)

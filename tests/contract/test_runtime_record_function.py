@@ -41,14 +41,6 @@ def test_end_without_before_calls_nobody() -> None:
     assert notes == []
 
 
-def test_leaving_the_with_ends_it() -> None:
-    notes = Notes()
-    add_global_callback(notes.callback())
-    with RecordFunction() as range_:
-        range_.before("add")
-    assert notes == pairs("add")
-
-
 def test_a_range_that_nobody_holds_any_more_ends() -> None:
     notes = Notes()
     add_global_callback(notes.callback())
@@ -66,13 +58,6 @@ def test_it_is_active_while_somebody_observes(runtime: Recorder) -> None:
     clear_callbacks()
     Capture(runtime)
     assert RecordFunction().is_active()
-
-
-def test_what_is_not_active_begins_nothing() -> None:
-    range_ = RecordFunction()
-    range_.before("add")
-    add_global_callback(RecordFunctionCallback(None, lambda fn, context: pytest.fail("no start, no end")))
-    range_.end()
 
 
 def test_it_is_recorded_with_what_it_knows(capture: Capture) -> None:
@@ -334,17 +319,6 @@ def test_the_thread_id_is_that_of_the_thread_that_began_it() -> None:
     add_global_callback(RecordFunctionCallback(None, lambda fn, context: ids.append(fn.thread_id())))
     in_thread(range_.end)
     assert seen == [RecordFunction.current_thread_id()]
-
-
-def test_thread_ids_are_never_given_to_another_thread() -> None:
-    ids = [in_thread(RecordFunction.current_thread_id) for _ in range(20)]
-    assert len({*ids, RecordFunction.current_thread_id()}) == 21
-
-
-def test_the_default_node_id() -> None:
-    RecordFunction.set_default_node_id(4)
-    assert RecordFunction.get_default_node_id() == 4
-    RecordFunction.set_default_node_id(-1)
 
 
 def test_asynchronous_and_out_variant_and_collective_are_readable() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
@@ -23,12 +22,10 @@ from otel_recfn.callbacks.registry import (
     remove_callback,
 )
 from otel_recfn.callbacks.state import (
-    DisableRecordFunctionGuard,
     RecordFunctionTLS,
     ThreadLocalState,
     ThreadLocalStateGuard,
     get_record_function_tls,
-    is_record_function_enabled,
     set_record_function_tls,
 )
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
@@ -72,23 +69,6 @@ def test_a_state_captured_in_one_thread_is_installed_in_another(notes: Notes) ->
     assert notes == pairs("there")
 
 
-def test_the_enabled_flag_goes_along(notes: Notes, capture: Capture) -> None:
-    add_global_callback(notes.callback())
-    with DisableRecordFunctionGuard():
-        state = ThreadLocalState()
-
-    def work() -> bool:
-        with ThreadLocalStateGuard(state):
-            run_range("hidden")
-        run_range("seen")
-        return is_record_function_enabled()
-
-    assert in_thread(work) is True
-    capture.finish()
-    assert notes == pairs("seen")
-    assert [row.name for row in capture.rows()] == ["seen"]
-
-
 def test_a_snapshot_is_not_changed_by_what_comes_later(notes: Notes) -> None:
     first = add_thread_local_callback(notes.callback("first"))
     state = ThreadLocalState()
@@ -97,17 +77,6 @@ def test_a_snapshot_is_not_changed_by_what_comes_later(notes: Notes) -> None:
     with ThreadLocalStateGuard(state):
         run_range("op")
     assert {note[2] for note in notes} == {"first"}
-
-
-def test_what_work_changes_stays_there(notes: Notes) -> None:
-    state = ThreadLocalState()
-
-    def work() -> None:
-        with ThreadLocalStateGuard(state):
-            add_thread_local_callback(notes.callback())
-
-    in_thread(work)
-    assert not has_thread_local_callbacks()
 
 
 def test_a_callback_that_failed_is_not_installed_again() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -62,14 +61,6 @@ def test_captures_have_scopes_of_their_own(recorder: Recorder, session: Session)
     assert functions.names() == ["inner"]
     assert functions.sink.events()[0].parent == 0
     assert users.names() == ["outer"]
-
-
-def test_the_same_range_has_the_same_id_in_every_capture(recorder: Recorder, session: Session) -> None:
-    captures = [Running(session, Selected()) for _ in range(3)]
-    ranges(recorder, "one", "two")
-    seen = [[(event.event_id, event.name) for event in each.stop().sink.events()] for each in captures]
-    assert seen[0] == seen[1] == seen[2]
-    assert len(seen[0]) == 2
 
 
 def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_elsewhere(
@@ -151,35 +142,6 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     assert not caplog.records
 
 
-class Stops(InMemorySink):
-    """Has a capture stopped within its first write."""
-
-    stop: Callable[[], object] | None = None
-
-    def write(self, batch: Batch) -> None:
-        super().write(batch)
-        stop, self.stop = self.stop, None
-        if stop is not None:
-            ranges(self.recorder, "second")
-            stop()
-
-
-@pytest.mark.parametrize("stopped", [0, 1, 2])
-def test_captures_beside_one_whose_sink_stops_a_capture_miss_nothing_and_get_it_in_order(
-    recorder: Recorder, session: Session, stopped: int
-) -> None:
-    sinks = [Stops(), InMemorySink(), InMemorySink()]
-    captures = [Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES) for sink in sinks]
-    for capture in captures:
-        session.start(capture)
-    ranges(recorder, "first")
-    sinks[0].recorder, sinks[0].stop = recorder, lambda: session.stop(captures[stopped], PATIENCE_S)
-    session.flush(captures[1], PATIENCE_S)
-    for capture in captures:
-        session.stop(capture, PATIENCE_S)
-    assert [[event.name for event in sink.events()] for sink in sinks] == [["first", "second"]] * 3
-
-
 def test_a_sinks_own_losses_are_told_when_its_capture_ends(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,25 +154,6 @@ def test_a_sinks_own_losses_are_told_when_its_capture_ends(
     ranges(recorder, "one", "two")
     session.stop(capture, PATIENCE_S)
     assert "otel-recfn lost in_memory.dropped.forgotten=2: see the log" in caplog.messages
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_goes_on_with_empty_captures(recorder: Recorder, session: Session) -> None:
-    first, second = Running(session, Selected()), Running(session, Selected())
-    ranges(recorder, "parent's")
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        ranges(recorder, "child's")
-        session.flush(second.capture, PATIENCE_S)
-        sink = second.capture.sinks[0].sink
-        os.write(write, repr([event.name for event in sink.events()]).encode())  # type: ignore[attr-defined]
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        assert pipe.read() == '["child\'s"]'
-    assert first.stop().names() == second.stop().names() == ["parent's"]
 
 
 class Slow(InMemorySink):

@@ -27,25 +27,6 @@ from running_capture import Running
 
 
 @pytest.fixture
-def make_program(recorder: Recorder) -> Iterator[Callable[..., Program]]:
-    made: list[Program] = []
-
-    def make(**provider: Any) -> Program:
-        made.append(Program(recorder, **provider))
-        return made[-1]
-
-    yield make
-    for program in made:
-        program.session.at_exit()
-        program.provider.shutdown()
-
-
-@pytest.fixture
-def program(make_program: Callable[..., Program]) -> Program:
-    return make_program()
-
-
-@pytest.fixture
 def alone(recorder: Recorder) -> Iterator[Running]:
     """A capture that makes no spans."""
     session = Session(recorder)

@@ -16,29 +16,14 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from step_program import Program
 
-from otel_recfn.recording.recorder import Recorder
 from patience import PATIENCE_S
 
 
-@pytest.fixture
-def make_program(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., Program]]:
-    made: list[Program] = []
-
-    def make(**provider: Any) -> Program:
-        made.append(Program(recorder, **provider))
-        return made[-1]
-
+@pytest.fixture(autouse=True)
+def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.WARNING):
-        yield make
-    for program in made:
-        program.session.at_exit()
-        program.provider.shutdown()
+        yield
     assert caplog.records == [], "OpenTelemetry logs contexts that can't be detached"
-
-
-@pytest.fixture
-def program(make_program: Callable[..., Program]) -> Program:
-    return make_program()
 
 
 def stream(program: Program, name: str = "decode") -> Iterator[int]:

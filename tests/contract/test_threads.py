@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, events, run_threads
+from recording_helpers import SOURCE, USER, Capture, Worker, check_laws, events, run_threads
 
 from otel_recfn._native import LIMITS
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, Extra, RecordScope
@@ -86,18 +86,6 @@ def test_ranges_travel_between_threads_while_another_drains(recorder: Recorder) 
     assert capture.counters().dropped == begun.count(0)
 
 
-def test_a_thread_that_ended_is_drained(capture: Capture) -> None:
-    def work() -> None:
-        capture.end(capture.begin("in thread"))
-
-    run_threads([work])
-    [row] = capture.drain()
-    assert row.name == "in thread"
-    assert capture.counters() == RecorderCounters()
-    assert capture.finish() == []
-    assert len(capture.rows()) == 1
-
-
 def test_threads_keep_their_names_after_their_end(capture: Capture) -> None:
     thread = threading.Thread(target=lambda: capture.end(capture.begin()), name="loader 7")
     thread.start()
@@ -135,61 +123,6 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
     assert len(capture.rows()) == 2000
     assert capture.counters() == RecorderCounters()
     assert len(capture.recorder.drain().tracks) < 100
-
-
-def test_rows_belong_to_the_profiler_run_that_their_thread_works_for(capture: Capture, workers: list[Worker]) -> None:
-    recorder = capture.recorder
-    outer = capture.begin("outer")
-    recorder.set_profiler(4)
-    capture.end(capture.begin("inside"))
-    recorder.mark("mark")
-    elsewhere = workers[0].call(capture.begin, "elsewhere")
-    workers[0].call(capture.end, elsewhere)
-    recorder.set_profiler(9)
-    recorder.set_profiler(0)
-    capture.end(outer)
-    capture.end(capture.begin("after"))
-    rows = by_name(capture.finish())
-    assert {name: row.profiler for name, row in rows.items()} == {
-        "outer": 0,
-        "inside": 4,
-        "mark": 4,
-        "elsewhere": 0,
-        "after": 0,
-    }
-
-
-def test_a_thread_that_is_switched_off_records_nothing_new(capture: Capture, workers: list[Worker]) -> None:
-    recorder = capture.recorder
-    open_range = capture.begin("open")
-    assert recorder.set_thread_enabled(False)
-    assert capture.begin("unseen") == 0
-    assert recorder.mark("unseen") == 0
-    capture.end(open_range)
-    elsewhere = workers[0].call(capture.begin, "elsewhere")
-    workers[0].call(capture.end, elsewhere)
-    assert not recorder.set_thread_enabled(True)
-    capture.end(capture.begin("seen"))
-    rows = by_name(capture.finish())
-    assert set(rows) == {"open", "elsewhere", "seen"}
-    assert rows["open"].flags == 0
-    check_laws(capture.rows(), capture.opened())
-
-
-def test_a_thread_that_is_switched_off_stays_so_in_the_next_capture(capture: Capture) -> None:
-    recorder = capture.recorder
-    capture.begin("old")
-    recorder.set_thread_enabled(False)
-    try:
-        capture.finish()
-        second = Capture(recorder)
-        assert second.begin("unseen") == 0
-    finally:
-        recorder.set_thread_enabled(True)
-    new = second.begin("new")
-    second.end(new)
-    [row] = second.finish()
-    assert (row.event_id, row.parent, row.root) == (new, 0, new)
 
 
 def test_a_thread_has_one_logical_id(capture: Capture, workers: list[Worker]) -> None:

@@ -19,13 +19,6 @@ from otel_recfn.support.forks import OwnThread
 from patience import PATIENCE_S, wait_until
 
 
-@pytest.fixture
-def traced(recorder: Recorder, no_garbage_collection: None) -> Iterator[Traced]:
-    made = Traced(recorder)
-    yield made
-    made.close()
-
-
 def leaf() -> int:
     return len("leaf")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from exported_traces import Traces
 from prepared_programs import PreparedPrograms
 
 import otel_recfn
@@ -21,7 +22,6 @@ from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from exported_traces import Traces
     from recorded_modules import Recording
 
 SOURCE = Path(otel_recfn.__file__).parents[1]
@@ -116,8 +116,6 @@ def instrument() -> Iterator[Callable[..., Instrumented]]:
 @pytest.fixture
 def traces() -> Iterator[Traces]:
     """An instrumented program; what is left of it at the end of the test is uninstrumented."""
-    from exported_traces import Traces
-
     made = Traces()
     yield made
     made.instrumentor.uninstrument()

@@ -96,7 +96,7 @@ def generation() -> tuple[Model, Callable[[], None]]:
 def told(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges they are and stand for."""
     attributes: list[Mapping[str, Any]] = [span.attributes or {} for span in spans]
-    return sum("recfn.scope" in one for one in attributes) + sum(one.get("recfn.folded.count", 0) for one in attributes)
+    return sum("recfn.scope" in one for one in attributes) + sum(one.get("recfn.unit.folded.count", 0) for one in attributes)
 
 
 def by_path(spans: Sequence[ReadableSpan]) -> dict[str, Mapping[str, Any]]:
@@ -163,9 +163,9 @@ def test_the_span_seen_first_names_what_took_most(program: Program) -> None:
 
     spans = program.requests(5, work)
     first = max(spans, key=lambda span: span.end_time - span.start_time)
-    top = [one for span in spans for one in (span.attributes or {}).get("recfn.folded.top", ())]
+    top = [one for span in spans for one in (span.attributes or {}).get("recfn.unit.top", ())]
     assert first.attributes is not None
-    assert "recfn.folded.top" in first.attributes
+    assert "recfn.unit.top" in first.attributes
     assert top
     assert not [one for one in top if one.startswith("(other)")]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from exported_traces import Traces
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_recfn import OtelRecordFunctionInstrumentor, RecordFunction, record_function, step
-from patience import PATIENCE_S
+from otel_recfn import record_function, step
 
 torch = pytest.importorskip("torch")
 checkpointing = pytest.importorskip("torch.utils.checkpoint")
@@ -39,48 +36,8 @@ def in_range(x: Any) -> Any:
         return LAYERS(x)
 
 
-@record_function("inside")
-def in_function(x: Any) -> Any:
-    return LAYERS(x)
-
-
-def in_generator(x: Any) -> Any:
-    @record_function("inside")
-    def each() -> Iterator[Any]:
-        yield LAYERS(x)
-
-    return next(each())
-
-
-def in_coroutine(x: Any) -> Any:
-    @record_function("inside")
-    async def soon() -> Any:
-        return LAYERS(x)
-
-    return asyncio.run(soon())
-
-
-def in_async_range(x: Any) -> Any:
-    async def soon() -> Any:
-        async with record_function("inside"):
-            return LAYERS(x)
-
-    return asyncio.run(soon())
-
-
 def in_step(x: Any) -> Any:
     with step("inside"):
-        return LAYERS(x)
-
-
-@step("inside")
-def in_function_that_is_a_step(x: Any) -> Any:
-    return LAYERS(x)
-
-
-def in_record_function_object(x: Any) -> Any:
-    with RecordFunction() as range_:
-        range_.before("inside")
         return LAYERS(x)
 
 
@@ -91,34 +48,9 @@ class Inside(torch.nn.Module):
 
 BLOCKS = [
     in_range,
-    in_function,
-    in_generator,
-    in_coroutine,
-    in_async_range,
     in_step,
-    in_function_that_is_a_step,
-    in_record_function_object,
     Inside(),
 ]
-
-
-class Program:
-    """Instrumented, with an exporter in memory."""
-
-    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
-        self.instrumentor, self.exporter, self.provider = instrumentor, InMemorySpanExporter(), TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        instrumentor.instrument(tracer_provider=self.provider, span_budget=None)
-
-    def spans(self) -> list[ReadableSpan]:
-        assert self.instrumentor.flush(PATIENCE_S)
-        self.instrumentor.uninstrument()
-        return list(self.exporter.get_finished_spans())
-
-
-@pytest.fixture
-def program(instrumentor: OtelRecordFunctionInstrumentor) -> Program:
-    return Program(instrumentor)
 
 
 def train(block: Block) -> None:
@@ -131,10 +63,10 @@ def failed(spans: list[ReadableSpan]) -> set[str]:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: getattr(block, "__name__", "module"))
-def test_a_recomputation_that_is_stopped_has_not_failed(program: Program, block: Block) -> None:
+def test_a_recomputation_that_is_stopped_has_not_failed(traces: Traces, block: Block) -> None:
     with step("train"):
         train(block)
-    spans = program.spans()
+    spans = traces.spans()
     inside = [span for span in spans if "inside" in span.name.lower()]
     assert len(inside) == 2, "computed, and computed again"
     assert [span.events for span in inside] == [(), ()]
@@ -142,14 +74,14 @@ def test_a_recomputation_that_is_stopped_has_not_failed(program: Program, block:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: getattr(block, "__name__", "module"))
-def test_a_block_that_fails_has_failed(program: Program, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_fails_has_failed(traces: Traces, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_x: Any) -> Any:
         raise RuntimeError("really")
 
     monkeypatch.setattr(LAYERS, "forward", fail)
     with pytest.raises(RuntimeError, match="really"), step("train"):
         train(block)
-    spans = program.spans()
+    spans = traces.spans()
     (inside,) = [span.name for span in spans if "inside" in span.name.lower()]
     assert {"train", inside} <= failed(spans)
 

@@ -17,18 +17,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compil
 
 
 @every_form
-def test_one_graph_and_the_same_result(make: Any) -> None:
-    function = make(record_function)
-    found = compiled(function, X)
-    assert is_whole(found)
-    assert torch.equal(found.result, function(X))
-
-
-@every_form
 @pytest.mark.parametrize("fullgraph", [True, False])
-def test_as_with_torchs_own(make: Any, fullgraph: bool) -> None:
-    ours = compiled(make(record_function), X, fullgraph=fullgraph)
+def test_one_graph_as_with_torchs_own_and_the_same_result(make: Any, fullgraph: bool) -> None:
+    function = make(record_function)
+    ours = compiled(function, X, fullgraph=fullgraph)
     torchs = compiled(make(torch.profiler.record_function), X, fullgraph=fullgraph)
+    assert is_whole(ours)
+    assert torch.equal(ours.result, function(X))
     # Those before 2.13 break their graphs at some forms of their own.
     assert (ours.graphs, ours.error) == (torchs.graphs, torchs.error) or (VERSION < (2, 13) and ours.pieces < torchs.pieces)
 
@@ -293,8 +288,6 @@ ONE_GRAPH = "check()\nassert len(graphs) == 1\n"
 @pytest.mark.parametrize(
     ("imports", "run"),
     [
-        ("import torch; from otel_recfn import record_function", "run_with_torch"),
-        ("from otel_recfn import record_function; import torch", "run_program"),
         ("import torch, torch._dynamo; from otel_recfn import record_function", "run_with_dynamo"),
         ("from otel_recfn import record_function; import torch, torch._dynamo", "run_program"),
     ],

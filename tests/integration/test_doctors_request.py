@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from otlp_server import OtlpServer
 
-from otel_recfn.cli import doctor, doctor_export
+from otel_recfn.cli import doctor
 
 pytestmark = pytest.mark.one_python
 PROTOCOLS = {"grpc": "grpc", "http": "http/protobuf"}
@@ -16,11 +16,11 @@ PROTOCOLS = {"grpc": "grpc", "http": "http/protobuf"}
 def test_an_endpoint_is_asked_by_a_real_request(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], protocol: str, mode: str, ok: bool
 ) -> None:
-    monkeypatch.setattr(doctor_export, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.5)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", PROTOCOLS[protocol])
     with OtlpServer(protocol, mode) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", server.endpoint)
-        check = doctor_export.endpoint()
+        check = doctor.endpoint()
     assert check[0] is ok
     assert ("takes OTLP requests" if ok else "takes no OTLP request") in check[1]
     assert server.resource_spans == []  # it left nothing behind
@@ -39,7 +39,7 @@ def test_a_server_of_the_other_protocol_is_told_as_such(
     monkeypatch.setenv(variable, PROTOCOLS[asked])
     with OtlpServer(spoken) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{server.port}")
-        check = doctor_export.endpoint()
+        check = doctor.endpoint()
     assert check[0] is False
     assert looks.format(variable) in check[1]
 

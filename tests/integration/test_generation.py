@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from exported_traces import Traces
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile, step
-from patience import PATIENCE_S
+from otel_recfn import profile, step
 from trace_files import read_trace
 
 torch = pytest.importorskip("torch")
@@ -45,29 +46,11 @@ def calls(model: Any, lengths: Sequence[int], batch: int = 2) -> None:
 CACHED, GROWING, SLIDING = [5, 1, 1, 1], [5, 6, 7, 8, 9], [3, 4, 5, 5, 5, 5]
 
 
-class Requests:
-    """A program that serves requests, and the spans that come of them."""
-
-    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor, **settings: Any) -> None:
-        self._instrumentor, self._exporter = instrumentor, InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-        instrumentor.instrument(tracer_provider=self.provider, **settings)
-
-    def serve(self, work: Callable[[], object]) -> None:
-        with self.tracer.start_as_current_span("request"):
-            work()
-
-    def spans(self) -> list[ReadableSpan]:
-        assert self._instrumentor.flush(PATIENCE_S)
-        return list(self._exporter.get_finished_spans())
-
-
 @pytest.fixture
-def requests(instrumentor: OtelRecordFunctionInstrumentor) -> Iterator[Requests]:
-    yield Requests(instrumentor)
-    instrumentor.uninstrument()
+def requests() -> Iterator[Traces]:
+    made = Traces(budgets={})
+    yield made
+    made.instrumentor.uninstrument()
 
 
 def told(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
@@ -82,7 +65,7 @@ def decoded(spans: list[ReadableSpan]) -> int:
 
 
 @pytest.mark.parametrize("lengths", [CACHED, GROWING, SLIDING], ids=["with a cache", "without", "in a window"])
-def test_a_request_says_what_it_generated_and_how_fast(requests: Requests, lengths: list[int]) -> None:
+def test_a_request_says_what_it_generated_and_how_fast(requests: Traces, lengths: list[int]) -> None:
     model = Model()
     requests.serve(lambda: calls(model, lengths))
     requests.serve(lambda: calls(model, lengths))
@@ -90,6 +73,7 @@ def test_a_request_says_what_it_generated_and_how_fast(requests: Requests, lengt
     request, (found, later) = next(span for span in spans if span.name == "request"), told(spans)
     assert later[PREFIX + "phase"] == "prefill"
     assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
+    assert not [name for span in spans for name in span.attributes or {} if name.startswith("_")]
     sizes = {"count": 1, "input_tokens": lengths[0], "output_tokens": len(lengths), "batch_size": 2}
     assert {name: found[PREFIX + name] for name in sizes} == sizes == {name: later[PREFIX + name] for name in sizes}
     first, each = found[PREFIX + "time_to_first_token_ns"], found[PREFIX + "time_per_token_ns"]
@@ -99,7 +83,7 @@ def test_a_request_says_what_it_generated_and_how_fast(requests: Requests, lengt
     assert decoded(spans) - decoded(of_first) == len(lengths) - 1
 
 
-def test_calls_that_are_traces_of_their_own_say_nothing_of_the_others(requests: Requests) -> None:
+def test_calls_that_are_traces_of_their_own_say_nothing_of_the_others(requests: Traces) -> None:
     calls(Model(), CACHED)
     spans = requests.spans()
     assert "module call: decode" in [span.name for span in spans]
@@ -150,7 +134,7 @@ NOTHING: dict[str, Callable[[Any], None]] = {
 
 
 @pytest.mark.parametrize("program", NOTHING)
-def test_what_generates_nothing(requests: Requests, program: str) -> None:
+def test_what_generates_nothing(requests: Traces, program: str) -> None:
     requests.serve(lambda: NOTHING[program](Model()))
     requests.serve(lambda: NOTHING[program](Model()))
     spans = requests.spans()
@@ -159,14 +143,14 @@ def test_what_generates_nothing(requests: Requests, program: str) -> None:
     assert not decoded(spans)
 
 
-def test_requests_that_follow_each_other_are_no_generation(requests: Requests) -> None:
+def test_requests_that_follow_each_other_are_no_generation(requests: Traces) -> None:
     model = Model()
     for length in (5, 6, 7, 8, 1, 1):
         requests.serve(lambda length=length: calls(model, [length]))  # type: ignore[misc]
     assert not decoded(requests.spans())
 
 
-def test_requests_may_generate_in_turns_in_one_thread(requests: Requests) -> None:
+def test_requests_may_generate_in_turns_in_one_thread(requests: Traces) -> None:
     model = Model()
 
     async def request(lengths: list[int]) -> None:
@@ -183,7 +167,7 @@ def test_requests_may_generate_in_turns_in_one_thread(requests: Requests) -> Non
     assert sorted(sizes) == [(4, 3), (5, 4)]
 
 
-def test_a_hundred_requests_may_generate_in_turns_in_one_thread(requests: Requests) -> None:
+def test_a_hundred_requests_may_generate_in_turns_in_one_thread(requests: Traces) -> None:
     model = Model()
 
     async def request() -> None:
@@ -199,20 +183,35 @@ def test_a_hundred_requests_may_generate_in_turns_in_one_thread(requests: Reques
     assert len(told(requests.spans())) == 100
 
 
-def test_requests_may_generate_in_threads(requests: Requests) -> None:
+def test_no_request_is_kept_once_it_has_generated(requests: Traces) -> None:
+    contexts = list[Any]()
+
+    def serve() -> None:
+        calls(Model(), CACHED)
+        contexts.append(weakref.ref(otel_context.get_current()))
+
+    requests.serve(serve)
+    with step("request"):
+        serve()
+    requests.spans()
+    gc.collect()
+    assert [one() for one in contexts] == [None, None]
+
+
+def test_requests_may_generate_in_threads(requests: Traces) -> None:
     models = Model(), Model()
     run_together(*[lambda model=model: requests.serve(lambda: calls(model, CACHED)) for model in models])  # type: ignore[misc]
     assert [found[PREFIX + "output_tokens"] for found in told(requests.spans())] == [4, 4]
 
 
-def test_several_generations_of_a_request_are_added_up_and_have_no_times(requests: Requests) -> None:
+def test_several_generations_of_a_request_are_added_up_and_have_no_times(requests: Traces) -> None:
     requests.serve(lambda: calls(Model(), [*CACHED, 6, 1, 1]))
     (found,) = told(requests.spans())
     assert (found[PREFIX + "count"], found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) == (2, 11, 7)
     assert PREFIX + "time_per_token_ns" not in found
 
 
-def test_a_step_says_it_of_what_was_generated_in_it(requests: Requests) -> None:
+def test_a_step_says_it_of_what_was_generated_in_it(requests: Traces) -> None:
     with step("decode"):
         calls(Model(), CACHED)
     found = next(dict(span.attributes or {}) for span in requests.spans() if span.name == "decode" and span.parent is None)
@@ -220,7 +219,7 @@ def test_a_step_says_it_of_what_was_generated_in_it(requests: Requests) -> None:
     assert found[PREFIX + "time_to_first_token_ns"] > 0
 
 
-def test_where_each_token_is_a_step_the_calls_are_told_apart(requests: Requests) -> None:
+def test_where_each_token_is_a_step_the_calls_are_told_apart(requests: Traces) -> None:
     model = Model()
 
     def serve() -> None:
@@ -232,7 +231,7 @@ def test_where_each_token_is_a_step_the_calls_are_told_apart(requests: Requests)
     assert decoded(requests.spans()) == 3
 
 
-def test_vectors_of_tokens_and_named_arguments_count_too(requests: Requests) -> None:
+def test_vectors_of_tokens_and_named_arguments_count_too(requests: Traces) -> None:
     model = Model().eval()
 
     def serve() -> None:
@@ -245,7 +244,7 @@ def test_vectors_of_tokens_and_named_arguments_count_too(requests: Requests) -> 
     assert found["recfn.input_shapes"] == ("[2, 5, 4]",)
 
 
-def test_a_call_that_fails_is_told_as_ever(requests: Requests) -> None:
+def test_a_call_that_fails_is_told_as_ever(requests: Traces) -> None:
     model = Model()
 
     def serve() -> None:
@@ -257,7 +256,7 @@ def test_a_call_that_fails_is_told_as_ever(requests: Requests) -> None:
     assert len(told(requests.spans())) == 1
 
 
-def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Requests) -> None:
+def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Traces) -> None:
     from torch.overrides import TorchFunctionMode
 
     class Noted(TorchFunctionMode):  # type: ignore[misc]
@@ -283,7 +282,7 @@ def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Requests
     assert len(requests.spans()) > 2
 
 
-def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(requests: Requests) -> None:
+def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(requests: Traces) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -307,7 +306,7 @@ def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(reques
     assert list(shapes.guards) == []
 
 
-def test_transformers_generate(requests: Requests) -> None:
+def test_transformers_generate(requests: Traces) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=100, bos_token_id=0, eos_token_id=1)
     model, ids = transformers.GPT2LMHeadModel(config).eval(), torch.ones(2, 6, dtype=torch.long)

@@ -21,7 +21,6 @@ from otel_recfn.model.events import RecordScope
 torch = pytest.importorskip("torch")
 
 from same_in_each_thread import assert_same_in_each_thread  # noqa: E402
-from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
@@ -180,26 +179,6 @@ def test_stacks_are_theirs(training: Training) -> None:
     there = [list(event.stack()) for events in both.their_lists for event in events if event.kind() == "push"]
     assert list(here.values()) == there
     assert any("test_legacy_against_torch.py" in line for stack in there for line in stack)
-
-
-def test_flops_are_torch_profilers(training: Training) -> None:
-    """For a convolution, matrix products, additions and multiplications."""
-    image, kernel, square = torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3), torch.ones(3, 5, 5)
-
-    def program() -> None:
-        torch.nn.functional.conv2d(image, kernel, stride=2, padding=1)
-        torch.baddbmm(square, square, square)
-        square @ square * 2 + 1
-        training.step()
-
-    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, with_flops=True))
-    with profile(activities=[ProfilerActivity.CPU], with_flops=True, record_shapes=True) as kineto:
-        program()
-    mine = [(event.name, event.flops) for events in disable_profiler_legacy() for event in events if event.flops]
-    events = sorted(kineto.events(), key=lambda event: event.id)
-    assert sorted(mine) == sorted((event.name, event.flops) for event in events if event.flops)
-    counted = {name for name, _ in mine}
-    assert counted >= {"aten::conv2d", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mul", "aten::add", "aten::mm"}
 
 
 def test_backward_on_another_thread_is_not_in_the_run_unless_launched() -> None:

@@ -32,14 +32,6 @@ EACH = ("called", "aten::cos", "called/aten::sin")
 
 
 @pytest.fixture
-def traces() -> Iterator[Traces]:
-    """An instrumented program of which every range becomes a span."""
-    made = Traces()
-    yield made
-    made.instrumentor.uninstrument()
-
-
-@pytest.fixture
 def worker(tmp_path: Path) -> Iterator[str]:
     """This process, which may call itself."""
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{tmp_path / 'meeting'}")

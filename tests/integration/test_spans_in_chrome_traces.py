@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from operator import itemgetter
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -16,7 +14,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
-from patience import within_time
 from trace_files import events_in, read_trace
 
 Slices = dict[str, list[dict[str, Any]]]
@@ -104,33 +101,6 @@ def test_a_file_names_no_traces_of_earlier_ones(
     assert read_trace(tmp_path / "profile.json")["trace_ids"] == []
 
 
-def test_tasks_have_slices_that_nest(
-    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
-) -> None:
-    async def task(number: int, turns: list[asyncio.Event]) -> None:
-        with tracer.start_as_current_span(f"task {number}"), record_function(f"held {number}"):
-            for turn in range(3):
-                with record_function(f"work {number}"):
-                    pass
-                turns[3 * turn + number].set()
-                await turns[3 * turn + (number + turn) % 3].wait()
-                with record_function(f"work {number}"):
-                    pass
-
-    async def tasks() -> None:
-        turns = [asyncio.Event() for _ in range(9)]
-        await asyncio.gather(*[task(number, turns) for number in range(3)])
-
-    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
-    asyncio.run(tasks())
-    instrumentor.uninstrument()
-    slices = slices_in(tmp_path / "trace.json")
-    assert_nest(slices)
-    for number in range(3):
-        assert slices[f"task {number}"]
-        assert len(slices[f"work {number}"]) == 6
-
-
 def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
     instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path
 ) -> None:
@@ -148,56 +118,3 @@ def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
     [epoch], [step_], [meanwhile] = slices["epoch"], slices["step"], slices["meanwhile"]
     assert lies_in(meanwhile, step_)
     assert lies_in(step_, epoch)
-
-
-CLOCKS_DIFFER_NS = 2_000_000
-"""The clock of spans and that of ranges, by less than so much."""
-
-
-@pytest.mark.torch
-@pytest.mark.one_python
-def test_slices_last_as_long_as_their_spans_where_operators_ran_in_them(
-    instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path
-) -> None:
-    """Operators lie in each other and in modules, which may be open over several drains."""
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
-    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("test")
-    instrumentor.instrument(tracer_provider=provider, chrome_trace=tmp_path / "trace.json", modules=True)
-    model[1].register_forward_pre_hook(lambda *_: instrumentor.flush() and None)
-    for number in range(3):
-        with tracer.start_as_current_span(f"forward {number}"), within_time(CLOCKS_DIFFER_NS):
-            loss = model(torch.ones(2, 4)).sum()
-        with tracer.start_as_current_span(f"backward {number}"), within_time(CLOCKS_DIFFER_NS):
-            loss.backward()
-    instrumentor.uninstrument()
-    slices = slices_in(tmp_path / "trace.json")
-    assert_nest(slices)
-    base_ns = read_trace(tmp_path / "trace.json")["baseTimeNanoseconds"]
-    spans = {one.name: one for one in exporter.get_finished_spans() if one.name.startswith(("forward", "backward"))}
-    assert len(spans) == 6
-    found = {name: [(one["ts"] * 1000 + base_ns, one["dur"] * 1000) for one in slices[name]] for name in spans}
-    assert found == {name: [(one.start_time, one.end_time - one.start_time)] for name, one in spans.items()}
-
-
-@pytest.mark.torch
-@pytest.mark.one_python
-def test_training_steps_that_nobody_marks_are_slices(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-    instrumentor.uninstrument()
-    slices = slices_in(tmp_path / "trace.json")
-    assert_nest(slices)
-    for name in ("aten::linear", "Optimizer.step#SGD.step"):
-        assert len(slices[name]) == 3
-        for number, one in enumerate(sorted(slices[name], key=itemgetter("ts"))):
-            [step_slice] = slices[f"ProfilerStep#{number}"]
-            assert lies_in(one, step_slice)

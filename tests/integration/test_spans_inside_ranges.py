@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from exported_traces import RANGES, Traces
+from exported_traces import Traces
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -22,6 +22,7 @@ from patience import PATIENCE_S
 torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+RANGES = [record_function, torch.profiler.record_function]
 
 
 @pytest.mark.parametrize("range_", RANGES)
@@ -179,20 +180,6 @@ def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> 
     paths = traces.paths()
     assert paths["main/aten::mul"] == 1
     assert paths["MainThread/suspended"] == 1  # nothing is current in that greenlet
-
-
-def test_work_that_a_range_hands_to_threads_and_tasks_lies_in_it(traces: Traces) -> None:
-    async def child() -> None:
-        torch.mul(traces.x, traces.x)
-
-    async def main() -> None:
-        with traces.tracer.start_as_current_span("request"), record_function("predict"):
-            await asyncio.to_thread(torch.add, traces.x, traces.x)
-            await asyncio.create_task(child())
-
-    asyncio.run(main())
-    paths = traces.paths()
-    assert paths["request/predict/aten::add"] == paths["request/predict/aten::mul"] == 1
 
 
 def _service(traces: Traces) -> Any:

@@ -303,7 +303,7 @@ if __name__ == "__main__":
 """
     )
     said = run_program(program, method).stderr
-    assert said.count("no tracer provider is set in a child process") == said.count("no tracer provider") == 1
+    assert said.count("no tracer provider is set in this process") == said.count("no tracer provider") == 1
     assert 'span_exporter="otlp"' in said
 
 

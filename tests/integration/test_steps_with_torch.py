@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from exported_traces import Traces
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile, step
+from otel_recfn import profile, step
 from otel_recfn.model.events import EventSource
 from patience import PATIENCE_S
 from trace_files import read_trace
@@ -22,34 +22,6 @@ from worked import work
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
-
-
-def is_below(span: ReadableSpan, above: ReadableSpan, spans: dict[int, ReadableSpan]) -> bool:
-    at: ReadableSpan | None = span
-    while at is not None and at is not above:
-        at = spans.get(at.parent.span_id) if at.parent is not None else None
-    return at is above
-
-
-def test_a_training_step_is_one_trace(instrumentor: OtelRecordFunctionInstrumentor) -> None:
-    provider, exporter = TracerProvider(), InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    instrumentor.instrument(tracer_provider=provider, span_budget=None)
-    for number in range(3):
-        with step("train", number):
-            model(torch.ones(2, 3)).sum().backward()
-            optimizer.step()
-    assert instrumentor.flush(PATIENCE_S)
-    instrumentor.uninstrument()
-    spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
-    steps = [span for span in spans.values() if span.name == "train"]
-    assert [(span.attributes or {})["recfn.step.number"] for span in steps] == [0, 1, 2]
-    assert [span for span in spans.values() if span.parent is None] == steps
-    for one in steps:
-        names = {span.name for span in spans.values() if is_below(span, one, spans)}
-        assert {"Sequential", "aten::addmm", "AddmmBackward0", "Optimizer.step#SGD.step"} <= names
 
 
 def test_profiles_and_local_files_have_its_number(tmp_path: Any) -> None:
@@ -65,19 +37,16 @@ def test_profiles_and_local_files_have_its_number(tmp_path: Any) -> None:
     assert {"train#0", "train#1", "ProfilerStep#0", "ProfilerStep#1"} <= set(names)
 
 
-def test_steps_modules_and_optimizers_say_what_their_thread_worked(instrumentor: OtelRecordFunctionInstrumentor) -> None:
-    provider, exporter = TracerProvider(), InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+def test_steps_modules_and_optimizers_say_what_their_thread_worked() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    instrumentor.instrument(tracer_provider=provider, span_budget=None)
+    traces = Traces(budgets={"span_budget": None})
     with step("train", 0):
         wait_for_a_thread_that_works()  # as for a batch of data
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
-    assert instrumentor.flush(PATIENCE_S)
-    instrumentor.uninstrument()
-    told = {span.name: dict(span.attributes or {}) for span in exporter.get_finished_spans()}
+    told = {span.name: dict(span.attributes or {}) for span in traces.spans()}
+    traces.instrumentor.uninstrument()
     with_cpu_time = {name for name, attributes in told.items() if "recfn.cpu_time_ns" in attributes}
     assert with_cpu_time == {"train", "Sequential", "Linear", "ReLU", "Optimizer.step#SGD.step"}
     assert told["Sequential"]["recfn.cpu_time_ns"] > told["Linear"]["recfn.cpu_time_ns"] > 0
@@ -93,7 +62,9 @@ class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         return torch.ones(2)
 
 
-def test_so_do_outermost_ranges_of_pytorchs_own_record_function() -> None:
+def test_so_do_outermost_ranges_of_pytorchs_own_record_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "greenlet._greenlet", raising=False)  # other tests may have left greenlets
+
     def in_task(awaits: bool) -> Coroutine[Any, Any, None]:
         async def run() -> None:
             with torch.profiler.record_function(f"awaits: {awaits}"):
@@ -107,7 +78,7 @@ def test_so_do_outermost_ranges_of_pytorchs_own_record_function() -> None:
     with profile() as prof:
         list(torch.utils.data.DataLoader(Slow()))
         with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
-            torch.ones(2).add(1)
+            contextvars.copy_context().run(torch.ones(2).add, 1)
         with step("train"), torch.profiler.record_function("in a step"):
             pass
         asyncio.run(both())
@@ -167,28 +138,19 @@ class ByName(Sampler):
         return "by name"
 
 
-class Program:
-    def __init__(self, instrumentor: OtelRecordFunctionInstrumentor, **settings: Any) -> None:
-        self._instrumentor, self._exporter = instrumentor, InMemorySpanExporter()
-        provider = TracerProvider(sampler=ByName())
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.span = provider.get_tracer("program").start_as_current_span
-        instrumentor.instrument(tracer_provider=provider, span_budget=None, **settings)
-
-    def unsampled(self, work: Callable[[], object]) -> int:
-        """How many ranges are not recorded meanwhile."""
-        before = self._instrumentor.counters()["unsampled"]
-        work()
-        return self._instrumentor.counters()["unsampled"] - before
-
-    def spans(self) -> dict[str, Any]:
-        assert self._instrumentor.flush(PATIENCE_S)
-        return {span.name: span for span in self._exporter.get_finished_spans()}
-
-
 @pytest.fixture
-def program(instrumentor: OtelRecordFunctionInstrumentor) -> Program:
-    return Program(instrumentor, modules=False)
+def by_name() -> Iterator[Traces]:
+    """A program of which the spans are sampled that are called so."""
+    made = Traces(ByName(), record_shapes=True, modules=False)
+    yield made
+    made.instrumentor.uninstrument()
+
+
+def unsampled(traces: Traces, work: Callable[[], object]) -> int:
+    """How many ranges are not recorded meanwhile."""
+    before = traces.instrumentor.counters()["unsampled"]
+    work()
+    return traces.instrumentor.counters()["unsampled"] - before
 
 
 x = torch.ones(3, 3, requires_grad=True)
@@ -198,17 +160,17 @@ def train() -> None:
     (x @ x).relu().sum().backward()
 
 
-def test_what_is_not_recorded_is_counted_and_a_profile_sees_it(program: Program) -> None:
-    with program.span("not sampled"):
+def test_what_is_not_recorded_is_counted_and_a_profile_sees_it(by_name: Traces) -> None:
+    with by_name.tracer.start_as_current_span("not sampled"):
         train()
-        first = program.unsampled(train)
+        first = unsampled(by_name, train)
         with profile() as prof:
-            assert program.unsampled(train) == 0
-        assert program.unsampled(train) == first
+            assert unsampled(by_name, train) == 0
+        assert unsampled(by_name, train) == first
     seen = prof.events()
     assert len([event for event in seen if event.source == EventSource.TORCH]) == first > 10
     assert {"aten::mm", "MmBackward0"} <= {event.name for event in seen}
-    assert program.spans() == {}
+    assert by_name.spans() == []
 
 
 class OpensSpans(torch.autograd.Function):
@@ -227,24 +189,23 @@ class OpensSpans(torch.autograd.Function):
             return gradients[0].div(2)
 
 
-def test_a_sampled_span_inside_an_operator_of_an_unsampled_one(program: Program) -> None:
-    OpensSpans.span = staticmethod(program.span)
-    with program.span("not sampled"):
+def test_a_sampled_span_inside_an_operator_of_an_unsampled_one(by_name: Traces) -> None:
+    OpensSpans.span = staticmethod(by_name.tracer.start_as_current_span)
+    with by_name.tracer.start_as_current_span("not sampled"):
         OpensSpans.apply(x).sum().backward()
         x.sin()
-    spans = program.spans()
+    spans = by_name.by_name()
     assert {"aten::mul", "aten::div", "sampled"} <= spans.keys()
     assert "aten::sin" not in spans
     assert spans["aten::mul"].parent.span_id != spans["aten::div"].parent.span_id
 
 
-def test_extras_are_there_from_the_first_range_of_a_sampled_span_on(instrumentor: OtelRecordFunctionInstrumentor) -> None:
-    program = Program(instrumentor, record_shapes=True, modules=False)
-    with program.span("not sampled"):
+def test_extras_are_there_from_the_first_range_of_a_sampled_span_on(by_name: Traces) -> None:
+    with by_name.tracer.start_as_current_span("not sampled"):
         train()
-        with program.span("sampled"):
+        with by_name.tracer.start_as_current_span("sampled"):
             x.cos()
         x.sin()
-    spans = program.spans()
+    spans = by_name.by_name()
     assert spans.keys() == {"sampled", "aten::cos"}
     assert spans["aten::cos"].attributes["recfn.input_shapes"] == ("[3, 3]",)

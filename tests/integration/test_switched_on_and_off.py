@@ -137,22 +137,3 @@ def test_instrumented_twice(instrument: Callable[..., Any], caplog: pytest.LogCa
     assert second.sink.events() == []
     assert "already instrumented" in caplog.text
     second.finish()
-
-
-@pytest.mark.parametrize("first", ["profiler", "ours"])
-def test_beside_a_profiler(instrument: Callable[..., Any], first: str) -> None:
-    x = torch.ones(3)
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    if first == "profiler":
-        profiler.start()
-        ours = instrument()
-    else:
-        ours = instrument()
-        profiler.start()
-    torch.relu(x)
-    ours.finish()
-    torch.tanh(x)
-    profiler.stop()
-    torch.sigmoid(x)
-    assert [event.name for event in profiler.events()] == ["aten::relu", "aten::clamp_min", "aten::tanh"]
-    assert [event.name for event in ours.sink.events() if event.name == "aten::relu"] == ["aten::relu"]

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from exported_traces import Traces
+from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
+from otel_recfn import profile, record_function
 from otel_recfn.model.events import EventSource
 from patience import PATIENCE_S
 from thoroughness import SOAK
@@ -37,15 +36,11 @@ def names_above(span: ReadableSpan, spans: dict[int, ReadableSpan]) -> list[str]
     return names
 
 
-def test_calls_are_spans(instrumentor: OtelRecordFunctionInstrumentor) -> None:
-    provider, exporter = TracerProvider(), InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor.instrument(tracer_provider=provider, python_calls=True, span_budget=None)
-    with provider.get_tracer("test").start_as_current_span("request"):
-        train()
-    assert instrumentor.flush(PATIENCE_S)
-    instrumentor.uninstrument()
-    spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
+def test_calls_are_spans() -> None:
+    traces = Traces(python_calls=True)
+    traces.serve(train)
+    traces.instrumentor.uninstrument()
+    spans = {span.context.span_id: span for span in traces.spans()}
     [called] = [span for span in spans.values() if span.name.endswith(": load")]
     above = names_above(called, spans)
     assert above[0] == "load batch"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from exported_traces import Traces
+from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from patience import PATIENCE_S
 from trace_files import events_in
 
 torch = pytest.importorskip("torch")
@@ -67,22 +64,18 @@ class Loop:
         self.model.train()
 
 
-class Traced:
+class Traced(Traces):
     """What an instrumented program exports and writes."""
 
     def __init__(self, path: Path) -> None:
-        self.exporter, self.provider, self.path = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False), path
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.instrumentor = OtelRecordFunctionInstrumentor()
-        budgets = dict.fromkeys(("span_budget", "ordinary_span_budget", "trace_span_budget", "spans_per_second"))
-        self.instrumentor.instrument(tracer_provider=self.provider, chrome_trace=str(path), roots_per_second=None, **budgets)
+        self.path = path
+        super().__init__(chrome_trace=str(path))
 
     def finish(self) -> list[Trace]:
         """The traces, in the order of their starts."""
-        assert self.instrumentor.flush(PATIENCE_S)
         self.instrumentor.uninstrument()
         traces: dict[int, list[ReadableSpan]] = defaultdict(list)
-        for span in self.exporter.get_finished_spans():
+        for span in self.spans():
             traces[span.context.trace_id].append(span)
         found = []
         for spans in traces.values():
@@ -145,12 +138,12 @@ def of_training(traces: list[Trace]) -> list[Trace]:
     return [trace for trace in traces if trace[2]]
 
 
-Traces = Callable[[Callable[[], object]], Traced]
+Run = Callable[[Callable[[], object]], Traced]
 
 
 @pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("accumulated", [1, 3])
-def test_validation_between_epochs(traced: Traces, batches: int, accumulated: int) -> None:
+def test_validation_between_epochs(traced: Run, batches: int, accumulated: int) -> None:
     def program() -> None:
         loop = Loop()
         for _ in range(3):
@@ -168,7 +161,7 @@ def test_validation_between_epochs(traced: Traces, batches: int, accumulated: in
 
 
 @pytest.mark.parametrize("kind", ["gradients off", "another model", "a copy"])
-def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Traces, kind: str) -> None:
+def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Run, kind: str) -> None:
     def program() -> None:
         loop = Loop()
         average = {"gradients off": loop.model, "another model": nn.Linear(3, 3), "a copy": copy.deepcopy(loop.model)}[kind]
@@ -183,7 +176,7 @@ def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Traces, ki
 
 
 @pytest.mark.parametrize("generated", ["without gradients", "detached"])
-def test_two_optimizers_take_turns(traced: Traces, generated: str) -> None:
+def test_two_optimizers_take_turns(traced: Run, generated: str) -> None:
     """Each of a GAN's two has steps of its own, with what it needs of the other one's model."""
 
     def program() -> None:
@@ -215,7 +208,7 @@ def test_two_optimizers_take_turns(traced: Traces, generated: str) -> None:
 
 
 @pytest.mark.parametrize("frozen", ["teacher", "backbone"])
-def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Traces, frozen: str) -> None:
+def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Run, frozen: str) -> None:
     def program() -> None:
         loop, teacher = Loop(), nn.Linear(3, 3).eval()
         loop.train()  # what a thread calls in eval mode before it has trained anything is its first validation
@@ -233,7 +226,7 @@ def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Traces, fr
     assert run.slices() == steps_of(found)
 
 
-def test_a_loop_as_lightning_has_it(traced: Traces) -> None:
+def test_a_loop_as_lightning_has_it(traced: Run) -> None:
     """A sanity check; all of a step in the optimizer's closure; validation in the middle and at the end of each epoch."""
 
     def program() -> None:
@@ -269,7 +262,7 @@ def test_a_loop_as_lightning_has_it(traced: Traces) -> None:
 
 
 @pytest.mark.parametrize("accumulated", [2, 12])
-def test_a_loop_as_transformers_has_it(traced: Traces, accumulated: int) -> None:
+def test_a_loop_as_transformers_has_it(traced: Run, accumulated: int) -> None:
     """The loss comes out of the model; gradients are accumulated, and zeroed after the step; evaluation every other step."""
 
     class Model(nn.Module):
@@ -313,7 +306,7 @@ def test_a_loop_as_transformers_has_it(traced: Traces, accumulated: int) -> None
 
 
 @pytest.mark.parametrize("before", ["", "trained in training mode"])
-def test_training_in_eval_mode_is_training(traced: Traces, before: str) -> None:
+def test_training_in_eval_mode_is_training(traced: Run, before: str) -> None:
     """As with a pretrained model that nobody has told to train, or after a validation that forgot to."""
 
     def program() -> None:
@@ -334,29 +327,7 @@ def test_training_in_eval_mode_is_training(traced: Traces, before: str) -> None:
     assert [trace[1] for trace in found if trace[0] == STEP] == [0, 1, 2, 3, 4]
 
 
-def test_threads_train_and_evaluate_on_their_own(traced: Traces) -> None:
-    def program() -> None:
-        loops = [Loop(), Loop()]
-        turn = threading.Barrier(2)
-
-        def work(loop: Loop) -> None:
-            for _ in range(2):
-                loop.train(1)
-                turn.wait(PATIENCE_S)
-                loop.validate(2)
-                turn.wait(PATIENCE_S)
-
-        threads = [threading.Thread(target=work, args=(loop,)) for loop in loops]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-
-    found = of_training(traced(program).finish())
-    assert sorted(found, key=str) == sorted([a_step(0), a_step(1), validation(2), validation(2)] * 2, key=str)
-
-
-def test_steps_in_a_span_of_an_epoch(traced: Traces) -> None:
+def test_steps_in_a_span_of_an_epoch(traced: Run) -> None:
     made = traced(lambda: None)
     tracer, loop = made.provider.get_tracer("program"), Loop()
     for _ in range(2):
@@ -372,7 +343,7 @@ def test_steps_in_a_span_of_an_epoch(traced: Traces) -> None:
         assert sum(lies_in(step, epoch) and step["tid"] == epoch["tid"] for epoch in epochs) == 1
 
 
-def test_steps_that_the_program_marks_are_left_alone(traced: Traces) -> None:
+def test_steps_that_the_program_marks_are_left_alone(traced: Run) -> None:
     from otel_recfn import step
 
     def program() -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,10 @@ def on_device(run: Run, body: str) -> tuple[dict[str, int], dict[str, int], list
 
 
 @pytest.fixture
-def run(run_program: Run) -> Run:
+def run(run_with_torch: Run) -> Run:
     """Runs a program that finds the helpers of these tests too."""
     places = [Path(otel_recfn.__file__).parents[1], Path(__file__).parents[1], Path(__file__).parent]
-    return lambda program: run_program(program, PYTHONPATH=os.pathsep.join(map(str, places)))
+    return lambda program: run_with_torch(program, PYTHONPATH=os.pathsep.join(map(str, places)))
 
 
 def evaluated(*around: str) -> str:
@@ -86,27 +86,16 @@ for step in range(3):
         training.backward()
     with record_function("no span"):
         training.backward()
+training.backward()
 """,
     )
     assert nodes[evaluated("step")] == 9
     assert nodes[evaluated("step", "of PyTorch's")] == 3
     assert nodes[evaluated("step", "range")] == 3
     assert sum(count for path, count in nodes.items() if path.endswith("no span/" + evaluated())) == 3
-    assert sum(nodes.values()) == 2 * 18
-
-
-def test_what_was_current_is_no_longer_where_it_is_over(run: Run) -> None:
-    nodes, _, _ = on_device(
-        run,
-        """
-with traces.tracer.start_as_current_span("step"):
-    training.backward()
-training.backward()
-""",
-    )
-    assert nodes[evaluated("step")] == 1
-    [other] = [path for path in nodes if path.endswith(NODE + "MulBackward0") and not path.startswith("step")]
-    assert other.count("/") == 1  # a root of ours, named after the thread
+    [alone] = [path for path in nodes if path.count("/") == 1 and path.endswith(evaluated()) and not path.startswith("step")]
+    assert nodes[alone] == 1  # in a root of ours, named after the thread
+    assert sum(nodes.values()) == 2 * 19
 
 
 def test_the_task_that_begins_the_backward_counts_and_not_the_one_that_ran_before(run: Run) -> None:
@@ -169,14 +158,6 @@ with traces.tracer.start_as_current_span("step"):
 """,
     )
     assert {path for path in nodes if path.endswith(NODE + "MulBackward0")} == {evaluated("step")}
-
-
-@pytest.fixture
-def traces() -> Iterator[Traces]:
-    """An instrumented program of which every range becomes a span."""
-    made = Traces()
-    yield made
-    made.instrumentor.uninstrument()
 
 
 def test_a_backward_deep_within_backwards(traces: Traces) -> None:

@@ -101,7 +101,7 @@ def choose_tree(unit: Unit, kept: set[Held], budget: int, duration_ns: int) -> i
         if not pull_out(unit, kept, paths, budget // 2, SHARES_OF_ONE * least_of_path(duration_ns, budget)):
             break
         paths = CallPaths(unit, kept)
-    least = paths.least_shown(max(0, budget - 1 - len(kept)), budget, duration_ns)
+    least = paths.least_shown(max(0, budget - len(kept)), budget, duration_ns)
     for one in reversed(unit.held):
         around = unit.around(one)
         is_alone = paths.of[one].count == 1 and unit.is_first(one) and not one.range.in_compilation

@@ -165,12 +165,9 @@ class Model:
         parents = done.kept_parent.tolist()
         if any(goes_on):
             parents = [self.around(number, one) for number, one in zip(parents, kept, strict=True)]
-        folded = dict(zip(told.holder.tolist(), told.ranges.tolist(), strict=True))
         self.sent |= {one.event_id for one in kept}
         links = [self.linked(number) for number in done.kept_row.tolist()]
-        of_kept = zip(
-            kept, parents, done.kept_unit.tolist(), [folded.get(at, 0) for at in range(len(kept))], links, strict=True
-        )
+        of_kept = zip(kept, parents, done.kept_unit.tolist(), links, strict=True)
         summaries = []
         for place, path in enumerate(told.path.tolist()):
             unit, holder, parent = (
@@ -181,7 +178,7 @@ class Model:
                 first_id[path], first_id[parent] if parent >= 0 else above, unit, self.names.text(int(done.path_shown[path])),
                 *[int(getattr(done, f"path_{name}")[path]) for name in ("count", "total_ns", "shortest_ns", "longest_ns")],
                 int(done.path_cpu_time_ns[path]),
-                *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns", "sums")],
+                *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns")],
                 int(done.path_digits[path]), self.module(int(told.module[place])), self.row_of(done, path),
                 done.counts_of(path),
             ))  # fmt: skip

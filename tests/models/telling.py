@@ -21,24 +21,25 @@ class UnitsToTell(NamedTuple):
     start_ns: Times
     end_ns: Times
     budget: Places
-    """Spans for summaries; a unit that doesn't tell itself has one of them in any case."""
+    """Spans for summaries."""
     least_told_ns: Times
-    """Paths that took less have no summary, but for that one."""
+    """Paths that took less have no summary, unless the unit would have no span."""
     tells_itself: NDArray[np.uint8]
-    """1 where the span above it takes what was folded directly below it."""
+    """1 where the span above it is ours, and takes what was folded directly below it."""
 
 
 class Told(NamedTuple):
-    """Three groups of columns: by holder, in the order of their paths; by name of a holder; by summary."""
+    """Three groups of columns: by sums, those of a unit's spans before its own; by name of some sums; by summary."""
 
     unit: Places
-    holder: Places
-    """As ``FinishedUnits.path_holder``."""
+    span: Places
+    """The number of the span that tells them: of kept ranges first, then of summaries; -1 for the span above the unit."""
+    of_unit: Places
+    """1 where they are of the whole unit, else they are of what was folded into the span."""
     ranges: Places
-    """How many ranges were folded into it."""
     duration_ns: Times
     top_end: Places
-    """Where its names end in the next columns; they begin where those of the holder before it end."""
+    """Where its names end in the next columns; they begin where those of the sums before it end."""
     top_name: NDArray[np.uint32]
     top_count: Places
     top_self_ns: Times
@@ -47,8 +48,6 @@ class Told(NamedTuple):
     """The path whose summary it is a child of; -1: it is a child of its path's holder."""
     start_ns: Times
     end_ns: Times
-    sums: Places
-    """The holder whose sums it tells; -1 for none. Those that tell some come first."""
     module: Places
     """The number of the path of the module that it is a call of, maybe with ``*`` for numbers; 0 where it isn't told."""
 
@@ -59,11 +58,9 @@ TOLD_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in Told.
 
 def told_of_model(done: FinishedUnits, units: UnitsToTell) -> Told:
     """What is told of units that were finished together."""
-    telling, further = _Teller(done, units), list[tuple[int, int]]()
+    telling = _Teller(done, units)
     for unit in range(len(units.budget)):
-        further += telling.tell(unit)
-    for path, sums in further:
-        telling.summarize(path, sums)
+        telling.tell(unit)
     return Told(**{name: np.array(column, TOLD_TYPES[name]) for name, column in telling.columns.items()})
 
 
@@ -75,57 +72,57 @@ class _Teller:
         self.shown: dict[int, tuple[int, int]] = {}
         """Paths that have a span, and from when to when it goes."""
 
-    def tell(self, unit: int) -> list[tuple[int, int]]:
-        """Of one unit; the summaries that tell no sums are returned."""
-        done, left = self.done, int(self.units.budget[unit])
-        of_unit = np.flatnonzero(done.path_unit == unit).tolist()
-        first_sums, tops, first = len(self.columns["unit"]), list[Any](), None
-        for holder, group in groupby(of_unit, lambda path: int(done.path_holder[path])):
-            paths = list(group)
-            self.sum_up(unit, holder, paths)
-            tops.append(_top(done, paths, []))
-            if holder < 0 and not self.units.tells_itself[unit]:  # other ranges only where there is nothing else
-                outermost = [path for path in paths if self.above[path] < 0]
-                first = max(outermost, key=lambda path: -1 if self.name[path] == OTHER else self.total[path])
-                self.summarize(first, first_sums)
-                left -= 1
-        if tops:
-            kept = np.flatnonzero(done.kept_unit == unit).tolist()
-            place = self.first_span(unit, first_sums, kept, None if first is None else self.total[first])
-            tops += [[]] * (len(self.columns["unit"]) - first_sums - len(tops))
-            tops[place - first_sums] = _top(done, of_unit, kept)
-            for place, top in enumerate(tops, first_sums):
-                self.columns["top_end"][place] = len(self.columns["top_name"]) + len(top)
-                for name, (count, self_ns) in top:
-                    _append(self.columns, top_name=name, top_count=count, top_self_ns=self_ns)
-        chosen = []
-        for path in sorted(of_unit, key=self.total.__getitem__, reverse=True):
-            is_long = self.total[path] >= self.units.least_told_ns[unit]
-            if path not in self.shown and is_long and left > 0 and self.may_be_shown(path):
-                left -= 1
-                chosen.append((path, -1))
-        return sorted(chosen)  # what a path lies in stands before it
+    def tell(self, unit: int) -> None:
+        paths = np.flatnonzero(self.done.path_unit == unit).tolist()
+        kept = np.flatnonzero(self.done.kept_unit == unit).tolist()
+        for path in self.with_summary(unit, paths, kept):
+            self.summarize(path)
+        folded = [path for path in paths if not self.is_as_good_as_kept(path)]
+        sums = []
+        for holder, group in groupby(folded, lambda path: int(self.done.path_holder[path])):
+            own = list(group)
+            sums.append(self.sum_of(own))
+            if holder >= 0 or self.units.tells_itself[unit]:
+                self.append_sums(unit, holder, False, sums[-1], _top(self.done, own, []))
+        first = self.first_span(unit, paths, kept)
+        if first is not None:
+            whole = sum(count for count, _ in sums), wrapped(sum(duration_ns for _, duration_ns in sums))
+            self.append_sums(unit, first, True, whole, _top(self.done, paths, kept) if folded else [])
 
-    def sum_up(self, unit: int, holder: int, paths: list[int]) -> None:
-        outermost = [path for path in paths if self.is_outermost(path)]
-        count, duration_ns = int(self.done.path_count[paths].sum()), int(self.done.path_total_ns[outermost].sum())
-        _append(self.columns, unit=unit, holder=holder, ranges=count, duration_ns=duration_ns, top_end=0)
+    def with_summary(self, unit: int, paths: list[int], kept: list[int]) -> list[int]:
+        """The longest paths; what a path lies in stands before it."""
+        long_ones = [one for one in paths if self.total[one] >= self.units.least_told_ns[unit] and self.may_be_shown(one)]
+        by_time = sorted(long_ones, key=self.total.__getitem__, reverse=True)
+        chosen = by_time[: max(0, int(self.units.budget[unit]))]
+        if not chosen and not kept and paths and not self.units.tells_itself[unit]:
+            outermost = [path for path in paths if self.above[path] < 0]  # other ranges only where there is nothing else
+            return [max(outermost, key=lambda path: -1 if self.name[path] == OTHER else self.total[path])]
+        return sorted(chosen)
 
-    def first_span(self, unit: int, first_sums: int, kept: list[int], of_summary: int | None) -> int:
-        """The sums of the span that is seen first: of the root of ours above the unit, or of the longest one directly in it."""
-        has_own = self.columns["holder"][first_sums] < 0
-        if has_own and self.units.tells_itself[unit]:
-            return first_sums
+    def sum_of(self, paths: list[int]) -> tuple[int, int]:
+        """How many ranges, and how long those took that lie in none of the others."""
+        outermost = [self.total[path] for path in paths if self.is_outermost(path)]
+        return int(self.done.path_count[paths].sum()), wrapped(sum(outermost))
+
+    def append_sums(self, unit: int, span: int, of_unit: bool, sums: tuple[int, int], top: list[Any]) -> None:
+        for name, (count, self_ns) in top:
+            _append(self.columns, top_name=name, top_count=count, top_self_ns=self_ns)
+        end = len(self.columns["top_name"])
+        _append(self.columns, unit=unit, span=span, of_unit=of_unit, ranges=sums[0], duration_ns=sums[1], top_end=end)
+
+    def first_span(self, unit: int, paths: list[int], kept: list[int]) -> int | None:
+        """The one that is seen first: the root of ours above the unit, or the longest one directly in it."""
+        if self.units.tells_itself[unit]:
+            return -1
         done = self.done
-        duration = {one: int(done.kept_end_ns[one] - done.kept_start_ns[one]) for one in kept if not done.kept_parent[one]}
-        longest = max(duration, key=duration.__getitem__, default=None)
-        if longest is None or (of_summary is not None and duration[longest] <= of_summary):
-            return first_sums
-        if longest not in self.columns["holder"][first_sums:]:
-            _append(self.columns, unit=unit, holder=longest, ranges=0, duration_ns=0, top_end=0)
-        return first_sums + self.columns["holder"][first_sums:].index(longest)
+        length = {one: int(done.kept_end_ns[one] - done.kept_start_ns[one]) for one in kept if not done.kept_parent[one]}
+        for path in [path for path in paths if path in self.shown and done.path_holder[path] < 0]:
+            place = self.columns["path"].index(path)
+            if self.columns["parent"][place] < 0:
+                length[len(done.kept) + place] = self.total[path]
+        return max(length, key=length.__getitem__, default=None)
 
-    def summarize(self, path: int, sums: int) -> None:
+    def summarize(self, path: int) -> None:
         parent = self.above[path]
         while parent >= 0 and parent not in self.shown:
             parent = self.above[parent]
@@ -133,12 +130,12 @@ class _Teller:
         duration = max(0, min(self.total[path], end - begin))
         start = min(max(int(self.done.path_first_ns[path]), begin), end - duration)
         self.shown[path] = start, start + duration
-        if self.done.path_count[path] == 1 and self.done.path_first_row[path] >= 0:  # it is as good as kept
-            unit, holder = int(self.done.path_unit[path]), int(self.done.path_holder[path])
-            place = list(zip(self.columns["unit"], self.columns["holder"], strict=True)).index((unit, holder))
-            self.columns["ranges"][place] -= 1
-        told = {"start_ns": start, "end_ns": start + duration, "sums": sums, "module": self.module_of(path)}
+        told = {"start_ns": start, "end_ns": start + duration, "module": self.module_of(path)}
         _append(self.columns, path=path, parent=parent, **told)
+
+    def is_as_good_as_kept(self, path: int) -> bool:
+        """Whether it is a single range with a summary."""
+        return path in self.shown and self.done.path_count[path] == 1 and self.done.path_first_row[path] >= 0
 
     def module_of(self, path: int) -> int:
         """Where the calls of several classes differ in numbers alone, these tell nothing of a class."""
@@ -177,7 +174,7 @@ class _Teller:
     def is_outermost(self, path: int) -> bool:
         """What no path was left for lies directly in the holder where its time is counted."""
         above = self.above[path]
-        return above < 0 or (self.above[above] < 0 and self.name[above] == OTHER)
+        return above < 0 or self.is_as_good_as_kept(above) or (self.above[above] < 0 and self.name[above] == OTHER)
 
 
 def _extent(done: FinishedUnits, units: UnitsToTell, path: int) -> tuple[int, int]:

@@ -4,8 +4,8 @@
 
 The threads record ranges and run PyTorch's operators, start and stop profiles, run legacy profilers, add and remove callbacks,
 log, and flush, beside the threads of the instrumentation itself; each forks in between. A child uses numpy, torch, imports,
-logging and all of the above, sends a span, and leaves. One that takes longer than ``--child-seconds``, and computes no more,
-hangs: the stacks of its threads are shown, and it is killed. The exit code is 1 where a child hung or failed.
+logging and all of the above, sends a span, and leaves. One that takes longer than ``--child-seconds`` hangs: the stacks of its
+threads are shown, and it is killed. The exit code is 1 where a child hung or failed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,10 @@ from otel_recfn import (
 )
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
 
-METHODS = ("os.fork", "fork", "spawn", "forkserver", "dataloader")
+METHODS = ("os.fork", "fork", "spawn", "forkserver")
 THREADS = 4
 LATE_IMPORTS = ("numpy.ma", "xml.dom.minidom", "encodings.idna", "html.parser")
 """What the parent has not imported, or a lazy library may be about to."""
-
-LOOK_SECONDS, COMPUTING, MOST_TIMES = 10.0, 0.02, 10
-"""How often one looks at a child that has had its time; the least share that one computes; its most times."""
 
 log = logging.getLogger("fork_soak")
 exported: Counter[int] = Counter()
@@ -161,14 +158,10 @@ class Soak:
 
     Args:
         child_seconds: what a child may take.
-        seconds: after which no more forks are made.
-        work: names of what the threads do, of WORK.
     """
 
-    def __init__(self, forks: int, method: str, seed: int, child_seconds: float, seconds: float, work: Sequence[str]) -> None:
+    def __init__(self, forks: int, method: str, seed: int, child_seconds: float) -> None:
         self._left, self._method, self._seed, self._child_seconds = forks, method, seed, child_seconds
-        self._until = time.monotonic() + seconds
-        self._parents_work = [WORK[name] for name in work]
         self._taking = threading.Lock()
         self._reaping = threading.Lock()
         """Only one thread may look at children: multiprocessing says 255 where two read one child's exit code."""
@@ -193,11 +186,11 @@ class Soak:
     def _take(self) -> bool:
         with self._taking:
             self._left -= 1
-            return self._left >= 0 and time.monotonic() < self._until
+            return self._left >= 0
 
     def _work(self, chance: random.Random) -> None:
         try:
-            chance.choice(self._parents_work)()
+            chance.choice(list(WORK.values()))()
         except Exception:
             self.outcomes["failed work in the parent"] += 1
             traceback.print_exc()
@@ -205,16 +198,14 @@ class Soak:
     def _fork(self) -> str:
         if self._method == "os.fork":
             return self._os_fork()
-        if self._method == "dataloader":
-            return load_with_workers()
         context = multiprocessing.get_context(self._method)
         target: Callable[[float], None] = child if self._method == "fork" else fresh_child
         process = context.Process(target=target, args=(self._child_seconds,))  # type: ignore[attr-defined]
         with self._reaping:
             process.start()
-        patience = Patience(process.pid or 0, self._child_seconds + 10)
+        until = self._latest_end()
         while (code := self._exit_code(process)) is None:
-            if patience.is_over():
+            if time.monotonic() > until:
                 return show_and_kill(process.pid or 0)
             multiprocessing.connection.wait([process.sentinel], 0.1)
         return "fine" if code == 0 else f"exit code {code}"
@@ -229,9 +220,13 @@ class Soak:
             leave_after(lambda: child(self._child_seconds))
         return self._wait(pid)
 
+    def _latest_end(self) -> float:
+        """Of a child that begins now: its watchdog ends it before."""
+        return time.monotonic() + self._child_seconds + 10
+
     def _wait(self, pid: int) -> str:
-        patience = Patience(pid, self._child_seconds + 10)
-        while not patience.is_over():
+        until = self._latest_end()
+        while time.monotonic() < until:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
@@ -240,34 +235,6 @@ class Soak:
         outcome = show_and_kill(pid)
         os.waitpid(pid, 0)
         return outcome
-
-
-class Patience:
-    """With a child: for so many seconds, and then as long as it computes, as a mere start does on an overloaded machine."""
-
-    def __init__(self, pid: int, seconds: float) -> None:
-        self._pid, self._end = pid, time.monotonic() + seconds
-        self._last = time.monotonic() + MOST_TIMES * seconds
-        self._computed_s = processor_seconds(pid)
-
-    def is_over(self) -> bool:
-        """Whether it hangs, as far as one can tell."""
-        now = time.monotonic()
-        if now < self._end:
-            return False
-        before, self._computed_s = self._computed_s, processor_seconds(self._pid)
-        self._end = now + LOOK_SECONDS
-        return now > self._last or self._computed_s - before < COMPUTING * LOOK_SECONDS
-
-
-def processor_seconds(pid: int) -> float:
-    """What a process has computed; 0 where nothing tells."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            user, system = file.read().rsplit(")", 1)[1].split()[11:13]
-    except OSError:
-        return 0.0
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def show_and_kill(pid: int) -> str:
@@ -292,27 +259,6 @@ def leave_after(work: Callable[[], None]) -> None:
         os._exit(code)
 
 
-class Squares(torch.utils.data.Dataset[torch.Tensor]):
-    """A dataset whose items need numpy, torch and ranges."""
-
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        with record_function("item"):
-            return torch.from_numpy(np.unique(np.full(4, index))).float() ** 2
-
-
-def load_with_workers() -> str:
-    """One pass with four forked workers."""
-    loader = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=4, multiprocessing_context="fork", timeout=20)
-    try:
-        total = sum(float(batch.sum()) for batch in loader)
-    except RuntimeError as error:
-        return f"DataLoader: {str(error).splitlines()[0]}"
-    return "fine" if total == sum(index**2 for index in range(16)) else "wrong batches"
-
-
 # --- the program
 
 
@@ -329,14 +275,12 @@ def main() -> int:
     parser.add_argument("--method", choices=METHODS, default="os.fork")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--child-seconds", type=float, default=30.0)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no more forks are made")
-    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK), help="what the threads of the parent do")
     asked = parser.parse_args()
     print(f"{asked.forks} x {asked.method}, --seed {asked.seed}", flush=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     quiet()
     multiprocessing.set_forkserver_preload(["numpy", "torch", "otel_recfn"])  # else each child imports them for seconds
-    soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds, asked.seconds, asked.work)
+    soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fork-soak-") as os.environ[TRACES]:
         instrumentor = observe()

@@ -6,20 +6,15 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
 
 from otel_recfn import cli
-from otel_recfn.cli import doctor, doctor_export
+from otel_recfn.cli import doctor
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.version import __version__
@@ -47,7 +42,7 @@ def test_the_whole_doctor_in_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "otel_recfn.cli", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     checks = re.findall(r"^(ok|no|--)  (.{12})(.*)", done.stdout, re.MULTILINE)
-    assert [name.strip() for _, name, _ in checks] == ["package", *doctor.examinations(), *doctor.LOADED]
+    assert [name.strip() for _, name, _ in checks] == [*doctor.examinations()]
     assert done.returncode == (1 if any(mark == "no" for mark, _, _ in checks) else 0)
     assert __version__ in checks[0][2]
     assert "could not be examined" not in done.stdout
@@ -76,12 +71,7 @@ def examines(monkeypatch: pytest.MonkeyPatch, **examinations: Callable[[], docto
     monkeypatch.setattr(doctor, "examinations", lambda: examinations)
 
 
-def loads() -> dict[str, doctor.Finding]:
-    return dict.fromkeys(doctor.LOADED, (True, "loads"))
-
-
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "loaded", loads)
     examines(monkeypatch, good=lambda: (True, "yes"))
     assert cli.main(["doctor"]) == 0
     assert "PyTorch's operators can become spans here." in capsys.readouterr().out
@@ -90,29 +80,6 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     told = capsys.readouterr().out
     assert "no  broken      could not be examined: ZeroDivisionError" in told
     assert "Not everything works here: broken." in told
-
-
-def test_what_is_known_is_told_before_torch_is_loaded_and_what_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    waits = threading.Event()
-
-    def loads_late() -> dict[str, doctor.Finding]:
-        assert waits.wait(PATIENCE_S)
-        return loads()
-
-    def flush_told() -> None:
-        if "waits for" in stderr.told:
-            waits.set()
-
-    stderr = SimpleNamespace(told="", flush=flush_told)
-    stderr.write = lambda text: setattr(stderr, "told", stderr.told + text)
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(doctor, "loaded", loads_late)
-    examines(monkeypatch, first=lambda: (True, "yes"))
-    assert cli.main(["doctor"]) == 0
-    assert "`import torch`" in stderr.told
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:-2]] == ["package", "first", *doctor.LOADED]
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +94,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     assert doctor.torch() == (False, "torch is not installed here; install it")
-    checks = doctor.loaded()
-    assert [checks[name][0] for name in doctor.LOADED] == [False, None, None]
+    assert [check()[0] for check in LOADING] == [False, None, None]
 
 
 def test_an_unsafe_cache(tmp_path: Path) -> None:
@@ -139,6 +105,9 @@ def test_an_unsafe_cache(tmp_path: Path) -> None:
     assert "OTEL_RECFN_CACHE_DIR" in check[1]
 
 
+LOADING = (doctor.observer, doctor.callbacks, doctor.details_in_python)
+
+
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A torch and both libraries, which load and find all; and no process that needs torch for it. Where they are."""
@@ -146,68 +115,64 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(observer_build, "find_torch", lambda: SimpleNamespace(directory=tmp_path))
     monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
-    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('shapes flops')")
-    monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "print('inputs')")
-    monkeypatch.setattr(doctor, "FIND_DETAILS", "")
+    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import torch; print('shapes flops')")
+    monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "import torch; print('inputs')")
+    monkeypatch.setattr(doctor, "FIND_DETAILS", "import torch")
     return tmp_path
 
 
 def test_what_is_found_in_torch(libraries: Path) -> None:
-    checks = doctor.loaded()
-    assert checks["observer"] == (True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
-    assert checks["callbacks"] == (True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
-    assert checks["details"][0]
+    assert doctor.observer() == (True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
+    assert doctor.callbacks() == (True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
+    assert doctor.details_in_python()[0]
 
 
 def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "raise OSError('undefined symbol')")
     monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "raise ImportError('undefined symbol')")
     monkeypatch.setattr(doctor, "FIND_DETAILS", "import no_such_torch")
-    checks = doctor.loaded()
     text = f"{libraries}/torch_observer.so cannot be loaded: OSError: undefined symbol"
-    assert checks["observer"] == (False, text)
-    assert checks["callbacks"][0] is None  # spans and files do without
-    assert f"{libraries}/torch_callbacks.so cannot be loaded" in checks["callbacks"][1]
-    assert checks["details"][0] is False
+    assert doctor.observer() == (False, text)
+    assert doctor.callbacks()[0] is None  # spans and files do without
+    assert f"{libraries}/torch_callbacks.so cannot be loaded" in doctor.callbacks()[1]
+    assert doctor.details_in_python()[0] is False
 
 
 def test_what_takes_its_process_down_is_told(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import os; os._exit(3)")
-    checks = doctor.loaded()
-    assert [checks[name][0] for name in doctor.LOADED] == [False, None, True]
-    assert "the process ended with code 3" in checks["observer"][1]
+    assert [check()[0] for check in LOADING] == [False, True, True]
+    assert "the process ended with code 3" in doctor.observer()[1]
 
 
 def test_torch_that_cannot_be_imported(libraries: Path) -> None:
     (libraries / "torch.py").write_text("raise ImportError('libtorch_cpu.so is missing')")
-    checks = doctor.loaded()
-    assert [checks[name][0] for name in doctor.LOADED] == [False, None, False]
-    assert all("ImportError: libtorch_cpu.so is missing" in check[1] for check in checks.values())
+    checks = [check() for check in LOADING]
+    assert [ok for ok, _ in checks] == [False, None, False]
+    assert all("ImportError: libtorch_cpu.so is missing" in text for _, text in checks)
 
 
 def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory other_observers')")
-    monkeypatch.setattr(doctor, "FIND_DETAILS", "print('step_hook')")
-    checks = doctor.loaded()
-    assert checks["observer"][0] is None  # operators are recorded all the same
-    assert details.OPERATORS["memory"].lost in checks["observer"][1]
-    assert details.OPERATORS["launches"].lost not in checks["observer"][1]
-    assert checks["details"][0] is None
-    assert details.PYTHON["step_hook"].lost in checks["details"][1]
+    monkeypatch.setattr(doctor, "FIND_DETAILS", "print('-step_hook')")
+    assert doctor.observer()[0] is None  # operators are recorded all the same
+    assert details.OPERATORS["memory"].lost in doctor.observer()[1]
+    assert details.OPERATORS["launches"].lost not in doctor.observer()[1]
+    assert doctor.details_in_python()[0] is None
+    assert details.PYTHON["step_hook"].lost in doctor.details_in_python()[1]
 
 
 def test_what_is_not_built_is_not_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_build, "find_built", lambda _library: None)
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "raise OSError('it was loaded')")
-    check = doctor.loaded()["observer"]
+    check = doctor.observer()
     assert check[0]
     assert "otel-recfn build" in check[1]
 
 
 def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor_export.sdk()[0]
+    assert doctor.sdk()[0]
     monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
-    assert doctor_export.sdk()[0] is False
+    assert doctor.sdk()[0] is False
 
 
 def test_provider(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +181,7 @@ def test_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {trace.ProxyTracerProvider(): None, TracerProvider(): True, trace.NoOpTracerProvider(): False}
     for provider, ok in expected.items():
         monkeypatch.setattr(trace, "get_tracer_provider", lambda provider=provider: provider)
-        assert doctor_export.provider()[0] is ok
+        assert doctor.provider()[0] is ok
 
 
 @pytest.mark.parametrize(
@@ -224,7 +189,7 @@ def test_provider(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_exporters(monkeypatch: pytest.MonkeyPatch, asked: str, ok: bool | None) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", asked)
-    check = doctor_export.exporters()
+    check = doctor.exporters()
     assert check[0] is ok
     assert "otlp_proto_http" in check[1]
 
@@ -234,16 +199,16 @@ def test_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         port = server.getsockname()[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{port}/v1/traces")
-        monkeypatch.setattr(doctor_export, "REQUEST_SECONDS", 0.2)
-        check = doctor_export.endpoint()
+        monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.2)
+        check = doctor.endpoint()
         assert check[0] is False
         assert "something listens there, but takes no OTLP request" in check[1]
         assert "OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS" in check[1]
-    check = doctor_export.endpoint()
+    check = doctor.endpoint()
     assert check[0] is False
     assert "collector" in check[1]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:no-port")
-    assert doctor_export.endpoint()[0] is False
+    assert doctor.endpoint()[0] is False
 
 
 def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,42 +219,10 @@ def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionRefusedError
 
     monkeypatch.setattr(socket, "create_connection", refuse)
-    assert doctor_export.endpoint()[0] is None
+    assert doctor.endpoint()[0] is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    assert doctor_export.endpoint()[0] is None
+    assert doctor.endpoint()[0] is None
     assert asked == [("localhost", 4317), ("localhost", 4318)]
-
-
-class Filters(OverHttp):
-    """Looks at spans before it exports them."""
-
-
-@pytest.mark.parametrize(
-    ("make", "over"),
-    [
-        (list, None),
-        (lambda: [BatchSpanProcessor(OverHttp())], "http"),
-        (lambda: [BatchSpanProcessor(OverGrpc())], "grpc"),
-        (lambda: [SimpleSpanProcessor(OverHttp())], None),
-        (lambda: [BatchSpanProcessor(ConsoleSpanExporter())], None),
-        (lambda: [BatchSpanProcessor(Filters())], None),
-        (lambda: [BatchSpanProcessor(OverHttp()), BatchSpanProcessor(OverGrpc())], None),
-        (lambda: [BatchSpanProcessor(OverHttp()), SpanProcessor()], None),
-    ],
-    ids=["nothing", "HTTP", "gRPC", "simple", "console", "subclass", "two exporters", "another processor"],
-)
-def test_the_native_way_is_told_of_where_one_otlp_exporter_is_all_that_sees_spans(
-    make: Callable[[], list[SpanProcessor]], over: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider = TracerProvider(shutdown_on_exit=False)
-    for processor in make():
-        provider.add_span_processor(processor)
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    text = doctor_export.native_otlp()[1]
-    provider.shutdown()
-    assert (f"span_exporter='otlp-{over}' is there" in text) == (over is not None)
-    assert ("processors see none of ours" in text) == (over is not None)
-    assert ("one OTLP exporter is not all that its processors do" in text) == (over is None)
 
 
 def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,7 +260,7 @@ def test_the_doctor_tells_no_secret(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer t0ken\u20ac,t0ken")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv("OTEL_RECFN_SPAN_EXPORTER", endpoint)
-        monkeypatch.setattr(doctor_export, "REQUEST_SECONDS", 0.2)
+        monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.2)
         told = "\n".join([doctor.careful(doctor.examinations()[name])[1] for name in ("settings", "endpoint")])
     assert [secret for secret in secrets if secret in told + caplog.text] == []
     assert "http://127.0.0.1" in told

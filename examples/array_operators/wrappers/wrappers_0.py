@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from otel_recfn.tracing.wrappers import Constant, Guard, Library, Option, Recorded, Watched, torch_library
 
@@ -56,7 +56,7 @@ _OP_mul_ = _LIB_arrays.operator(
 )
 
 
-def mul_(self: Annotated[Any, "a!"], other: complex) -> Annotated[Any, "a!"]:
+def mul_(self: Any, other: complex) -> Any:
     """arrays::mul_(Tensor(a!) self, Scalar other) -> Tensor(a!)"""
     if not Watched.now:
         return _OP_mul_.target(self, other)
@@ -88,7 +88,7 @@ _OP_transpose = _LIB_arrays.operator(
 )
 
 
-def transpose(self: Annotated[Any, "a"]) -> Annotated[Any, "a"]:
+def transpose(self: Any) -> Any:
     """arrays::transpose(Tensor(a) self) -> Tensor(a)"""
     if not Watched.now:
         return _OP_transpose.target(self)

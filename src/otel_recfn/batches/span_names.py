@@ -1,4 +1,6 @@
-"""The names of spans: a module call has its path in its model, or else its class; all others have the recorded name."""
+"""The names of spans: a module call has its path in its model, or else its class, a phase of a compilation words.
+
+All others have the recorded name."""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.phase_names import phase_name
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventSource
+from otel_recfn.model.phases import phase_name
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
 _INSTANCE = re.compile(r"_\d+$")

@@ -76,13 +76,13 @@ _TO_DECIDE = _rows(
     tells_itself=np.bool_,
 )
 _LINK = _rows(span_id=np.uint64, trace=np.uint32)
-_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "folded", "start_ns", "end_ns"), np.int64), unit=np.uint32)
-_SUMS = _rows(**dict.fromkeys(("unit", "holder", "ranges", "duration_ns", "top_end"), np.int64))
+_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "start_ns", "end_ns"), np.int64), unit=np.uint32)
+_SUMS = _rows(**dict.fromkeys(("unit", "span", "of_unit", "ranges", "duration_ns", "top_end"), np.int64))
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
     **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
-    **dict.fromkeys(("cpu_time_ns", "sums", "counts_end", "row"), np.int64),
+    **dict.fromkeys(("cpu_time_ns", "counts_end", "row"), np.int64),
     **dict.fromkeys(("unit", "name", "digits", "module"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
@@ -223,22 +223,20 @@ class UnitToDecide(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """Units that were decided together, as tables. ``unit`` is a place among them.
+    """Units that were decided together, as tables. ``unit`` is a place among them. Spans are numbered, the kept ranges first.
 
     It keeps no names but its own, because a program may make new ones, and it may wait for an exporter.
     """
 
     plan: SpanPlan
     """The plan of the kept ranges, parents first."""
-    folded: NDArray[np.int64]
-    """The number of ranges that were folded into each kept one."""
     sums: Table
-    """Of what was folded into one span: ``unit``, ``holder`` (which kept range; -1 for the unit), ``ranges``, ``duration_ns``,
-    and ``top_end``, where its names end in ``top``; they begin where those of the sums before end."""
+    """Of what was folded into one span, or (``of_unit``) in the whole unit, whose first span tells it: ``unit``, ``span`` (the
+    number; -1 for the root above), ``ranges``, ``duration_ns``, and ``top_end``, where its names end in ``top``."""
     top: Table
     """Names that took the most self time: ``name``, ``count``, ``self_ns``."""
     summaries: Table
-    """Spans for the ranges of a call path. Those that carry ``sums`` (else -1) come first."""
+    """Spans for the ranges of a call path."""
     counts: NDArray[np.int64]
     """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
@@ -247,8 +245,14 @@ class Decided(NamedTuple):
     """The classes of those summaries that are of module calls, by the number of the name."""
     single: Batch
     """The rows of those summaries that stand for one range and have a ``row``, in their order: they aren't folded."""
-    further: tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]
-    """Attributes of whole units, by the places of kept ranges and of summaries."""
+    further: dict[int, dict[str, Any]]
+    """Attributes of whole units, by the numbers of their first spans."""
+
+    @property
+    def first_spans(self) -> Mapping[int, int]:
+        """The number of the span of each unit that is seen first: the longest one directly in it, or the root above (-1)."""
+        sums = self.sums[self.sums["of_unit"] != 0]
+        return dict(zip(sums["unit"].tolist(), sums["span"].tolist(), strict=True))
 
 
 class Stage:
@@ -313,7 +317,6 @@ class Stage:
         classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
         return Decided(
             plan._replace(torch_names=self._torch_names),
-            kept["folded"],
             sums,
             top,
             summaries,
@@ -321,7 +324,7 @@ class Stage:
             names,
             classes,
             single,
-            ({}, {}),
+            {},
         )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:

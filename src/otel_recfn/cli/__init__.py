@@ -109,8 +109,7 @@ def _add_codegen(command: argparse.ArgumentParser) -> None:
         "--dispatch",
         type=_dispatch,
         metavar="MODULE:ATTR",
-        help="where the operators are found: a dict by name, a module, a class, or a function that finds them; "
-        "else they are PyTorch's, in torch.ops",
+        help="where the operators are found: a dict by name, a module or a class; else they are PyTorch's, in torch.ops",
     )
     command.add_argument("--shards", type=_count, default=1, metavar="N", help="in how many modules (default: 1)")
     command.add_argument(

@@ -1,27 +1,40 @@
 """``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
 
-The first needs nothing but Python. What shows only where PyTorch is loaded is examined beside the rest, in a process of its
-own, because an import of torch takes seconds, and a broken one may take its process down; it comes last.
+The first needs nothing but Python. What shows only where PyTorch is loaded comes last, from processes of their own, because an
+import of torch takes seconds, and a broken one may take its process down. Of exporting it sees what the environment sets up;
+the program's own code may set up something else.
 """
 
 from __future__ import annotations
 
-import json
+import importlib.metadata
+import logging
 import os
 import platform
+import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from importlib import import_module
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from otel_recfn.errors import RecfnError
+from otel_recfn.errors import RecfnError, RecorderUnavailable
+from otel_recfn.support.texts import (
+    safe_endpoint,
+    safe_error,
+    safe_request_error,
+    safe_text,
+    secrets_from_environment,
+    secrets_of,
+)
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
+    from otel_recfn.pytorch.details import Detail
     from otel_recfn.pytorch.observer_build import NativeLibrary
 
 MARKS = {True: "ok", False: "no", None: "--"}
@@ -49,33 +62,23 @@ def line(name: str, ok: bool | None, text: str) -> str:
 
 def examine() -> Iterator[tuple[str, Finding]]:
     """All findings with their names, each as soon as it is known."""
-    yield "package", package()
-    with ThreadPoolExecutor(1) as beside:
-        loading = beside.submit(loaded)
-        for name, examination in examinations().items():
-            yield name, careful(examination)
-        if not loading.done():
-            print("... waits for `import torch` in a process of its own", file=sys.stderr, flush=True)
-        for name in LOADED:
-            yield name, careful(lambda: loading.result()[name])  # noqa: B023 - called at once
+    for name, examination in examinations().items():
+        yield name, careful(examination)
 
 
 def examinations() -> dict[str, Callable[[], Finding]]:
-    """The examinations of this process."""
-    from otel_recfn.cli import doctor_export as export
-
+    """The examinations by name, those that load PyTorch last."""
     recording = {"settings": settings, "recorder": recorder, "compiler": compiler, "torch": torch, "cache": cache}
-    exporting = {"SDK": export.sdk, "provider": export.provider, "exporters": export.exporters, "endpoint": export.endpoint}
-    return {**recording, "context": export.context, **exporting, "native OTLP": export.native_otlp}
+    exporting = {"context": context, "SDK": sdk, "provider": provider, "exporters": exporters, "endpoint": endpoint}
+    loading = {"observer": observer, "callbacks": callbacks, "details": details_in_python}
+    return {"package": package, **recording, **exporting, **loading}
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
-    """The findings of an examination, of which an unexpected error is a bad one."""
+    """The finding of an examination, of which an unexpected error is a bad one."""
     try:
         return examination()
     except Exception as error:
-        from otel_recfn.support.texts import safe_error, secrets_from_environment
-
         return False, f"could not be examined: {safe_error(error, secrets_from_environment())}"
 
 
@@ -150,96 +153,209 @@ def _found(find: Callable[[], str]) -> Finding:
         return False, str(error)
 
 
+# --- what exports
+
+CONNECT_SECONDS = 0.5
+REQUEST_SECONDS = 1.5
+DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
+COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
+SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
+
+
+def context() -> Finding:
+    """Whether changes of the current span are noticed."""
+    try:
+        from otel_recfn.recording.recorder import recorder
+        from otel_recfn.sources.otel_context import ContextWatcher
+        from otel_recfn.sources.protocol import Wanted
+    except RecorderUnavailable:
+        return None, "there is no recorder, so nobody looks at the current span"
+    watcher = ContextWatcher(recorder)
+    watcher.enable(Wanted())
+    status = watcher.status()
+    watcher.disable()
+    return True, status
+
+
+def sdk() -> Finding:
+    """Whether the SDK is installed, and not switched off."""
+    from otel_recfn.settings.table import sdk_is_disabled
+
+    version = importlib.metadata.version("opentelemetry-sdk")
+    if sdk_is_disabled():
+        return False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it"
+    return True, f"opentelemetry-sdk {version}, OTEL_SDK_DISABLED not set to true"
+
+
+def provider() -> Finding:
+    """Whether a provider is set, which in a process of its own happens only under opentelemetry-instrument."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    current = trace.get_tracer_provider()
+    name = f"{type(current).__module__}.{type(current).__qualname__}"
+    if isinstance(current, TracerProvider):
+        return True, f"{name}, the SDK's"
+    if isinstance(current, trace.ProxyTracerProvider):
+        text = "none set in this process; your program sets one, or opentelemetry-instrument does, before or after instrument()"
+        return None, text
+    return False, f"{name} is not the SDK's and takes no spans of ours; set the SDK's TracerProvider"
+
+
+def exporters() -> Finding:
+    """The exporters that OTEL_TRACES_EXPORTER asks for, as opentelemetry-instrument reads it."""
+    installed = {entry.name for entry in importlib.metadata.entry_points(group="opentelemetry_traces_exporter")}
+    asked = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
+    listed = f"installed: {', '.join(sorted(installed))}"
+    if not asked:
+        return None, f"OTEL_TRACES_EXPORTER is not set; {listed}"
+    if asked == ["none"]:
+        return False, f"OTEL_TRACES_EXPORTER=none: no spans leave the process; unset it ({listed})"
+    missing = [name for name in asked if name not in installed]
+    if missing:
+        return False, f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}"
+    return True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}"
+
+
+def endpoint() -> Finding:
+    """Whether something listens at the OTLP endpoint. Another machine is contacted only if the environment names it."""
+    protocol = _traces_setting("PROTOCOL") or "grpc"
+    named = _traces_setting("ENDPOINT")
+    port = DEFAULT_PORTS.get(protocol, 4318)
+    url = named or f"http://localhost:{port}"
+    where = f"{safe_endpoint(url)} ({protocol}{'' if named else ', the default'})"
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else port)
+        with socket.create_connection(address, timeout=CONNECT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        why = safe_request_error(error, secrets_of(url))
+        return False if named else None, f"{where}: nothing listens there ({why}); {COLLECTOR}"
+    refused = _refusal_of_a_request(protocol)
+    if refused is None:
+        return True, f"{where}: takes OTLP requests"
+    other, path = ("http/protobuf", "/v1/traces") if protocol == "grpc" else ("grpc", "")
+    if _refusal_of_a_request(other, f"{parts.scheme or 'http'}://{parts.netloc}{path}") is None:
+        return False, f"{where}: {_other_protocol(other)}"
+    return False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}"
+
+
+def _other_protocol(spoken: str) -> str:
+    """The way out if the endpoint speaks another protocol."""
+    of_traces = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+    variable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" if of_traces else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    looks, other = ("gRPC", "HTTP") if spoken == "grpc" else ("HTTP", "gRPC")
+    port = DEFAULT_PORTS["http/protobuf" if spoken == "grpc" else "grpc"]
+    return f"this looks like {looks}: set {variable}={spoken}, or name the port for {other}, usually {port}"
+
+
+def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
+    """Why an empty request, sent as the program's exporter would send it, was refused; None if it was accepted."""
+    module = "grpc" if protocol == "grpc" else "http"
+    made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
+    last_message = _LastMessage()
+    logger = logging.getLogger("opentelemetry")
+    logger.addHandler(last_message)
+    propagated, logger.propagate = logger.propagate, False
+    try:
+        exporter = made(endpoint=endpoint, timeout=REQUEST_SECONDS)
+        taken = exporter.export([]).name == "SUCCESS"
+        exporter.shutdown()
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(last_message)
+    return None if taken else safe_text(last_message.message, secrets_from_environment()) or "no answer"
+
+
+class _LastMessage(logging.Handler):
+    """A log handler that keeps the last message, which says why a request failed."""
+
+    message = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.message = record.getMessage()
+
+
+def _traces_setting(name: str) -> str:
+    """An OTLP setting from the environment: the variable for traces, else the one for all signals."""
+    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+
+
 # --- what shows only where PyTorch is loaded
 
 LOAD_SECONDS = 300
-LOADED = ("observer", "callbacks", "details")
 LOAD_OBSERVER = """
+import torch
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.observer import TorchObserver, features
-observer = TorchObserver(recorder)
-observer.ensure_loaded()
+TorchObserver(recorder).ensure_loaded()
 print(features())
 """
 LOAD_CALLBACKS = """
+import torch
 from otel_recfn.callbacks import torch_callbacks
 print(torch_callbacks.load(lambda *_error: True).features())
 """
 FIND_DETAILS = """
 import torch.utils.checkpoint
 from otel_recfn.pytorch import details
-print(*details.missing_in_python())
-"""
-ONE_AFTER_ANOTHER = """
-import contextlib, io, json, sys, traceback
-import torch
-for program in sys.argv[1:]:
-    said, error = io.StringIO(), ""
-    try:
-        with contextlib.redirect_stdout(said):
-            exec(program, {})
-    except BaseException as raised:
-        error = traceback.format_exception_only(raised)[-1].strip()
-    print(json.dumps([said.getvalue(), error]), flush=True)
+print(*[f"-{name}" for name in details.missing_in_python()])
 """
 
 
-def loaded() -> dict[str, Finding]:
-    """The findings on PyTorch's libraries and details, by their names in LOADED."""
+def observer() -> Finding:
+    """Whether operators can be observed."""
     from otel_recfn.pytorch import details, observer_build
 
-    programs = {"details": FIND_DETAILS, "observer": LOAD_OBSERVER, "callbacks": LOAD_CALLBACKS}
-    libraries = {"observer": observer_build.TORCH_OBSERVER, "callbacks": observer_build.TORCH_CALLBACKS}
-    findings: dict[str, Finding] = {}
-    paths = {name: _built(libraries[name], findings, name) for name in libraries}
-    places = {name: path for name, path in paths.items() if path}
+    return _library(observer_build.TORCH_OBSERVER, LOAD_OBSERVER, details.OPERATORS)
+
+
+def callbacks() -> Finding:
+    """Whether callbacks in Python can be called. Spans and files need none, so that they can't be is no failure."""
+    from otel_recfn.pytorch import details, observer_build
+
+    ok, text = _library(observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS, details.CALLBACKS)
+    return ok or None, text
+
+
+def details_in_python() -> Finding:
+    """Whether PyTorch has the private names that we look for in its Python part."""
+    from otel_recfn.pytorch import details, observer_build
+
     try:
-        observer_build.find_torch()
-        places = {"details": "", **places}
+        torch = observer_build.find_torch()
     except RecfnError:
-        findings["details"] = None, "torch is not here, so nothing is looked for in it"
-    said = _output_with_torch([programs[name] for name in places])
-    for (name, path), (text, error) in zip(places.items(), said, strict=True):
-        known = {"details": details.PYTHON, "observer": details.OPERATORS, "callbacks": details.CALLBACKS}[name]
-        found, missing = ([], text.split()) if name == "details" else details.found_and_missing(text)
-        if error:
-            findings[name] = False, f"{path} cannot be loaded: {error}" if path else f"torch cannot be examined: {error}"
-        elif missing:
-            lost = details.losses(missing, known)
-            findings[name] = None, f"{path}, but this torch lacks details; {lost}" if path else f"this torch lacks some; {lost}"
-        elif path:
-            findings[name] = True, f"{path}, found in this torch: {', '.join(found)}"
-        else:
-            findings[name] = True, "this torch has all that is looked for in Python"
-    ok, text = findings["callbacks"]
-    return findings | {"callbacks": (ok or None, text)}  # spans and files need no callbacks
+        return None, "torch is not here, so nothing is looked for in it"
+    return _loaded(str(torch.directory), FIND_DETAILS, details.PYTHON)
 
 
-def _built(library: NativeLibrary, findings: dict[str, Finding], name: str) -> str:
-    """The path of a built library; empty, with a finding that says why, if it can't be loaded yet."""
+def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) -> Finding:
+    """The finding on a library that is compiled against torch."""
     from otel_recfn.pytorch import observer_build
 
     try:
         path = observer_build.find_built(library)
-        if path is not None:
-            return str(path)
-        observer_build.find_compiler()
-        text = f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
-        findings[name] = True, text
+        if path is None:
+            observer_build.find_compiler()
     except RecfnError as error:
-        findings[name] = False, f"cannot be built: {error}"
-    return ""
+        return False, f"cannot be built: {error}"
+    if path is None:
+        return True, f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
+    return _loaded(str(path), program, known)
 
 
-def _output_with_torch(programs: Sequence[str]) -> list[tuple[str, str]]:
-    """The output of each program in a process with torch, and the error that ended it. A crash ends the later ones too."""
-    if not programs:
-        return []
-    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, *programs]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        return [("", f"it took over {LOAD_SECONDS} s; does `import torch` work?")] * len(programs)
-    said = [(text, error) for text, error in map(json.loads, done.stdout.splitlines())]
-    last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-    return [*said, *[("", last)] * (len(programs) - len(said))]
+def _loaded(place: str, program: str, known: Mapping[str, Detail]) -> Finding:
+    """The finding of a program that loads what is at a place, and prints the details of torch that it found."""
+    from otel_recfn.pytorch import details
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS
+    )
+    if done.returncode:
+        error = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+        return False, f"{place} cannot be loaded: {error}"
+    found, missing = details.found_and_missing(done.stdout)
+    if missing:
+        return None, f"{place}, but this torch lacks details; {details.losses(missing, known)}"
+    return True, f"{place}, found in this torch: {', '.join(found) or 'all that is looked for'}"

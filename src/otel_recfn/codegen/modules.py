@@ -23,7 +23,7 @@ from otel_recfn.codegen import python_words
 from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
 from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
-from otel_recfn.errors import GeneratorError, SchemaError
+from otel_recfn.errors import RecfnError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
 """The first words of every file of ours."""
@@ -39,7 +39,7 @@ SINGLETONS = ("None", "True", "False")
 
 @dataclass(frozen=True)
 class WrapperRequest:
-    """A request: which operators are to be wrapped, and how the modules are split.
+    """A request: which operators are to be wrapped, and in how many modules.
 
     Attributes:
         schema: the file.
@@ -73,13 +73,7 @@ class Generated:
 
 
 def generate(request: WrapperRequest) -> Generated:
-    """Read the schemas and make the modules' texts.
-
-    Raises:
-        SchemaError: an operator's schema can't be read or wrapped.
-        GeneratorError: torchgen or PyYAML is missing.
-        OSError: the file can't be read.
-    """
+    """Read the schemas and make the modules' texts; a SchemaError or RecfnError where a schema or a package is in the way."""
     words = ANY if request.dispatch else TORCH
     found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(read_entries(request.schema))]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
@@ -188,7 +182,6 @@ class Wrapper:
             if each.keyword_only and (number == 0 or not self.operator.arguments[number - 1].keyword_only):
                 parts.append("*")
             hint = python_words.hint(each.type, self.words)
-            hint = f'Annotated[{hint}, "{each.alias}"]' if each.alias is not None else hint
             default = f" = {python_words.default(each, self.operator, self.words)}" if each.default is not None else ""
             parts.append(f"{parameter_name(each.name)}: {hint}{default}")
         return _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
@@ -268,7 +261,7 @@ def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
         *request.header,
         *["", "from __future__ import annotations", ""],
         "from collections.abc import Sequence",
-        "from typing import Annotated, Any",
+        "from typing import Any",
         *["", *([] if dispatch else ["import torch"]), f"from otel_recfn.tracing.wrappers import {', '.join(RUNTIME)}", ""],
         *[f'_LIB_{each} = {library}("{each}"{dispatch})' for each in namespaces],
         *[f"{name} = {value}" for name, value in sorted(constants.items())],
@@ -292,24 +285,14 @@ def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], reque
 
 
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """The files that are missing, differ, or belong to a shard that is no more.
-
-    Raises:
-        GeneratorError: one of them was not written by the generator.
-        OSError: one can't be read.
-    """
+    """The files that are missing, differ, or belong to a shard that is no more; a RecfnError if one isn't the generator's."""
     changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
     ours = [path for path in folder.glob("wrappers_*.py") if path.is_file() and _read(path).startswith(MARK)]
     return sorted([*changed, *[path for path in ours if path.name not in texts]])
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write the stale files, and remove shards that are no more. Returns the files that changed.
-
-    Raises:
-        GeneratorError: a file is there that was not written by the generator.
-        OSError: one can't be read or written.
-    """
+    """Write the stale files, and remove shards that are no more. Returns the files that changed."""
     stale = stale_files(folder, texts)
     folder.mkdir(parents=True, exist_ok=True)
     for path in stale:
@@ -328,7 +311,7 @@ def _content(path: Path) -> str | None:
         return None
     text = _read(path)
     if text.strip() and not text.startswith(MARK):
-        raise GeneratorError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
+        raise RecfnError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
     return text
 
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 
-from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, Return, SchemaType
+from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, SchemaType
 from otel_recfn.errors import SchemaError
 
 # --- names: reserved words, and what written modules use themselves, get an underscore
 
 RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
 """The names that written modules import from ``tracing/wrappers.py``."""
-IMPORTED = frozenset({*RUNTIME, "Annotated", "Any", "Sequence", "annotations", "torch"})
+IMPORTED = frozenset({*RUNTIME, "Any", "Sequence", "annotations", "torch"})
 """The other names that they import."""
 BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
 """The builtin types in their hints."""
@@ -106,21 +106,12 @@ def hint(type_: SchemaType, words: Words) -> str:
 
 def return_hint(operator: Operator, words: Words) -> str:
     """The hint of the wrapper's result. A list is a list there, while an argument may be any sequence."""
-    returns = [_returned(each, words) for each in operator.returns]
+    returns = [re.sub(r"^Sequence\[", "list[", hint(each.type, words)) for each in operator.returns]
     return f"tuple[{', '.join(returns)}]" if len(returns) > 1 else "".join(returns) or "None"
 
 
-def _returned(declared: Return, words: Words) -> str:
-    found = re.sub(r"^Sequence\[", "list[", hint(declared.type, words))
-    return f'Annotated[{found}, "{declared.alias}"]' if declared.alias else found
-
-
 def default(argument: Argument, operator: Operator, words: Words) -> str:
-    """A default as a Python expression that calls can't change: lists become tuples.
-
-    Raises:
-        SchemaError: it is none that is known.
-    """
+    """A default as a Python expression that calls can't change: lists become tuples. A SchemaError if it is none."""
     text = argument.default or ""
     if text in words.defaults and argument.type.base not in ("str", "bool"):
         return words.defaults[text]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_recfn.errors import GeneratorError, SchemaError
+from otel_recfn.errors import RecfnError, SchemaError
 
 # --- the model of operators
 
@@ -69,8 +69,6 @@ class Argument:
     type: SchemaType
     default: str | None
     """The default as the schema writes it."""
-    alias: str | None
-    """The alias annotation: ``a``, ``a!``, ``a -> *``."""
     keyword_only: bool
     is_out: bool
 
@@ -81,7 +79,6 @@ class Return:
 
     name: str | None
     type: SchemaType
-    alias: str | None
 
 
 @dataclass(frozen=True)
@@ -162,17 +159,11 @@ class Entry(NamedTuple):
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The entries of the file in order.
-
-    Raises:
-        SchemaError: it is no YAML, or no list of mappings with a ``func``.
-        GeneratorError: PyYAML is not installed.
-        OSError: it can't be read.
-    """
+    """The entries of the file in order; a SchemaError where it is no YAML, or no list of mappings with a ``func``."""
     try:
         import yaml
     except ImportError as error:
-        raise GeneratorError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
+        raise RecfnError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -212,24 +203,17 @@ DEFAULT_NAMESPACE = "aten"
 KEYS_BESIDE_FIELDS = {"func", "dispatch", LINE}
 REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
 """The errors by which torchgen refuses a schema."""
-_ODD_BLANKS = re.compile(r""",\S|\s\s|\s=|=\s|[(\[]\s|\s[)\]\[]|\)->|->\S|\[[^\]]*\s|="[^"]*, |='[^']*, """)
-BLANKS = "; write one blank after each comma between arguments and around ->, and none elsewhere: int[2] x=[1,2]"
-"""A hint for errors where blanks may be to blame: PyTorch's parser splits arguments by them, and doesn't mention it."""
 
 
 def operators_of(entries: Sequence[Entry]) -> list[Operator]:
     """The operators in the order of the entries, then those that torchgen generates for ``autogen``.
 
-    Raises:
-        SchemaError: an entry that torchgen doesn't understand, or an operator that is declared twice.
-        GeneratorError: torchgen is not there.
+    A SchemaError says which entry torchgen doesn't understand, or which operator is declared twice.
     """
     try:
         import torchgen.model as model
     except ImportError as error:
-        raise GeneratorError(
-            "torchgen is not installed, which parses schemas; it comes with torch: pip install torch"
-        ) from error
+        raise RecfnError("torchgen is not installed, which parses schemas; it comes with torch: pip install torch") from error
     known = set(model.NativeFunction.__dataclass_fields__) | KEYS_BESIDE_FIELDS
     for entry in entries:
         unknown = sorted(str(key) for key in entry.fields if key not in known)
@@ -267,10 +251,8 @@ def _parsed(entry: Entry, model: Any) -> Operator:
 
 
 def _refused(entry: Entry, error: BaseException) -> SchemaError:
-    odd = _ODD_BLANKS.search(re.sub(r"\[[^\]\s]*\]", "", entry.schema))
-    return SchemaError(
-        entry.location, f"{entry.schema!r} can't be read: {str(error).strip() or type(error).__name__}{BLANKS if odd else ''}"
-    )
+    why = str(error).strip() or type(error).__name__
+    return SchemaError(entry.location, f"{entry.schema!r} can't be read: {why}")
 
 
 def _with_generated(entries: Sequence[Entry], model: Any) -> list[Operator]:
@@ -322,16 +304,12 @@ def _operator(namespace: str, schema: Any, category: str | None, location: Locat
         ),
         kind=schema.kind().name,
         arguments=tuple(
-            Argument(each.name, SchemaType(str(each.type)), each.default, _alias(each), keyword_only, is_out)
+            Argument(each.name, SchemaType(str(each.type)), each.default, keyword_only, is_out)
             for group, keyword_only, is_out in groups
             for each in group
         ),
-        returns=tuple(Return(each.name, SchemaType(str(each.type)), _alias(each)) for each in schema.returns),
+        returns=tuple(Return(each.name, SchemaType(str(each.type))) for each in schema.returns),
         category=category,
         schema=str(schema),
         location=location,
     )
-
-
-def _alias(declared: Any) -> str | None:
-    return str(declared.annotation) if declared.annotation is not None else None

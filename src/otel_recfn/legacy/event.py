@@ -19,12 +19,8 @@ log = logging.getLogger("otel_recfn")
 
 CPU_MEMORY = ("cpu", "mkldnn", "ideep")
 CUDA_MEMORY = ("cuda", "hip")
-KIND_WORDS = {
-    EventKind.MARK: "mark",
-    EventKind.PUSH_RANGE: "push",
-    EventKind.POP_RANGE: "pop",
-    EventKind.MEMORY_ALLOC: "memory_alloc",
-}
+KIND_WORDS = ("mark", "push", "pop", "memory_alloc")
+"""The kinds as texts, in the order of EventKind."""
 
 
 @dataclass(slots=True)
@@ -76,16 +72,12 @@ class LegacyEvent:
     stack: tuple[str, ...] = ()
     event_id: int = 0
     correlation_id: int = 0
-    _extra_args: dict[str, Any] | None = field(default=None, repr=False)
+    _extra_args: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
-    def extra_args(self) -> dict[str, Any]:
+    def extra_args(self) -> Mapping[str, Any]:
         """The arguments from which floating point operations were counted, by PyTorch's names; empty if they weren't."""
-        return self._extra_args if self._extra_args is not None else {}
-
-    def set_extra_args(self, extra_args: Mapping[str, Any]) -> None:
-        """Replace the value of ``extra_args``."""
-        self._extra_args = dict(extra_args)
+        return self._extra_args or {}
 
     @property
     def kind_str(self) -> str:
@@ -107,11 +99,7 @@ class LegacyEvent:
         return (later.cpu_ns - self.cpu_ns) / 1000
 
     def cuda_elapsed_us(self, later: LegacyEvent) -> float:
-        """Microseconds on the GPU from this event to a later one; waits until the GPU is that far.
-
-        Raises:
-            ProfilerError: one of them has no time on a GPU, they were recorded on different ones, or one alone is remote.
-        """
+        """Microseconds on the GPU from this event to a later one of the same GPU; waits until it is that far."""
         if not (self.has_cuda and later.has_cuda):
             raise ProfilerError("Events were not recorded for CUDA; enable the profiler with ProfilerState.CUDA")
         if self.device != later.device:
@@ -147,11 +135,7 @@ class LegacyEvent:
 
     @classmethod
     def from_value_list(cls, values: Any) -> LegacyEvent:
-        """The remote event from the values of ``to_value_list`` (``LegacyEvent::fromIValue``).
-
-        Raises:
-            ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
-        """
+        """The remote event from the values of ``to_value_list`` (``LegacyEvent::fromIValue``)."""
         return cls(**_decoded(values), is_remote=True)
 
 

@@ -14,9 +14,9 @@ import dataclasses
 import gc
 import json
 from collections import UserList
-from collections.abc import Callable, Iterable, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from copy import copy
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,37 +50,23 @@ BLOCK = 4096
 class ThreadEvents(UserList[LegacyEvent]):
     """A list of events, which has one object at each place, whoever reads it and however often.
 
-    Args:
-        events: those that are there already.
+    ``events`` are there already, or a function makes them when one is read.
     """
 
-    def __init__(self, events: Iterable[LegacyEvent] = ()) -> None:
-        self._events = list(events)
-        self._count, self._make = 0, list[LegacyEvent]
+    def __init__(self, events: Iterable[LegacyEvent] | Callable[[], list[LegacyEvent]] = ()) -> None:
+        self._make = events if callable(events) else partial(list, events)
 
-    @classmethod
-    def made_by(cls, count: int, make: Callable[[], list[LegacyEvent]]) -> ThreadEvents:
-        """A list of so many events, which ``make`` makes when one is read."""
-        found = cls()
-        found._count, found._make = count, make  # type: ignore[assignment]
-        return found
-
-    @property
+    @cached_property
     def data(self) -> list[LegacyEvent]:  # type: ignore[override]
         """The list that UserList works on."""
-        if self._count:
-            collects = gc.isenabled()
-            gc.disable()  # Python's collector would go through millions of new objects again and again
-            try:
-                self._events = self._make()
-            finally:
-                if collects:
-                    gc.enable()
-            self._count, self._make = 0, list[LegacyEvent]  # lets go of what the events were made of
-        return self._events
-
-    def __len__(self) -> int:
-        return self._count or len(self._events)
+        collects = gc.isenabled()
+        gc.disable()  # Python's collector would go through millions of new objects again and again
+        try:
+            return self._make()
+        finally:
+            self._make = list[LegacyEvent]  # lets go of what the events were made of
+            if collects:
+                gc.enable()
 
     def __copy__(self) -> ThreadEvents:
         return ThreadEvents(self.data)
@@ -118,7 +104,7 @@ def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> 
     number = batch.event_id >> np.uint64(ORDINAL_BITS)
     for each in np.unique(number):
         moments = _moments(batch, np.flatnonzero(number == each))
-        lists.append(ThreadEvents.made_by(len(moments.rows), partial(maker.events, moments)))
+        lists.append(ThreadEvents(partial(maker.events, moments)))
         if len(cuda_times):
             _add_times_to_memory(lists[-1])
     return lists
@@ -243,10 +229,10 @@ class _EventMaker:
             "stack": map(self._lines, column("stack", push & (batch.scope[rows] != RecordScope.BACKWARD_FUNCTION))),
             "event_id": batch.event_id[rows].tolist(),
         }
+        if self._config.with_flops:
+            columns["_extra_args"] = self._counted(rows, push.tolist())
         defaults = {field.name: repeat(field.default) for field in dataclasses.fields(LegacyEvent)}
         made = list(map(LegacyEvent, *(defaults | columns).values()))
-        if self._config.with_flops:
-            self._say_what_was_counted(made, rows)
         if len(self._cuda_times):
             keys = np.where(push | pop, batch.handle[rows], batch.event_id[rows]).tolist()
             for event, key in zip(made, keys, strict=True):
@@ -254,13 +240,13 @@ class _EventMaker:
                     event.device, event.cuda_event = record.device, record.event
         return made
 
-    def _say_what_was_counted(self, made: list[LegacyEvent], rows: Rows) -> None:
+    def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
+        """What the FLOPs of each row's range were counted from."""
         names = self._batch.names
-        texts = [getattr(self._batch, column)[rows].tolist() for column in ("shapes", "dtypes", "concrete_inputs")]
-        for event, shapes, dtypes, concrete in zip(made, *texts, strict=True):
-            if event.kind == EventKind.PUSH_RANGE and event.name in SIZES:
-                arguments = extra_args(event.name, self._shapes(shapes), names[dtypes], names[concrete])
-                event.set_extra_args(arguments)
+        texts = [getattr(self._batch, column)[rows].tolist() for column in ("name", "shapes", "dtypes", "concrete_inputs")]
+        for is_push, name, shapes, dtypes, concrete in zip(pushes, *texts, strict=True):
+            is_counted = is_push and names[name] in SIZES
+            yield extra_args(names[name], self._shapes(shapes), names[dtypes], names[concrete]) if is_counted else None
 
 
 # --- the arguments that FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)

@@ -8,6 +8,8 @@ from typing import Any
 
 GENERATION = "recfn.generation."
 """The prefix of its attributes."""
+PREFILL_ID, FIRST_TOKEN_NS = "_prefill_event_id", "_first_token_unix_ns"
+"""What the first range ``decode`` says of the calls before it: their first event id, and when the first token was there."""
 
 
 @dataclass(slots=True)
@@ -27,12 +29,12 @@ class Generation:
     def add(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
         """Add a range ``decode``, which makes the token of that number, and the attributes of its end."""
         self.output_tokens, self.last_token_ns = self.output_tokens + 1, max(self.last_token_ns, end_ns)
-        if GENERATION + "prefill_event_id" in attributes:
+        if PREFILL_ID in attributes:
             self.count, self.output_tokens = self.count + 1, self.output_tokens + number - 1
             self.input_tokens += attributes[GENERATION + "input_tokens"]
             self.batch_size = max(self.batch_size, attributes[GENERATION + "batch_size"])
-            self.prefill_ids.append(attributes[GENERATION + "prefill_event_id"])
-            self.first_token_ns = attributes[GENERATION + "first_token_unix_ns"]
+            self.prefill_ids.append(attributes[PREFILL_ID])
+            self.first_token_ns = attributes[FIRST_TOKEN_NS]
 
     def attributes(self, start_ns: int) -> dict[str, Any]:
         """The attributes for a unit that began at ``start_ns``; none if the first token was there before."""

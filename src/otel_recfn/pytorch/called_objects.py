@@ -109,9 +109,16 @@ class _Tree:
         return found[1] if found is not None and found[0]() is module else None
 
 
+COMPILED = "_orig_mod"
+"""The part of a path that ``torch.compile`` adds: what is compiled has the path that it has without."""
+
+
 def _read(outermost: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
     try:
-        return {id(module): (weakref.ref(module), path) for path, module in outermost.named_modules()}
+        named = [(path.split("."), module) for path, module in outermost.named_modules()]
+        return {
+            id(module): (weakref.ref(module), ".".join([each for each in path if each != COMPILED])) for path, module in named
+        }
     except Exception:  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
         return {}
 

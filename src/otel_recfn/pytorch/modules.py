@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from otel_recfn.pytorch.generation import DECODE, NO_INPUTS, Chain, Chains, Inpu
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WeakIdentityMap
-from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import code_text, failure
 
@@ -49,12 +50,25 @@ class _Step(NamedTuple):
     frame: FrameType
 
 
+class _Outermost:
+    """The outermost module that is being called in a task (a greenlet, say), and in what it launches; None after the call."""
+
+    __slots__ = ("module",)
+
+    def __init__(self, module: object) -> None:
+        self.module: object = module
+
+
+_outermost: ContextVar[_Outermost | None] = ContextVar("otel_recfn_outermost", default=None)
+around_forks(Order.THREAD_STATE, in_child=lambda: _outermost.set(None))  # a call that the parent is in is none of the child's
+
+
 class _Call(NamedTuple):
     """A call of a module that is open in this thread."""
 
     event_id: int
-    outermost: object
-    """The outermost module that is being called in the thread; None if it is this one. The fields below are of that alone."""
+    outermost: _Outermost | None = None
+    """Of a call that no other module makes, as are the fields below."""
     chain: Chain | None = None
     """The calls that it may continue."""
     decode_id: int = 0
@@ -66,12 +80,10 @@ class _Call(NamedTuple):
 class _Thread:
     """The open steps and calls of a thread."""
 
-    __slots__ = ("chains", "outermost", "step_began_cpu_ns", "steps", "training")
+    __slots__ = ("chains", "step_began_cpu_ns", "steps", "training")
 
     def __init__(self, growing: WeakIdentityMap[bool]) -> None:
         self.chains = Chains(growing)
-        self.outermost: object = None
-        """The outermost module that is being called."""
         self.steps: list[_Step] = []
         self.training = ThreadTraining()
         self.step_began_cpu_ns = 0
@@ -157,11 +169,11 @@ class ModuleRanges(Source):
         thread = self._threads.own
         if thread.steps:
             self._end_left_steps(thread.steps, sys._getframe())
-        before, training, name = thread.outermost, thread.training, self._names.name(module)
-        if before is None:
+        around, name = _outermost.get(), self._names.name(module)
+        if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
-        path, flags = self._paths.path(before, module), EVALUATION if training.evaluates else 0
-        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module)), before)
+        path, flags = self._paths.path(around.module, module), EVALUATION if thread.training.evaluates else 0
+        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module)))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         if not thread.training.trains:
@@ -173,16 +185,16 @@ class ModuleRanges(Source):
         event_id = self._recorder.begin(name, SCOPE, SOURCE, "", flags, code=self._forward.of(module))
         if chain is not None and chain.tokens == 1:
             chain.first_event_id = event_id
-        thread.outermost = module
-        return _Call(event_id, None, chain, decode_id, attributes_of(inputs.shapes))
+        _outermost.set(outermost := _Outermost(module))
+        return _Call(event_id, outermost, chain, decode_id, attributes_of(inputs.shapes))
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""
         thread = self._threads.own
         if thread.steps:
             self._end_left_steps(thread.steps, sys._getframe())
-        if call.outermost is None:  # calls of other greenlets may have begun in between
-            thread.outermost = None
+        if call.outermost is not None:
+            call.outermost.module = None
         text, stacktrace = failure(error)
         self._recorder.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
         told = call.chain.end_call() if call.chain is not None else ""

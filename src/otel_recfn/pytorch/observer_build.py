@@ -88,7 +88,7 @@ def find_built(library: NativeLibrary) -> Path | None:
 def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
     """Open the library, after building it if the cache doesn't have it, or has one that can't be loaded.
 
-    Where it can't be compiled or loaded, ObserverUnavailable says why; where the cache can't be trusted, CacheUnsafe.
+    Where it can't be compiled or loaded, or the cache can't be trusted, ObserverUnavailable says why.
     """
     path = build(library)
     try:

@@ -175,10 +175,8 @@ class Recorder:
         """The rows that closed since the last drain, sealed; ranges that are still open wait for a later drain.
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
-        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
-
-        Raises:
-            MemoryError: what it had read, and what was open, is lost, and counted as ``lost_in_drain``.
+        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open. Where there is no
+        memory, what was read is lost, and counted as ``lost_in_drain``.
         """
         drained_ns = time.time_ns()
         raw = _native.drain(close_open, open_ranges, self._epoch, len(self._names))

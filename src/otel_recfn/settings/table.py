@@ -1,26 +1,27 @@
 """Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-From it ``scripts/generate_settings.py`` writes the docstrings of ``instrument()`` and ``profile`` and the tables of
-docs/settings.md; a test says when that was forgotten.
+From it comes the docstring of ``instrument()``, and ``scripts/generate_settings.py`` writes that of ``profile`` and the tables
+of docs/settings.md; a test says when that was forgotten.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from otel_recfn.errors import SettingError
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import EventSource, Extra, scopes_mask
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
 from otel_recfn.settings.values import Kind
 
 if TYPE_CHECKING:
+    from otel_recfn.batches.selection import Selected
     from otel_recfn.model.events import RecordScope
-    from otel_recfn.model.python_calls import PythonCalls
     from otel_recfn.sinks.protocol import Sink
 
 log = logging.getLogger("otel_recfn")
@@ -162,11 +163,7 @@ class Settings:
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-        """Settings from keyword arguments and the environment.
-
-        Raises:
-            SettingError: an unknown keyword, or a value that isn't allowed, from either side.
-        """
+        """Settings from keyword arguments and the environment; a SettingError where one of either isn't allowed."""
         given = _from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords)
         return cls(**{**values.DETAILS[given.get("detail", "normal")], **given})
 
@@ -235,11 +232,7 @@ class ProfileSettings:
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any]) -> ProfileSettings:
-        """Settings from keyword arguments.
-
-        Raises:
-            SettingError: an unknown keyword, or a value that isn't allowed.
-        """
+        """Settings from keyword arguments; a SettingError where one isn't allowed."""
         return cls(**_checked(PROFILE_SETTINGS, keywords))
 
 
@@ -258,7 +251,7 @@ class Setting(NamedTuple):
     advanced: bool = False
     """Whether it stands in the second table, of settings that hardly any program needs."""
     selects: Extra | EventSource | None = None
-    """The extra or the source that is recorded if it is true."""
+    """The extra or the source that is recorded if it is true; see ``selected``."""
 
     @property
     def variable(self) -> str:
@@ -273,6 +266,12 @@ def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
 
 SETTINGS = _settings_of(Settings)
 PROFILE_SETTINGS = _settings_of(ProfileSettings, environment=False)
+
+
+def with_arguments(docstring: str | None, settings: Iterable[Setting]) -> str | None:
+    """A docstring, for ``help()``, with a line for each setting that isn't advanced in place of that for ``kwargs``."""
+    lines = [f"{each.name}: {each.meaning}. Default: {each.default_in_words}." for each in settings if not each.advanced]
+    return docstring and docstring.replace("kwargs: the settings of docs/settings.md.", ("\n" + " " * 12).join(lines))
 
 
 def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,16 +320,8 @@ class ProcessVariable(NamedTuple):
 
 PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-TORCH_PROFILER_ONLY = {
-    "acc_events": (None, False),
-    "custom_trace_id_callback": (None,),
-    "execution_trace_observer": (None,),
-    "experimental_config": (None,),
-    "use_cuda": (None, False),
-}
-"""Keywords of torch.profiler.profile that ``profile(...)`` refuses, each with the values that ask for nothing."""
-NO_EFFECT = "post_processing_timeout_s"
-"""A keyword that has no effect here: how long Kineto may take at the end."""
+TORCH_PROFILER_ONLY = {"acc_events", "custom_trace_id_callback", "execution_trace_observer", "experimental_config", "use_cuda"}
+"""Keywords of torch.profiler.profile that ``profile(...)`` refuses, unless they ask for nothing."""
 
 
 def log_other_activities(activities: frozenset[str] | None) -> None:
@@ -340,13 +331,25 @@ def log_other_activities(activities: frozenset[str] | None) -> None:
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:
-    """Refuse keywords that ``profile(...)`` has no parameter for.
-
-    Raises:
-        SettingError: one asks for something.
-    """
+    """Refuse, by a SettingError, keywords that ``profile(...)`` has no parameter for."""
     for name, value in keywords.items():
-        if name not in TORCH_PROFILER_ONLY and name != NO_EFFECT:
+        if name not in TORCH_PROFILER_ONLY:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
-        if name in TORCH_PROFILER_ONLY and not any(value is allowed for allowed in TORCH_PROFILER_ONLY[name]):
+        if value:
             raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")
+
+
+def selected(settings: Settings | ProfileSettings) -> Selected:
+    """The scopes, extras and sources that ``instrument()`` or ``profile(...)`` was asked for."""
+    from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected  # it imports numpy, and a program may record nothing
+
+    wanted = [each.metadata.get("selects") for each in fields(settings) if getattr(settings, each.name)]
+    extras = Extra(sum({extra for extra in wanted if isinstance(extra, Extra)}))
+    sources = RECORD_FUNCTIONS | {source for source in wanted if isinstance(source, EventSource)}
+    calls = settings.python_calls if isinstance(settings.python_calls, PythonCalls) else ALL_CALLS
+    return Selected(scopes_mask(settings.scopes), extras, sources, calls=calls)
+
+
+def with_frames(wanted: Selected) -> Selected:
+    """The selection to record for it: a Chrome trace with stacks shows calls of Python functions, as torch.profiler's does."""
+    return replace(wanted, sources=wanted.sources | {EventSource.PYTHON_CALL}) if wanted.extras & Extra.STACK else wanted

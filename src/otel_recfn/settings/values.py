@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MOST_SPANS = 1_000_000_000
-LONGEST_SECONDS = 1e9
-"""Some 30 years, the longest time that is waited: systems refuse more."""
 MOST = sys.float_info.max
 DETAILS: Mapping[str, Mapping[str, Any]] = {
     "low": {"span_budget": 200, "ordinary_span_budget": 10, "trace_span_budget": 1000, "spans_per_second": 200.0},
@@ -48,22 +46,14 @@ class Kind(Generic[T]):
     parse: Callable[[str], Any] = str
 
     def checked(self, name: str, value: Any) -> T:
-        """The value as it is kept.
-
-        Raises:
-            SettingError: it isn't allowed for the setting ``name``.
-        """
+        """The value as it is kept; a SettingError if it isn't allowed for the setting ``name``."""
         try:
             return self.check(value)
         except (KeyError, TypeError, ValueError):
             raise _refusal(name, value, self.allowed) from None
 
     def parsed(self, variable: str, text: str) -> T:
-        """The value that a text of an environment variable stands for.
-
-        Raises:
-            SettingError: it means nothing, or what isn't allowed.
-        """
+        """The value that a text of an environment variable stands for; a SettingError if it isn't allowed."""
         try:
             value = self.parse(text)
         except (KeyError, ValueError):
@@ -87,10 +77,8 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
         return ()
     from otel_recfn.sinks.protocol import Sink  # it imports numpy
 
-    for sink in given:
-        was_written_for_earlier_versions = hasattr(sink, "write_open") or callable(getattr(sink, "wants_unsampled", None))
-        if not isinstance(sink, Sink) or was_written_for_earlier_versions or not isinstance(getattr(sink, "name", None), str):
-            raise TypeError
+    if not all(isinstance(sink, Sink) and isinstance(getattr(sink, "name", None), str) for sink in given):
+        raise TypeError
     return given
 
 
@@ -194,9 +182,7 @@ SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.prof
 READY: Kind[Any] = Kind("None or a function of the profile", _callable)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
 SINKS: Kind[tuple[Sink, ...]] = Kind(
-    "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name; what was write_open() is "
-    "batch.long_open in write(), and wants_unsampled is true or false",
-    _sinks,
+    "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name", _sinks
 )
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
     f"None, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}",
@@ -206,8 +192,7 @@ SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
 )
 TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
 RATE: Kind[float | None] = _numbers("how many a second: a number, zero or more", 0, MOST, none="all")
-_DURATION = _numbers("a number of seconds, zero or more", 0, MOST)
-DURATION: Kind[float] = replace(_DURATION, check=lambda value: min(_DURATION.check(value), LONGEST_SECONDS))
+DURATION: Kind[float] = _numbers("a number of seconds from 0 to a billion, some 30 years", 0, 1e9)
 _SECONDS = _numbers("a number of seconds, zero (never) or more", 0, MOST, none="never")
 SECONDS: Kind[float | None] = replace(_SECONDS, check=lambda value: _SECONDS.check(value) or None)
 BUDGET: Kind[int | None] = _numbers(f"a whole number of spans from 1 to {MOST_SPANS}", 1, MOST_SPANS, whole=True, none="all")

@@ -13,17 +13,16 @@ Operators of a library are
 torch.ops.mylib                                operators of PyTorch, by name and overload
 {"add": ..., "mylib::add.Tensor": ...}         a registry of Python functions
 a module, or a class, with a function for each operator
-def find(name): ...                            a function that is asked for each, by name and overload: "mylib::add.Tensor"
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from keyword import iskeyword
-from types import FrameType, FunctionType, MethodType
+from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_recfn.callbacks import thread_locals
@@ -33,7 +32,7 @@ from otel_recfn.callbacks.record_function import SHAPES, SOURCE, RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.errors import OperatorMissingError
-from otel_recfn.model.events import INT64, RecordScope, whole_number
+from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.recorder import recorder
@@ -44,7 +43,6 @@ from otel_recfn.tracing.graph import Tracer
 __all__ = ["Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library"]
 
 OURS = "otel_recfn."
-log = logging.getLogger("otel_recfn")
 
 
 class Constant(NamedTuple):
@@ -87,44 +85,33 @@ class SchemaArgument(NamedTuple):
     type: str
 
 
-class Schema(NamedTuple):
-    """An operator's schema, as far as its wrapper needs it."""
+class Nodes(NamedTuple):
+    """The nodes that are recorded for calls of an operator; None where they are not recorded."""
+
+    in_place: Recorded | None
+    out_of_place: Recorded | None
+    """The node with ``force_outplace``."""
+    guard: Guard | None
+    """A check with ``force_outplace``."""
+
+
+@dataclass(eq=False)
+class Operator:
+    """An operator, its schema as callbacks see it, and the nodes that are recorded for its calls."""
 
     name: str
     """The name with the namespace."""
     overload_name: str
     """The overload; empty for the only or default one."""
-    arguments: Mapping[str, str]
+    _arguments: Mapping[str, str]
     """The names and types of the arguments, in order."""
-    returns: Sequence[str]
+    _returns: Sequence[str]
     """The types of the results."""
-
-
-class Operator:
-    """An operator, its schema, and the nodes that are recorded for its calls.
-
-    Args:
-        schema: callbacks see it, by way of this object.
-        target: the operator itself.
-        sequence_nr: see Library.
-        in_place: the node; None where calls are not recorded.
-        out_of_place: the node with ``force_outplace``.
-        guard: checked with ``force_outplace``.
-    """
-
-    def __init__(
-        self,
-        schema: Schema,
-        target: Callable[..., Any],
-        sequence_nr: Callable[[], int],
-        in_place: Recorded | None,
-        out_of_place: Recorded | None,
-        guard: Guard | None,
-    ) -> None:
-        self.name, self.overload_name, self._arguments, self._returns = schema
-        self.target = target
-        self._sequence_nr = sequence_nr
-        self._in_place, self._out_of_place, self._guard = in_place, out_of_place, guard
+    target: Callable[..., Any]
+    """The operator itself."""
+    _sequence_nr: Callable[[], int]
+    """A function that gives the sequence number of the operator that is called next in this thread."""
+    _nodes: Nodes
 
     @property
     def arguments(self) -> list[SchemaArgument]:
@@ -183,19 +170,19 @@ class Operator:
 
     def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = state.tracer
-        if tracer is None or self._in_place is None or not tracer.open or state.in_callback:
+        if tracer is None or self._nodes.in_place is None or not tracer.open or state.in_callback:
             return self.target(*args, **kwargs)
         return self._traced(state, tracer, args, kwargs)
 
     def _traced(self, state: ThreadState, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Insert the node, call the operator with tracing off, then give the node its outputs."""
         given = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
-        recorded = self._out_of_place if tracer.force_outplace else self._in_place
+        recorded = self._nodes.out_of_place if tracer.force_outplace else self._nodes.in_place
         assert recorded is not None
         kind = f"{self.name.partition('::')[0]}::{recorded.kind}"
         node = tracer.insert(kind, self._inputs(recorded, given), _caller())
-        if self._guard is not None:
-            tracer.warn_of_others(self._guard.operator, given[self._guard.argument])
+        if (guard := self._nodes.guard) is not None:
+            tracer.warn_of_others(guard.operator, given[guard.argument])
         state.tracer = None
         try:
             result = self.target(*args, **kwargs)
@@ -254,17 +241,21 @@ def _caller() -> FrameType | None:
 # --- the operators of a library
 
 
+def no_sequence_nr() -> int:
+    """-1, the sequence number of operators that have none."""
+    return -1
+
+
 class Library:
     """The operators of one namespace.
 
     Args:
         namespace: theirs.
         operators: where they are found, see above; or that as a text, ``module:attribute``, which is imported here.
-        sequence_nr: gives the sequence number of the operator that is called next in this thread; None: the function of this
-            name among the operators, or -1.
+        sequence_nr: gives the sequence number of the operator that is called next in this thread.
     """
 
-    def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] | None = None) -> None:
+    def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] = no_sequence_nr) -> None:
         self.namespace = namespace
         self._operators = operators
         self._sequence_nr = sequence_nr
@@ -281,32 +272,13 @@ class Library:
     ) -> Operator:
         """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
         target = self._find(name, overload) or self._find_when_called(name, overload)
-        schema = Schema(f"{self.namespace}::{name}", overload, arguments, returns)
-        return Operator(schema, target, self.sequence_nr, in_place, out_of_place or in_place, guard)
-
-    def sequence_nr(self) -> int:
-        """The sequence number of the operator that is called next in this thread."""
-        if self._sequence_nr is None:
-            self._sequence_nr = self._among_operators() or no_sequence_nr
-        try:
-            return whole_number(self._sequence_nr(), "sequence_nr", INT64)
-        except Exception:  # the library's own function may raise
-            self._sequence_nr = no_sequence_nr
-            log.warning("sequence_nr of %s failed and was removed; its ranges have none", self.namespace, exc_info=True)
-            return -1
-
-    def _among_operators(self) -> Callable[[], int] | None:
-        operators = self._found_operators()
-        if isinstance(operators, Mapping):
-            return operators.get("sequence_nr")
-        return None if _is_function(operators) else getattr(operators, "sequence_nr", None)
+        nodes = Nodes(in_place, out_of_place or in_place, guard)
+        return Operator(f"{self.namespace}::{name}", overload, arguments, returns, target, self._sequence_nr, nodes)
 
     def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
         operators = self._found_operators()
         if isinstance(operators, Mapping):
             found = next((operators[key] for key in self._possible_names(name, overload) if key in operators), None)
-        elif _is_function(operators):
-            found = operators(self._full_name(name, overload))
         else:
             found = _overload_in_torch(operators, name, overload) or _function(operators, name, overload)
         return found if callable(found) else None
@@ -323,9 +295,6 @@ class Library:
             self._operators = found
         return self._operators
 
-    def _full_name(self, name: str, overload: str) -> str:
-        return f"{self.namespace}::{name}" + (f".{overload}" if overload else "")
-
     def _possible_names(self, name: str, overload: str) -> Iterator[str]:
         for full in (f"{name}.{overload}", name) if overload else (name,):
             yield f"{self.namespace}::{full}"
@@ -340,8 +309,8 @@ class Library:
             nonlocal found
             found = found or self._find(name, overload)
             if found is None:
-                where, full = self._operators, self._full_name(name, overload)
-                raise OperatorMissingError(f"{where!r} has no operator {full}; register it before it is called")
+                full = next(self._possible_names(name, overload))
+                raise OperatorMissingError(f"{self._operators!r} has no operator {full}; register it before it is called")
             return found(*args, **kwargs)
 
         return call
@@ -365,18 +334,9 @@ def torch_library(namespace: str) -> Library:
 
     peek = find("sequence_nr")
     if peek is None:
-        return Library(namespace, getattr(torch.ops, namespace), no_sequence_nr)
+        return Library(namespace, getattr(torch.ops, namespace))
     # As PyTorch's own ranges: a number where a node for the backward pass may be made.
     return Library(namespace, getattr(torch.ops, namespace), lambda: peek() if torch.is_grad_enabled() else -1)
-
-
-def _is_function(operators: Any) -> bool:
-    return isinstance(operators, FunctionType | MethodType)
-
-
-def no_sequence_nr() -> int:
-    """-1, the sequence number of operators that have none."""
-    return -1
 
 
 trace_instead(Watched, Unwatched)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from batches import make_batch
-from otel_recfn.batches.phase_names import phase_name
 from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.model.phases import phase_name
 
 
 @pytest.mark.parametrize(

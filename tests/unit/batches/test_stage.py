@@ -137,9 +137,9 @@ class Play:
             (span_id, spans[above].trace_id if span_id else 0)
             for span_id, above in zip(plan.linked_id.tolist(), plan.linked_above.tolist(), strict=True)
         ]
-        rows = zip(plan.batch.events(), plan.parent.tolist(), plan.above.tolist(), one.folded.tolist(), links, strict=True)
+        rows = zip(plan.batch.events(), plan.parent.tolist(), plan.above.tolist(), links, strict=True)
         assert list(rows) == kept
-        names = ("unit", "holder", "ranges", "duration_ns", "top_end")
+        names = ("unit", "span", "of_unit", "ranges", "duration_ns", "top_end")
         assert one.sums[[*names]].tolist() == list(zip(*[getattr(told, name).tolist() for name in names], strict=True))
         columns = (
             told.top_count.tolist(),
@@ -153,7 +153,7 @@ class Play:
     @staticmethod
     def told(one: Decided) -> list[tuple[Any, ...]]:
         ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns", "cpu_time_ns")
-        extent = ("start_ns", "end_ns", "sums", "digits", "module", "row", "counts_end")
+        extent = ("start_ns", "end_ns", "digits", "module", "row", "counts_end")
         found, first, single = [], 0, iter(one.single.events())
         for row in one.summaries[[*ids, *times, *extent]].tolist():
             values, (module, number, last) = list(row[:-3]), row[-3:]

@@ -13,7 +13,7 @@ import pytest
 
 from otel_recfn import cli, profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
-from otel_recfn.errors import GeneratorError, SchemaError
+from otel_recfn.errors import RecfnError, SchemaError
 from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -93,7 +93,7 @@ def test_fewer_shards_leave_no_old_ones(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "__init__.py"
     mine.write_text("MINE = 1\n")
-    with pytest.raises(GeneratorError, match="was not written by otel-recfn codegen"):
+    with pytest.raises(RecfnError, match="was not written by otel-recfn codegen"):
         write(tmp_path, generate(WrapperRequest(HANDFUL)).texts)
     assert [path.name for path in tmp_path.iterdir()] == ["__init__.py"]
     assert mine.read_text() == "MINE = 1\n"
@@ -187,25 +187,6 @@ def test_schemas_that_python_has_no_signature_for(tmp_path: Path, functions: lis
     assert str(raised.value).startswith(f"{file}:{len(functions)}: ")
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        "f(Tensor a, int[2] x=[1, 2]) -> Tensor",
-        "f(Tensor a, *, int[3] x=[1,2, 3], int y=1) -> Tensor",
-        'f(Tensor a, str x="a, b") -> Tensor',
-        "f(Tensor a, int x = 1) -> Tensor",
-        "f(Tensor a,int x) -> Tensor",
-        "f(Tensor a,  int x) -> Tensor",
-        "f(Tensor a)->Tensor",
-    ],
-)
-def test_an_error_says_which_blanks_there_are(tmp_path: Path, function: str) -> None:
-    with pytest.raises(SchemaError, match="write one blank after each comma between arguments and around ->"):
-        generate(WrapperRequest(schema(tmp_path, function)))
-    with pytest.raises(SchemaError, match=r"unrecognized type Tenso$"):
-        generate(WrapperRequest(schema(tmp_path, "f(Tenso a, int[2] x=[1,2]) -> Tensor")))
-
-
 ODD_NAMES = """
 - func: odd::lambda(Tensor self, Tensor lambda, *, int from, int? None=None) -> Tensor
 - func: odd::and(Tensor self, int torch=1, *, MemoryFormat memory_format=contiguous_format) -> Tensor
@@ -226,7 +207,17 @@ ODD_NAMES = """
 """
 
 
-@pytest.mark.parametrize("dispatch", ["", "odd_kernels:find"])
+KERNELS = """
+class Functions(dict):
+    def __contains__(self, name):
+        return True
+    def __missing__(self, name):
+        return lambda *args, **kwargs: (name, args, kwargs)
+FUNCTIONS = Functions()
+"""
+
+
+@pytest.mark.parametrize("dispatch", ["", "odd_kernels:FUNCTIONS"])
 def test_odd_names(dispatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not dispatch:
         pytest.importorskip("torch")
@@ -234,7 +225,7 @@ def test_odd_names(dispatch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     package = "odd_for_python" if dispatch else "odd_for_torch"
     write(tmp_path / package, generate(WrapperRequest(tmp_path / "ops.yaml", dispatch)).texts)
     assert linted(tmp_path, package) == ""
-    (tmp_path / "odd_kernels.py").write_text("def find(name):\n    return lambda *args, **kwargs: (name, args, kwargs)\n")
+    (tmp_path / "odd_kernels.py").write_text(KERNELS)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module(package)
     names = {"lambda_", "and_", "__iand___Scalar", "int_", "print", "Watched_", "x", "nothing", "LU", "long"}

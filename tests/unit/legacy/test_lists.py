@@ -193,13 +193,13 @@ class Maker:
 
 def lazy(count: int) -> tuple[ThreadEvents, Maker]:
     maker = Maker(count)
-    return ThreadEvents.made_by(count, maker), maker
+    return ThreadEvents(maker), maker
 
 
 def test_events_are_made_when_one_is_looked_at() -> None:
     events, maker = lazy(10)
-    assert len(events) == 10
     assert maker.asked == 0
+    assert len(events) == 10
     assert events[5] is events[5]
     assert events[-1].event_id == 9
     assert [each.event_id for each in events] == list(range(10))

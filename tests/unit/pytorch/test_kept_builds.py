@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use_compiler
 
-from otel_recfn.errors import CacheUnsafe, ObserverUnavailable
+from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import LIBRARIES, TORCH_OBSERVER, NativeLibrary, TorchInstallation
 from patience import PATIENCE_S
@@ -126,11 +126,11 @@ def test_a_library_that_others_could_have_written_is_refused(
     use_compiler(monkeypatch, log, COPYING)
     built = observer_build.build(TORCH_OBSERVER)
     built.chmod(0o775)
-    with pytest.raises(CacheUnsafe, match="writable by others"):
+    with pytest.raises(ObserverUnavailable, match="writable by others"):
         observer_build.build(TORCH_OBSERVER)
     built.unlink()
     built.symlink_to("/etc/hostname")
-    with pytest.raises(CacheUnsafe, match="not a regular file"):
+    with pytest.raises(ObserverUnavailable, match="not a regular file"):
         observer_build.build(TORCH_OBSERVER)
 
 

@@ -12,7 +12,7 @@ import pytest
 from fake_compilers import COPYING, use_compiler
 
 from forked import in_child
-from otel_recfn.errors import CacheUnsafe, ObserverUnavailable
+from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 
@@ -74,7 +74,7 @@ def test_a_cache_that_only_root_can_read_says_so(cache: Path) -> None:
     """Else it would seem to be empty, and a compiler would be asked for."""
 
     def use() -> None:
-        with pytest.raises(CacheUnsafe, match=f"cannot be read by user {NAMELESS}; chmod 755 .*cache.* OTEL_RECFN_CACHE_DIR"):
+        with pytest.raises(ObserverUnavailable, match=f"by user {NAMELESS}; chmod 755 .*cache.* OTEL_RECFN_CACHE_DIR"):
             observer_build.build(TORCH_OBSERVER)
 
     as_nameless(use)

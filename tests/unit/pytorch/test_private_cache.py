@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.errors import CacheUnsafe
+from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache
 
 
@@ -43,14 +43,14 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_others_can_write_is_refused(cache: Path, mode: int) -> None:
     cache.mkdir(parents=True)
     cache.chmod(mode)
-    with pytest.raises(CacheUnsafe, match=r"writable by others.*OTEL_RECFN_CACHE_DIR"):
+    with pytest.raises(ObserverUnavailable, match=r"writable by others.*OTEL_RECFN_CACHE_DIR"):
         build_cache.open_directory()
 
 
 def test_a_sticky_cache_that_others_can_write_is_refused_too(cache: Path) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o1777)
-    with pytest.raises(CacheUnsafe, match="writable by others"):
+    with pytest.raises(ObserverUnavailable, match="writable by others"):
         build_cache.open_directory()
 
 
@@ -65,7 +65,7 @@ def test_a_symlink_is_refused_even_if_it_leads_to_a_safe_directory(cache: Path, 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     cache.symlink_to(elsewhere)
-    with pytest.raises(CacheUnsafe, match="not a real directory"):
+    with pytest.raises(ObserverUnavailable, match="not a real directory"):
         build_cache.open_directory()
 
 
@@ -75,7 +75,7 @@ def test_a_symlink_above_is_followed_and_what_it_leads_to_is_checked(cache: Path
     cache.parent.symlink_to(open_to_all)
     assert build_cache.open_directory() == open_to_all.resolve() / cache.name
     open_to_all.chmod(0o777)
-    with pytest.raises(CacheUnsafe, match="directory above the cache"):
+    with pytest.raises(ObserverUnavailable, match="directory above the cache"):
         build_cache.open_directory()
 
 
@@ -88,13 +88,13 @@ def test_a_sticky_directory_above_is_fine(cache: Path) -> None:
 def test_a_file_in_its_place_is_refused(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("")
-    with pytest.raises(CacheUnsafe, match="not a real directory"):
+    with pytest.raises(ObserverUnavailable, match="not a real directory"):
         build_cache.open_directory()
 
 
 def test_a_place_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RECFN_CACHE_DIR", "/proc/otel-recfn")
-    with pytest.raises(CacheUnsafe, match=r"cannot be used.*OTEL_RECFN_CACHE_DIR"):
+    with pytest.raises(ObserverUnavailable, match=r"cannot be used.*OTEL_RECFN_CACHE_DIR"):
         build_cache.open_directory()
 
 
@@ -105,7 +105,7 @@ def test_what_belongs_to_somebody_else_is_refused(cache: Path, which: str) -> No
     built = cache / "library.so"
     built.write_text("")
     os.chown({"cache": cache, "above": cache.parent, "file": built}[which], 12345, -1)
-    with pytest.raises(CacheUnsafe, match="belongs to user 12345"):
+    with pytest.raises(ObserverUnavailable, match="belongs to user 12345"):
         build_cache.check_file(built) if which == "file" else build_cache.open_directory()
 
 
@@ -118,5 +118,5 @@ def test_files_are_checked_before_they_are_loaded(cache: Path) -> None:
     link.symlink_to(good)
     build_cache.check_file(good)
     for path, complaint in ((shared, "writable by others"), (link, "not a regular file"), (missing, "cannot be read")):
-        with pytest.raises(CacheUnsafe, match=complaint):
+        with pytest.raises(ObserverUnavailable, match=complaint):
             build_cache.check_file(path)

@@ -25,7 +25,6 @@ from otel_recfn import (
 )
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
-from otel_recfn.tracing.wrappers import Library
 
 A = np.arange(4.0)
 pytestmark = pytest.mark.usefixtures("nobody_watches")
@@ -125,24 +124,3 @@ def test_ranges_and_graph_at_once() -> None:
         graph = trace(ops.twice, A)
     assert [each.name for each in prof.events()] == ["arrays::twice", "arrays::add", "arrays::add"]
     assert [each.kind for each in graph.operators()] == ["arrays::twice"]
-
-
-def test_sequence_numbers_that_a_library_tells() -> None:
-    numbers = iter(range(5, 100))
-
-    class Numbered:
-        neg = staticmethod(np.negative)
-
-        @staticmethod
-        def sequence_nr() -> int:
-            return next(numbers)
-
-    for operators in (Numbered, {"neg": np.negative, "sequence_nr": Numbered.sequence_nr}):
-        operator = Library("numbered", operators).operator("neg", "", {"self": "Tensor"}, ("Tensor",))
-        with profile() as prof:
-            operator.observed((A,), {})
-            operator.observed((A,), {})
-            ops.add(A, A)
-        first = prof.events()[0].sequence_nr
-        assert [each.sequence_nr for each in prof.events()] == [first, first + 1, -1]
-        assert first >= 5

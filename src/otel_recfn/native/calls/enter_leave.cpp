@@ -103,9 +103,6 @@ OpenCall* find_call(ThreadCalls& calls, const void* frame) {
   return nullptr;
 }
 
-// Whether threads may switch between stacks of calls. Without an error set.
-bool has_greenlets() { return PyDict_GetItemString(PyImport_GetModuleDict(), "greenlet") != nullptr; }
-
 // Ends the calls that are open in a thread, from any thread.
 void end_and_forget(ThreadCalls& calls) {
   if (calls.met_in == kNotMet) return;

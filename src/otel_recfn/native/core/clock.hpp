@@ -10,8 +10,6 @@
 //
 // That number is the offset. It is read on every drain. What begins in an open range keeps the offset of that, whatever the wall
 // clock is set to meanwhile; a change of over a second is a jump, which the batch reports.
-//
-// tests/models/clock.py is the reference that a property test compares with.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -81,10 +81,15 @@ void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }
 
-// What the thread worked in the range; -1 where it doesn't tell that, or other tasks have run in the thread meanwhile.
+bool others_may_have_run(const TellsCpuTime& since, const ThreadBuffer& buffer) {
+  const auto may_have = shared->may_have_been_suspended.load(std::memory_order_relaxed);
+  return since.context_version != context_version(buffer) && (may_have == nullptr || may_have());
+}
+
+// What the thread worked in the range; -1 where it doesn't tell that, or other tasks may have run in the thread meanwhile.
 int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   const TellsCpuTime& noted = tells_cpu_time[(buffer.depth - 1) % kMostOpen];
-  if (noted.handle != fn.handle() || fn.isAsync() || noted.context_version != context_version(buffer)) return -1;
+  if (noted.handle != fn.handle() || fn.isAsync() || others_may_have_run(noted, buffer)) return -1;
   return std::max<int64_t>(0, worked_until_now(buffer) - noted.began_ns);
 }
 

@@ -27,7 +27,7 @@ class CallPaths {
     }
     note_times(duration_ns / kLeastShare);
     const int64_t long_ones = std::count_if(times_.begin(), times_.end(), [=](int64_t time_ns) { return time_ns >= share_ns; });
-    const int64_t left = std::max<int64_t>(0, budget - 1 - kept(all));
+    const int64_t left = std::max<int64_t>(0, budget - kept(all));
     const int64_t least_ns = least_of(std::min(left, std::max(long_ones, budget / kPartOfBudget)), duration_ns / kLeastShare);
     keep_single(held, all, least_ns);
     all.list_kept();

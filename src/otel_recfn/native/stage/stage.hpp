@@ -69,7 +69,9 @@ class Stage {
         units_.forget(one.above);
       }
     }
-    decided.summaries.append(decided.further);
+    for (SumsRow& sums : decided.sums) {
+      if (sums.span >= kFirstSummary) sums.span += static_cast<int64_t>(decided.kept.size()) - kFirstSummary;
+    }
     for (KeptRow& kept : decided.kept) kept.link = link_of(kept.row, key, decided.traces);
     return decided;
   }

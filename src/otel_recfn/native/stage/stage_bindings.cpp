@@ -120,8 +120,7 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
     if (!units.take(given, "units")) return nullptr;
     const auto decide = [&](Stage& stage) { decided = stage.decide(units, key); };
     if (!StageObject::done_alone(self, is_long != 0, decide)) return nullptr;
-    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries.rows, decided.summaries.counts,
-                        decided.traces);
+    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.counts, decided.traces);
   });
 }
 

@@ -1,15 +1,15 @@
-// What spans say of a unit that is decided: which of its ranges are kept, which sums of the others stand on which span, and which
-// of their paths have a span of their own, a summary.
+// What spans say of a unit that is decided: which of its ranges are kept, which of the paths of the others have a span of their own,
+// a summary, and the sums of what was folded.
 //
-// What is folded directly into a unit whose span can't say so stands on a summary of its path with the most time. What is left of
-// a unit's budget goes to further summaries, those of the paths with the most time, if they took long enough.
+// What is left of a unit's budget goes to summaries, those of the paths with the most time, if they took long enough. A unit has
+// one in any case, unless something in it is kept, or the span above it is ours.
 //
 // A summary is as long as its ranges were together and begins where the first of them began, moved so that it stays within its
 // parent; where ranges ran beside each other for longer than the parent, it is cut there. That of a single range, which lies in a
 // summary, says what its row says.
 //
-// The span that a reader sees first in a unit of which something was folded, the longest one, names what took most of the time of
-// the whole unit; other spans what took most of what was folded into them.
+// Each kept range has the sums of what was folded into it. Those of the whole unit stand on the span that a reader sees first: on
+// the longest one directly in it, or the root of ours above it.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -49,14 +49,16 @@ struct LinkRow {
 struct KeptRow {
   uint64_t parent;  // the event id of the range that its span is a child of; 0: of the span above its unit
   LinkRow link;
-  int64_t row, folded;  // its number; how many ranges were folded into it
+  int64_t row;  // its number
   int64_t start_ns, end_ns;
-  uint32_t unit;        // its place among those that were decided together, as in what follows
+  uint32_t unit;  // its place among those that were decided together, as in what follows
 };
 
-// Sums of what was folded into a kept range, or (-1) directly into its unit.
+// Sums that a span tells: of what was folded into it, or (`of_unit`) of the whole unit.
 struct SumsRow {
-  int64_t unit, holder, ranges, duration_ns;
+  int64_t unit;
+  int64_t span;  // the kept ones are numbered first, then the summaries; -1: the span above the unit
+  int64_t of_unit, ranges, duration_ns;
   int64_t top_end;  // where its names end; they begin where those of the sums before it end
 };
 
@@ -71,25 +73,10 @@ struct SummaryRow {
   uint64_t span_id, parent_id, first_id;
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
   int64_t cpu_time_ns;
-  int64_t sums;        // which it tells; -1: none
   int64_t counts_end;  // where its histogram ends; it begins where that of the one before ends
   int64_t row;         // of a single range; -1: it stands for several, or the row is forgotten
   uint32_t unit, name, digits;
   uint32_t module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
-};
-
-struct Summaries {
-  UnfilledVector<SummaryRow> rows;
-  UnfilledVector<int64_t> counts;  // how many durations have so many binary digits, summary after summary
-
-  void append(const Summaries& others) {
-    const auto before = static_cast<int64_t>(counts.size());
-    for (SummaryRow row : others.rows) {
-      row.counts_end += before;
-      rows.push_back(row);
-    }
-    counts.insert(counts.end(), others.counts.begin(), others.counts.end());
-  }
 };
 
 // Units that were decided together.
@@ -97,10 +84,12 @@ struct Decided {
   UnfilledVector<KeptRow> kept;
   UnfilledVector<SumsRow> sums;
   UnfilledVector<TopRow> top;
-  Summaries summaries;  // those that tell some sums
-  Summaries further;
+  UnfilledVector<SummaryRow> summaries;
+  UnfilledVector<int64_t> counts;  // how many durations have so many binary digits, summary after summary
   std::vector<TraceRow> traces;
 };
+
+constexpr int64_t kFirstSummary = int64_t{1} << 62;  // its number, before it is known how many ranges are kept
 
 // Tells one unit after the other. `key`: of span ids.
 class UnitTeller {
@@ -110,29 +99,21 @@ class UnitTeller {
   // A unit that has decided, which is the one at `place`.
   void tell(const Unit& unit, const UnitToDecide& wanted, uint32_t place) {
     unit_ = &unit, wanted_ = &wanted, number_ = place;
-    kept_ = unit.outermost_first(), first_kept_ = decided_.kept.size(), first_sums_ = decided_.sums.size();
-    left_ = wanted.budget - static_cast<int64_t>(kept_.size());
-    places_.clear(), extents_.clear(), top_.clear();
-    for (const uint32_t each : kept_) {
-      const Range& one = unit.range(each);
-      const int64_t end_ns = wrapped_sum(one.start_ns, one.duration_ns);
-      decided_.kept.push_back({unit.kept(each).parent, {0, kNoTrace}, one.row, 0, one.start_ns, end_ns, number_});
-    }
-    tell_tree(unit.folded(), kNone);
+    kept_ = unit.outermost_first();
+    first_span_ = wanted.tells_itself != 0 ? kNone : kNoSpan, first_ns_ = INT64_MAX;
+    places_.clear(), extents_.clear();
+    tell_kept();
+    place_all(unit.folded(), kNone);
     for (size_t holder = 0; holder < kept_.size(); ++holder) {
-      tell_tree(unit.kept(kept_[holder]).folded, static_cast<int64_t>(holder));
+      place_all(unit.kept(kept_[holder]).folded, static_cast<int64_t>(holder));
     }
-    tell_names();
-    choose_further();
-    for (size_t at = first_sums_; at < decided_.sums.size(); ++at) {
-      const SumsRow& sums = decided_.sums[at];
-      if (sums.holder != kNone) decided_.kept[static_cast<size_t>(sums.holder)].folded = sums.ranges;
-    }
+    choose_summaries();
+    sum_up();
     for (const uint32_t each : kept_) sent_.add(unit.range(each).event_id);
   }
 
  private:
-  static constexpr int64_t kNone = -1;
+  static constexpr int64_t kNone = -1, kNoSpan = -2;
 
   // A path, after the one that it lies in; of several in one the one with the most time first.
   struct Place {
@@ -140,23 +121,29 @@ class UnitTeller {
     int64_t holder;   // which of the unit's kept ranges it was folded into, or none
     int64_t above;    // the place that it lies in, or none
     int64_t summary;  // its own, or none
-    size_t sums;      // that it is a part of
     bool is_other;    // it is a part of what no path was left for
     bool is_shown;    // it may have a summary: it is no part of that, nor of what is around it
+    bool is_kept;     // it is a single range with a summary, which is as good as kept
   };
   struct Extent {
     uint64_t span_id;
     int64_t start_ns, end_ns;
   };
-  void tell_tree(const FoldedTree& tree, int64_t holder) {
-    const size_t first = places_.size();
-    place_all(tree, holder);
-    if (places_.size() == first) return;
-    const size_t longest = sum_up(first, holder);
-    if (holder == kNone && wanted_->tells_itself == 0) {
-      summarize(places_[longest], static_cast<int64_t>(decided_.sums.size()) - 1, decided_.summaries);
-      --left_;
+
+  void tell_kept() {
+    first_kept_ = static_cast<int64_t>(decided_.kept.size());
+    for (const uint32_t each : kept_) {
+      const Range& one = unit_->range(each);
+      const uint64_t parent = unit_->kept(each).parent;
+      if (parent == 0) note_span(static_cast<int64_t>(decided_.kept.size()), one.duration_ns);
+      const int64_t end_ns = wrapped_sum(one.start_ns, one.duration_ns);
+      decided_.kept.push_back({parent, {0, kNoTrace}, one.row, one.start_ns, end_ns, number_});
     }
+  }
+
+  // One directly in the unit: the first of the longest ones is what a reader sees first.
+  void note_span(int64_t number, int64_t duration_ns) {
+    if (first_span_ == kNoSpan || duration_ns > first_ns_) first_span_ = number, first_ns_ = duration_ns;
   }
 
   void place_all(const FoldedTree& tree, int64_t holder) {
@@ -174,7 +161,7 @@ class UnitTeller {
     const auto first = static_cast<std::ptrdiff_t>(waiting_.size());
     for (const Path* each = path.first_below; each != nullptr; each = each->next) {
       const bool is_other = each->name == kOther || (above != kNone && places_[static_cast<size_t>(above)].is_other);
-      waiting_.push_back({each, holder, above, kNone, decided_.sums.size(), is_other, !is_other && !is_of_node(*each, holder, above)});
+      waiting_.push_back({each, holder, above, kNone, is_other, !is_other && !is_of_node(*each, holder, above), false});
     }
     if (path.below <= 1) return;
     std::sort(waiting_.begin() + first, waiting_.end(), [](const Place& one, const Place& other) {
@@ -191,97 +178,14 @@ class UnitTeller {
     return is_node_of(around, path.name) || (around.shown != around.name && path.name == around.name);
   }
 
-  // Of a tree, from this place on. Returns the path directly in the holder with the most time. What is told as other ranges only
-  // where there is nothing else.
-  size_t sum_up(size_t first, int64_t holder) {
-    int64_t count = 0, duration_ns = 0, most_ns = INT64_MIN;
-    size_t longest = first;
-    names_.clear(places_.size() - first);
-    for (size_t place = first; place < places_.size(); ++place) {
-      const Path& path = *places_[place].path;
-      count += path.count;
-      add_name(names_, path);
-      if (is_outermost(place)) duration_ns = wrapped_sum(duration_ns, path.total_ns);
-      if (places_[place].above != kNone) continue;
-      const int64_t time_ns = path.name == kOther ? -1 : path.total_ns;
-      if (time_ns > most_ns) most_ns = time_ns, longest = place;
-    }
-    names_.append_top(top_);
-    push_sums(holder, count, duration_ns);
-    return longest;
-  }
-
-  void push_sums(int64_t holder, int64_t count, int64_t duration_ns) {
-    const int64_t of_all = holder == kNone ? kNone : static_cast<int64_t>(first_kept_) + holder;
-    decided_.sums.push_back({number_, of_all, count, duration_ns, static_cast<int64_t>(top_.size())});
-  }
-
-  // A range around a backward node counts as a part of that.
-  static void add_name(NameTimes& names, const Path& path) {
-    names.add(path.shown, path.shown == path.name ? path.count : 0, path.self_ns);
-  }
-
-  // What no path was left for lies directly in the holder where its time is counted.
-  bool is_outermost(size_t place) const {
-    const int64_t above = places_[place].above;
-    if (above == kNone) return true;
-    const Place& around = places_[static_cast<size_t>(above)];
-    return around.above == kNone && around.path->name == kOther;
-  }
-
-  // Of each of the sums, and of the unit in place of those of its first span.
-  void tell_names() {
-    if (decided_.sums.size() == first_sums_) return;
-    const size_t first = sums_of_first_span();
-    size_t begin = 0;
-    for (size_t at = first_sums_; at < decided_.sums.size(); ++at) {
-      const auto end = static_cast<size_t>(decided_.sums[at].top_end);
-      if (at == first) {
-        sum_up_unit(), names_.append_top(decided_.top);
-      } else {
-        for (size_t name = begin; name < end; ++name) decided_.top.push_back(top_[name]);
-      }
-      decided_.sums[at].top_end = static_cast<int64_t>(decided_.top.size());
-      begin = end;
-    }
-  }
-
-  // Those that the span tells that is seen first: the root of ours above the unit, or the longest one directly in it.
-  size_t sums_of_first_span() {
-    const bool tells_itself = wanted_->tells_itself != 0, has_own = decided_.sums[first_sums_].holder == kNone;
-    if (has_own && tells_itself) return first_sums_;
-    int64_t first = kNone, most_ns = has_own ? decided_.summaries.rows[decided_.summaries.rows.size() - 1].total_ns : INT64_MIN;
-    for (size_t holder = 0; holder < kept_.size(); ++holder) {
-      if (unit_->kept(kept_[holder]).parent != 0 || unit_->range(kept_[holder]).duration_ns <= most_ns) continue;
-      first = static_cast<int64_t>(holder), most_ns = unit_->range(kept_[holder]).duration_ns;
-    }
-    if (first == kNone) return first_sums_;
-    const int64_t of_all = static_cast<int64_t>(first_kept_) + first;
-    for (size_t at = first_sums_; at < decided_.sums.size(); ++at) {
-      if (decided_.sums[at].holder == of_all) return at;
-    }
-    push_sums(first, 0, 0);  // it names the unit's, and nothing was folded into it
-    return decided_.sums.size() - 1;
-  }
-
-  void sum_up_unit() {
-    names_.clear(places_.size() + kept_.size());
-    for (const Place& place : places_) add_name(names_, *place.path);
-    for (const uint32_t each : kept_) {
-      const Range& one = unit_->range(each);
-      const int64_t self_ns = wrapped_difference(one.duration_ns, unit_->kept(each).folded.children_ns);
-      names_.add(one.shown, 1, (one.flags & kOverlapping) != 0 ? 0 : self_ns);
-    }
-  }
-
   // The paths that the budget is left for and that took long enough, each after what it lies in.
-  void choose_further() {
-    const auto budget = static_cast<size_t>(std::max<int64_t>(0, left_));
+  void choose_summaries() {
+    const auto budget = static_cast<size_t>(std::max<int64_t>(0, wanted_->budget - static_cast<int64_t>(kept_.size())));
     std::vector<size_t> chosen;
     for (size_t at = 0; at < places_.size() && budget > 0; ++at) {
       const Place& place = places_[at];
-      if (place.summary != kNone || !place.is_shown || place.path->in_compilation) continue;
-      if (place.path->total_ns >= unit_->least_told_ns()) chosen.push_back(at);
+      const bool may_be = place.is_shown && !place.path->in_compilation;
+      if (may_be && place.path->total_ns >= unit_->least_told_ns()) chosen.push_back(at);
     }
     if (chosen.size() > budget) {
       const auto last = chosen.begin() + static_cast<std::ptrdiff_t>(budget);
@@ -292,24 +196,104 @@ class UnitTeller {
       chosen.resize(budget);
       std::sort(chosen.begin(), chosen.end());
     }
-    for (const size_t at : chosen) summarize(places_[at], kNone, decided_.further);
+    const bool has_span = !chosen.empty() || !kept_.empty() || wanted_->tells_itself != 0;
+    if (!has_span && !places_.empty()) chosen.push_back(longest_in_unit());
+    for (const size_t at : chosen) summarize(places_[at]);
   }
 
-  // A single range is as good as kept.
-  void summarize(Place& place, int64_t sums, Summaries& told) {
+  // What is told as other ranges only where there is nothing else.
+  size_t longest_in_unit() const {
+    const auto time_of = [](const Place& one) { return one.path->name == kOther ? -1 : one.path->total_ns; };
+    size_t longest = 0;
+    for (size_t at = 1; at < places_.size(); ++at) {
+      if (places_[at].above == kNone && time_of(places_[at]) > time_of(places_[longest])) longest = at;
+    }
+    return longest;
+  }
+
+  void summarize(Place& place) {
     const Path& path = *place.path;
     const int64_t row = path.count == 1 ? path.first_row : -1;
-    if (row >= 0) --decided_.sums[place.sums].ranges;
-    const Extent around = extent_around(place);
+    place.is_kept = row >= 0;
+    const int64_t above = summary_above(place);
+    const Extent around = above == kNone ? extent_of_holder(place) : extents_[static_cast<size_t>(above)];
+    if (above == kNone && place.holder == kNone) {
+      note_span(kFirstSummary + static_cast<int64_t>(decided_.summaries.size()), path.total_ns);
+    }
     const int64_t duration = std::max<int64_t>(0, std::min(path.total_ns, wrapped_difference(around.end_ns, around.start_ns)));
     const int64_t start = std::min(std::max(path.first_ns, around.start_ns), around.end_ns - duration);
     const Extent own{span_id_of(path.first_id, key_), start, start + duration};
-    const unsigned digits = path.histogram.each([&told](uint32_t count) { told.counts.push_back(count); });
-    told.rows.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns, path.longest_ns,
-                         own.start_ns, own.end_ns, path.cpu_time_ns, sums, static_cast<int64_t>(told.counts.size()),
-                         row, number_, path.shown, digits, module_of(place)});
+    const unsigned digits = path.histogram.each([this](uint32_t count) { decided_.counts.push_back(count); });
+    decided_.summaries.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns,
+                                  path.longest_ns, own.start_ns, own.end_ns, path.cpu_time_ns,
+                                  static_cast<int64_t>(decided_.counts.size()), row, number_, path.shown, digits,
+                                  module_of(place)});
     place.summary = static_cast<int64_t>(extents_.size());
     extents_.push_back(own);
+  }
+
+  // The summary that it lies in, or none.
+  int64_t summary_above(const Place& place) const {
+    int64_t above = place.above;
+    while (above != kNone && places_[static_cast<size_t>(above)].summary == kNone) above = places_[static_cast<size_t>(above)].above;
+    return above == kNone ? kNone : places_[static_cast<size_t>(above)].summary;
+  }
+
+  Extent extent_of_holder(const Place& place) const {
+    if (place.holder == kNone) return {wanted_->above.span_id, wanted_->start_ns, wanted_->end_ns};
+    const Range& holder = unit_->range(kept_[static_cast<size_t>(place.holder)]);
+    return {span_id_of(holder.event_id, key_), holder.start_ns, wrapped_sum(holder.start_ns, holder.duration_ns)};
+  }
+
+  // Of each tree where the span that it was folded into is ours, and of the unit.
+  void sum_up() {
+    Sums unit;
+    for (size_t at = 0; at < places_.size();) {
+      const int64_t holder = places_[at].holder;
+      Sums sums;
+      names_.clear(places_.size() - at);
+      for (; at < places_.size() && places_[at].holder == holder; ++at) {
+        if (!places_[at].is_kept) add(sums, places_[at]);
+      }
+      unit.ranges += sums.ranges, unit.duration_ns = wrapped_sum(unit.duration_ns, sums.duration_ns);
+      if (holder == kNone && wanted_->tells_itself == 0) continue;
+      if (sums.ranges != 0) push_sums(holder == kNone ? kNone : first_kept_ + holder, false, sums);
+    }
+    names_.clear(places_.size() + kept_.size());
+    if (unit.ranges != 0) add_names_of_unit();
+    if (first_span_ != kNoSpan) push_sums(first_span_, true, unit);
+  }
+
+  struct Sums {
+    int64_t ranges = 0, duration_ns = 0;
+  };
+  void add(Sums& sums, const Place& place) {
+    sums.ranges += place.path->count;
+    if (is_outermost(place)) sums.duration_ns = wrapped_sum(sums.duration_ns, place.path->total_ns);
+    add_name(*place.path);
+  }
+  void push_sums(int64_t span, bool of_unit, const Sums& sums) {
+    names_.append_top(decided_.top);
+    decided_.sums.push_back({number_, span, of_unit ? 1 : 0, sums.ranges, sums.duration_ns, static_cast<int64_t>(decided_.top.size())});
+  }
+
+  // A range around a backward node counts as a part of that.
+  void add_name(const Path& path) { names_.add(path.shown, path.shown == path.name ? path.count : 0, path.self_ns); }
+
+  void add_names_of_unit() {
+    for (const Place& place : places_) add_name(*place.path);
+    for (const uint32_t each : kept_) {
+      const Range& one = unit_->range(each);
+      const int64_t self_ns = wrapped_difference(one.duration_ns, unit_->kept(each).folded.children_ns);
+      names_.add(one.shown, 1, (one.flags & kOverlapping) != 0 ? 0 : self_ns);
+    }
+  }
+
+  // Whether it lies in nothing else that these sums are of. What no path was left for lies in the holder where its time is counted.
+  bool is_outermost(const Place& place) const {
+    if (place.above == kNone) return true;
+    const Place& around = places_[static_cast<size_t>(place.above)];
+    return around.is_kept || (around.above == kNone && around.path->name == kOther);
   }
 
   // Where the calls of several classes differ in numbers alone, as in a sequence of layers, those tell nothing of a class.
@@ -334,17 +318,6 @@ class UnitTeller {
     return place.holder == kNone ? *unit_->folded().root : *unit_->kept(kept_[static_cast<size_t>(place.holder)]).folded.root;
   }
 
-  // Of the span that a summary is a child of.
-  UnitTeller::Extent extent_around(const Place& place) const {
-    for (int64_t above = place.above; above != kNone; above = places_[static_cast<size_t>(above)].above) {
-      const int64_t summary = places_[static_cast<size_t>(above)].summary;
-      if (summary != kNone) return extents_[static_cast<size_t>(summary)];
-    }
-    if (place.holder == kNone) return {wanted_->above.span_id, wanted_->start_ns, wanted_->end_ns};
-    const Range& holder = unit_->range(kept_[static_cast<size_t>(place.holder)]);
-    return {span_id_of(holder.event_id, key_), holder.start_ns, wrapped_sum(holder.start_ns, holder.duration_ns)};
-  }
-
   const uint64_t key_;
   SentRanges& sent_;
   Decided& decided_;
@@ -354,14 +327,13 @@ class UnitTeller {
   const Unit* unit_ = nullptr;
   const UnitToDecide* wanted_ = nullptr;
   uint32_t number_ = 0;
-  size_t first_kept_ = 0;        // of its ranges, in `decided_`
-  size_t first_sums_ = 0;        // of its sums there
+  int64_t first_kept_ = 0;       // of its ranges, in `decided_`
+  int64_t first_span_ = kNone;   // the number of the span that is seen first, how long it took
+  int64_t first_ns_ = 0;
   std::vector<uint32_t> kept_;   // its places of these
   std::vector<Place> places_;    // of its paths
   std::vector<Place> waiting_;   // to be placed, the next one last
   std::vector<Extent> extents_;  // of its summaries
-  std::vector<TopRow> top_;      // the names of its sums, each one's up to its `top_end`
-  int64_t left_ = 0;             // of its budget
 };
 
 }  // namespace recfn::stage

@@ -3,8 +3,7 @@
 ``Histogram.record`` takes some 10 us a value, where a range costs tens of nanoseconds. So sums are added to what the SDK keeps
 for a series (its aggregation) in bulk: one value goes the SDK's own way, which makes the aggregation, with the user's views,
 limits and temporality; the others are added to it. That is done while a reader collects, in a callback, when the SDK lets no
-other reader of the provider collect: no aggregation is taken away meanwhile. What is read here that the SDK doesn't promise is
-pinned by ``tests/unit/sinks/metrics/test_sdk_guard.py``:
+other reader of the provider collect: no aggregation is taken away meanwhile. What is read here that the SDK doesn't promise:
 
     Histogram._measurement_consumer._reader_storages        what each reader keeps
     MetricReaderStorage._get_or_init_view_instrument_match  one for each view of the histogram

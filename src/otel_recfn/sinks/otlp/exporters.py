@@ -91,11 +91,6 @@ def protocol_of(exporter: object) -> str | None:
     return next(filter(None, map(_protocol_of_class, type(exporter).__mro__)), None)
 
 
-def is_official(exporter: object) -> bool:
-    """Whether it is an official exporter itself: a subclass may look at spans, or change them."""
-    return _protocol_of_class(type(exporter)) is not None
-
-
 def _protocol_of_class(kind: type) -> str | None:
     for protocol in (HTTP, GRPC):
         if f"{kind.__module__}.".startswith(f"{PACKAGE}{protocol}.trace_exporter."):

@@ -232,13 +232,13 @@ class Folding:
         for number, (unit, _) in enumerate(part):
             if unit.top_ns >= LEAST_WAIT_NS or unit.generation is not None:
                 unit.add_attributes(done, number, goes_on)
-        places = np.flatnonzero(done.sums["holder"] < 0) if any(traces) else ()
-        for place in places:  # sums of what was folded directly into traces of ours are for their roots
-            trace = traces[done.sums["unit"][place]]
-            if trace is not None:
-                (trace.folded,), trace.folded_ranges = sums_of(done, np.array([place])), int(done.sums["ranges"][place])
+        for place in np.flatnonzero((done.sums["span"] < 0) & (done.sums["ranges"] > 0)):  # for the roots of traces of ours
+            trace, (told,) = traces[done.sums["unit"][place]], sums_of(done, np.array([place]))
+            assert trace is not None
+            trace.further = {**trace.further, **told}
+            trace.folded += int(done.sums["ranges"][place] * done.sums["of_unit"][place])
         roots = [trace for trace in traces if trace is not None]
-        beside = [table for table in (done.folded, done.sums, done.top, done.summaries, done.counts) if len(table)]
+        beside = [table for table in (done.sums, done.top, done.summaries, done.counts) if len(table)]
         nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single) + len(roots) * ROOT_BYTES
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 
@@ -326,7 +326,7 @@ class OpenTraces:
         thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
         open_trace = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
         left_out = len(set(unreported).difference(rows.tolist()))
-        open_trace.folded = {FOLDED_COUNT: left_out} if left_out else None
+        open_trace.further = {FOLDED_COUNT: left_out} if left_out else {}
         parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
         plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context], self._torch_names)

@@ -29,7 +29,7 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
 from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
-from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, UNIT_FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.support.texts import called_code, element_texts, text_of_utf8, values_by_key
 
@@ -44,28 +44,30 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     ends, rows = np.cumsum(lengths), decided.top[places_in(begins, lengths)].tolist()
     texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
     top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
-    columns = (sums["ranges"], sums["duration_ns"], ends - lengths, ends)
-    told = list[Attributes]()
-    for ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True):
-        folded: Attributes = {FOLDED_COUNT: ranges, "recfn.folded.duration_ns": duration_ns} if ranges else {}
-        told.append({**folded, "recfn.folded.top": top[first:last]})
-    return told
+    columns = (sums["of_unit"], sums["ranges"], sums["duration_ns"], ends - lengths, ends)
+    return [
+        dict(zip(_OF_UNIT if of_unit else _OF_SPAN, (ranges, duration_ns, top[first:last]), strict=True))
+        for of_unit, ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
+    ]
 
 
-def further_by_row(decided: Decided, kept: slice) -> dict[int, Attributes]:
-    """The attributes of some kept ranges, by row, that no column has: for ranges folded into them, and for their unit."""
-    holder = decided.sums["holder"]
-    places = np.flatnonzero((holder >= kept.start) & (holder < kept.stop))
-    further = dict(zip(holder[places].tolist(), sums_of(decided, places), strict=True)) if len(places) else {}
-    for row in [row for row in decided.further[0] if kept.start <= row < kept.stop]:
-        further.setdefault(row, {}).update(decided.further[0][row])
-    return further
+def further_of_spans(decided: Decided, first: int, last: int) -> tuple[dict[int, Attributes], int]:
+    """The attributes of some spans that no column has: for ranges folded into them, and for their unit.
+
+    Returns them by the spans' numbers, from ``first`` on, and how many ranges were folded in the units that are told so.
+    """
+    span, folded = decided.sums["span"], decided.sums["ranges"]
+    places = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
+    further = dict[int, Attributes]()
+    for number, told in zip(span[places].tolist(), sums_of(decided, places) if len(places) else (), strict=True):
+        further.setdefault(number, {}).update(told)
+    for number in [number for number in decided.further if first <= number < last]:
+        further.setdefault(number, {}).update(decided.further[number])
+    return further, int(folded[places][decided.sums["of_unit"][places] != 0].sum())
 
 
-def folded_in_summaries(decided: Decided, which: slice) -> int:
-    """The number of ranges that only these summaries count."""
-    sums = decided.summaries["sums"][which]
-    return int(decided.sums["ranges"][sums[sums >= 0]].sum())
+_OF_SPAN = (FOLDED_COUNT, "recfn.folded.duration_ns", "recfn.folded.top")
+_OF_UNIT = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
 
 
 SUFFIX = " (folded)"
@@ -83,8 +85,6 @@ def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attrib
         next(of_rows) if row >= 0 else _of_module(decided, name, module) | _summary_times(*times)
         for times, (row, name, module) in zip(rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True)
     ]
-    for place in [place for place in decided.further[1] if which.start <= place < which.stop]:
-        found[place - which.start].update(decided.further[1][place])
     many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
     begins = begins_of(decided.summaries["counts_end"], many + which.start)
     of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
@@ -92,9 +92,6 @@ def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attrib
         counts = decided.counts[first:last].tolist()
         found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : lowest + len(counts) - 1]
         found[place]["aggregation.histogram_bucket_counts"] = counts
-    with_sums = np.flatnonzero(rows["sums"] >= 0)
-    for place, more in zip(with_sums.tolist(), sums_of(decided, rows["sums"][with_sums]), strict=True):
-        found[place].update(more)
     return found
 
 
@@ -192,13 +189,15 @@ class SpanMapper:
             spans.append(span)
         return spans
 
-    def summaries(self, decided: Decided, which: slice) -> list[ReadableSpan]:
-        """Spans for the ranges of call paths, below the sent spans around them."""
+    def summaries(self, decided: Decided, which: slice, further: Mapping[int, Attributes]) -> list[ReadableSpan]:
+        """Spans for the ranges of call paths, below the sent spans around them. ``further`` as of ``spans``, by place."""
         rows, spans, short = decided.summaries[which], [], not decided.plan.torch_names
         columns = ["name", "module", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
-        for (name, module, count, span_id, parent_id, unit, start_ns, end_ns), attributes in zip(
-            rows[columns].tolist(), _summary_attributes(decided, which, self._of_single(decided, which)), strict=True
+        of_rows = _summary_attributes(decided, which, self._of_single(decided, which))
+        for place, ((name, module, count, span_id, parent_id, unit, start_ns, end_ns), attributes) in enumerate(
+            zip(rows[columns].tolist(), of_rows, strict=True), which.start
         ):
+            attributes |= further.get(place, {})
             above = decided.plan.spans_above[unit]
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
@@ -222,7 +221,7 @@ class SpanMapper:
         """The root span of a trace that we started, which is recorded."""
         assert trace.start is not None
         start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        further = {"recfn.root": True, **number, **trace.further, **_thread_attributes(trace.thread), **(trace.folded or {})}
+        further = {"recfn.root": True, **number, **trace.further, **_thread_attributes(trace.thread)}
         attributes = {**start.attributes, **further}
         name = text_of_utf8(trace.name)
         return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)
@@ -323,9 +322,9 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
-    """The attributes for a text of that column."""
+    """The attributes for a text of that column. Keys that begin with an underscore are for us, and not sent."""
     if column.attribute == EACH_KEY:
-        return values_by_key(text)
+        return {key: value for key, value in values_by_key(text).items() if not key.startswith("_")}
     return {column.attribute: element_texts(text) if column.is_json else text_of_utf8(text)}
 
 

@@ -1,8 +1,7 @@
 """The provider of spans: the one place that knows the insides of the OpenTelemetry SDK.
 
 Finished spans are handed to a provider's span processors directly, because a live SDK span costs more than an operator. The SDK
-has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback, and each pinned by
-``tests/unit/sinks/spans/test_provider_guard.py``:
+has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback:
 
     Tracer.span_processor, .sampler, .resource, .id_generator    without them: no spans, as with a foreign provider
     Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
@@ -39,7 +38,6 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util import BoundedList
@@ -238,12 +236,6 @@ class SpanTarget:
     def receivers(self) -> list[Callable[[ReadableSpan], None]]:
         """The receivers of finished spans: each processor by itself, since the SDK's list of them ends at one that raises."""
         return [processor.on_end for processor in _flattened(self._tracer.span_processor, in_turn=True)]
-
-    def sole_exporter(self) -> Any:
-        """The exporter behind a ``BatchSpanProcessor``, if nothing else looks at spans; else None."""
-        processors = self.processors()
-        is_sole = [type(each) for each in processors] == [BatchSpanProcessor]
-        return getattr(processors[0], "span_exporter", None) if is_sole else None
 
     def force_flush(self, timeout_s: float) -> bool:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""

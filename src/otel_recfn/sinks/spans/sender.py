@@ -30,7 +30,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
-from otel_recfn.sinks.spans.mapping import SpanMapper, folded_in_summaries, further_by_row
+from otel_recfn.sinks.spans.mapping import SpanMapper, further_of_spans
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -93,24 +93,21 @@ class DecidedUnits:
         ``dropped`` says how many ranges and spans were lost since the last report, for the first span of a range.
         """
         mapper = self.mapper or mapper
-        with_sums, summaries = 0, 0
-        if self.decided is not None:
-            with_sums, summaries = int((self.decided.summaries["sums"] >= 0).sum()), len(self.decided.summaries)
-        for which in _slices(0, len(self.roots), size):
+        for which in _slices(len(self.roots), size):
             traces = self.roots[which]
-            folded = sum(trace.folded_ranges for trace in traces)
+            folded = sum(trace.folded for trace in traces)
             spans = [mapper.root_span(trace) for trace in traces]
             yield Chunk(spans, {"added": len(traces), "folded": folded, "folding": -folded})
-        for which in _slices(0, with_sums, size):
-            yield self._summaries(mapper, which)
-        for which in _slices(0, len(self.plan.row) if self.plan is not None else 0, size):
+        for which in _slices(len(self.plan.row) if self.plan is not None else 0, size):
             yield self._kept(mapper, which, dropped())
-        for which in _slices(with_sums, summaries, size):
+        for which in _slices(len(self.decided.summaries) if self.decided is not None else 0, size):
             yield self._summaries(mapper, which)
 
     def _summaries(self, mapper: SpanMapper, which: slice) -> Chunk:
         assert self.decided is not None
-        spans, folded = mapper.summaries(self.decided, which), folded_in_summaries(self.decided, which)
+        kept = len(self.decided.plan.row)  # which are numbered first
+        further, folded = further_of_spans(self.decided, kept + which.start, kept + which.stop)
+        spans = mapper.summaries(self.decided, which, {number - kept: told for number, told in further.items()})
         single = int((self.decided.summaries["row"][which] >= 0).sum())  # spans of ranges
         return Chunk(spans, {"added": len(spans) - single, "folded": folded, "folding": -folded - single})
 
@@ -121,7 +118,7 @@ class DecidedUnits:
             spans = mapper.spans(plan)
             return Chunk(spans, {"added": len(spans)})
         if self.decided is not None:
-            further, folded = further_by_row(self.decided, which), int(self.decided.folded[which].sum())
+            further, folded = further_of_spans(self.decided, which.start, which.stop)
         if dropped:
             row = int(plan.row[0])
             further[row] = {**further.get(row, {}), DROPPED: dropped}
@@ -130,8 +127,8 @@ class DecidedUnits:
         return Chunk(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
 
 
-def _slices(begin: int, end: int, size: int) -> list[slice]:
-    return [slice(first, min(first + size, end)) for first in range(begin, end, size)]
+def _slices(end: int, size: int) -> list[slice]:
+    return [slice(first, min(first + size, end)) for first in range(0, end, size)]
 
 
 def unit_queue() -> TaskQueue[DecidedUnits]:

@@ -30,9 +30,11 @@ Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
 MAX_REMEMBERED = 1 << 17
 FOLDED_COUNT = "recfn.folded.count"
 """The attribute for the number of ranges that were folded into the span."""
+UNIT_FOLDED_COUNT = "recfn.unit.folded.count"
+"""The attribute for the number of ranges of the whole unit that have no span of their own."""
 DROPPED = "recfn.dropped"
 """The attribute for the number of ranges and spans that this process lost since the last span with it."""
-_TELLING = {FOLDED_COUNT, DROPPED}
+_TELLING = {FOLDED_COUNT, UNIT_FOLDED_COUNT, DROPPED}
 
 
 class SpanHook:

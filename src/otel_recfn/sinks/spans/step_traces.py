@@ -38,7 +38,7 @@ from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
 from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
-from otel_recfn.sinks.spans.provider import AttributeValue, RootStart, SpanTarget
+from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 
 TRAINING = "training step"
@@ -109,10 +109,8 @@ class StepTrace:
     """The event ids of its top-level ranges that haven't closed."""
     over: bool = False
     given_out: bool = False
-    folded: Mapping[str, AttributeValue] | None = None
-    """The root span's attributes about ranges that were folded directly into the trace."""
-    folded_ranges: int = 0
-    """The number of these ranges."""
+    folded: int = 0
+    """The number of its ranges that have no span of their own."""
     further: Mapping[str, Any] = field(default_factory=dict)
     """Further attributes of the root span, of the whole trace."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.stage import Decided, SpanPlan, Table
+from otel_recfn.batches.stage import Decided
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.generation import GENERATION
@@ -37,39 +37,20 @@ def decoding_in(batch: Batch, roots: Mapping[int, SpanContext]) -> Iterator[tupl
             yield (span.trace_id, span.span_id), number, end_ns, values_by_key(batch.names[text]) if text else {}
 
 
-def add_to_unit(decided: Decided, number: int, attributes: Mapping[str, Any], prefill_ids: Sequence[int]) -> None:
+def add_to_unit(decided: Decided, unit: int, attributes: Mapping[str, Any], prefill_ids: Sequence[int]) -> None:
     """Add attributes of a whole unit to its first prefill, or else to the span that is seen first.
 
     Args:
         decided: the units that were decided.
-        number: the unit's place.
+        unit: the unit's place.
         attributes: of the whole unit.
         prefill_ids: the event ids of the first calls of its generations.
     """
-    kept, summaries = decided.plan, decided.summaries
-    is_prefill = is_in(summaries["first_id"], prefill_ids) & (summaries["count"] == 1)
-    prefills = [np.flatnonzero(is_in(kept.batch.event_id, prefill_ids)), np.flatnonzero(is_prefill)]
-    for places, found in zip(prefills, decided.further, strict=True):
-        for place in places.tolist():
-            found[place] = {PHASE: "prefill"}
-    firsts = [(kind, int(places[0])) for kind, places in enumerate(prefills) if len(places)]
-    first = firsts[0] if firsts else _first_span(number, kept, summaries)
+    summaries = decided.summaries
+    ids = np.concatenate([decided.plan.batch.event_id, np.where(summaries["count"] == 1, summaries["first_id"], np.uint64(0))])
+    prefills = np.flatnonzero(is_in(ids, prefill_ids)).tolist()
+    for span in prefills:
+        decided.further[span] = {PHASE: "prefill"}
+    first = prefills[0] if prefills else decided.first_spans.get(unit)
     if first is not None and attributes:
-        kind, place = first
-        decided.further[kind].setdefault(place, {}).update(attributes)
-
-
-def _first_span(number: int, plan: SpanPlan, summaries: Table) -> tuple[int, int] | None:
-    """The span of a unit that is seen first: the longest one directly in it, whose ``folded.top`` is of all of it.
-
-    Returns 0 and the place of a kept range, or 1 and that of a summary; None if the unit has no spans.
-    """
-    kept = np.flatnonzero(plan.above == number)
-    outermost = kept[plan.parent[kept] == 0]
-    kept = outermost if len(outermost) else kept[:1]
-    sums = np.flatnonzero((summaries["unit"] == number) & (summaries["sums"] >= 0))
-    rows = plan.row[kept]
-    durations_ns = plan.batch.end_ns[rows] - plan.batch.start_ns[rows]
-    if len(kept) and not (len(sums) and summaries["total_ns"][sums[0]] >= durations_ns.max()):
-        return 0, int(kept[durations_ns.argmax()])
-    return (1, int(sums[0])) if len(sums) else None
+        decided.further.setdefault(first, {}).update(attributes)

@@ -9,7 +9,6 @@ from math import inf, nextafter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import batch_of
 from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
 
 from batches import make_batch
@@ -75,11 +74,3 @@ def test_power_buckets_are_those_of_the_sdk(durations: list[int]) -> None:
     buckets = LEAST_NS[-1].searchsorted(durations, side="right") - 1 + _LOWEST_POWER
     assert buckets.tolist() == [mapping.map_to_index(ns / 1e9) for ns in durations]
     assert least_above(POWERS[:1]).tolist() == [1]
-
-
-def test_more_series_than_there_may_be_are_summed_up_in_one() -> None:
-    table, sums = SeriesTable(2), DurationSums(LEAST_NS)
-    batch = batch_of([(f"op {n}", 0, 10) for n in range(5)] + [("op 0", 0, 5)])
-    sums.add(batch, table.numbers_of(batch))
-    assert [one and one.name for one in table.series] == [None, "op 0", "op 1"]
-    assert sums.series[:3, [SumColumn.COUNT, SumColumn.TOTAL]].tolist() == [[3, 30], [2, 15], [1, 10]]

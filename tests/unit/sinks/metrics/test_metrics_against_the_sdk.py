@@ -5,12 +5,17 @@ Of an exponential histogram they are so at our scale, where the SDK's would be f
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, reader, view
+from measured import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, provider, reader, view
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
+from otel_recfn.sinks.metrics.instruments import DURATION
+from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -98,3 +103,34 @@ def test_several_views_of_the_histogram_give_a_metric_each() -> None:
 
 def points_of(one: Ours | Model, metric: str) -> object:
     return points(one.readers[0], metric)
+
+
+def test_a_disabled_meter_says_so() -> None:
+    made = provider([reader(TEMPORALITIES[0])]).get_meter("any").create_histogram(DURATION)
+    if not hasattr(made, "_meter_config"):
+        pytest.skip("this SDK disables no meters")
+    assert made._is_enabled() is True
+
+
+def test_no_reader_collects_while_another_one_asks_a_callback() -> None:
+    """Else an aggregation could be taken away between its making and what is added to it."""
+    first, second = InMemoryMetricReader(), InMemoryMetricReader()
+    collected, inside = threading.Event(), threading.Event()
+    held: list[bool] = []
+
+    def callback(_options: CallbackOptions) -> list[Observation]:
+        if threading.current_thread() is threading.main_thread():
+            other.start()
+            inside.wait(0.05)
+            held.append(not collected.is_set())
+        return []
+
+    def collect() -> None:
+        second.collect()
+        collected.set()
+
+    other = threading.Thread(target=collect)
+    provider([first, second]).get_meter("guard").create_observable_counter("any", [callback])
+    first.collect()
+    other.join(PATIENCE_S)
+    assert held == [True]

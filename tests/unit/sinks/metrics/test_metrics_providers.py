@@ -133,9 +133,6 @@ class TestOtherSdks:
         assert "_renamed" in caplog.text
 
 
-DELTA, CUMULATIVE = TEMPORALITIES
-
-
 class TestCounters:
     def test_what_became_of_ranges_and_spans(self, ours: Ours) -> None:
         counted = Counted()

@@ -67,15 +67,6 @@ class TestWhatCounts:
             assert sum(found.values()) == 10
             assert found[OVERFLOW] == 8
 
-    def test_names_that_change_all_the_time_take_bounded_memory(self) -> None:
-        ours = Ours([reader(DELTA)], max_series=10)
-        for step in range(200):
-            ours.record([(f"step {step}", 7, 1), ("aten::add", 0, 1)])
-        found = counts(ours.readers[0])
-        assert sum(found.values()) == 400
-        assert found[ADD] == 200
-        assert len(found) == 11
-
 
 class TestForks:
     def test_a_child_counts_its_own(self, ours: Ours) -> None:
@@ -144,9 +135,6 @@ def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:
         thread.join(PATIENCE_S)
     rest = [sum(counts(one).values()) for one in ours.readers]
     assert [seen[0] + rest[0], seen[1] + rest[1], rest[2]] == [600, 600, 600]
-
-
-DELTA, CUMULATIVE = TEMPORALITIES
 
 
 class TestExemplars:

@@ -43,7 +43,7 @@ def test_jaegers_page_takes_the_file_whole(volume: Volume, tmp_path: Path) -> No
     spans = uploaded(path)
     assert len(path.read_text().splitlines()) > 1
     assert {"outer", "aten::mul", "open", "open for long"} < {span["name"] for span in spans}
-    assert any("recfn.folded.top" in str(span) for span in spans) is (volume is not EVERY_RANGE)
+    assert any("recfn.unit.top" in str(span) for span in spans) is (volume is not EVERY_RANGE)
     assert any(span["status"].get("code") == 2 and span["events"] for span in spans)
     if volume is EVERY_RANGE:
         [linked] = [span for span in spans if span["name"] == "MulBackward0"]

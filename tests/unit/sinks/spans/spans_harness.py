@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from batches import MAIN_THREAD, context, make_batch
@@ -58,6 +59,31 @@ class Harness:
         self.exporter.clear()
         self.sink.close(PATIENCE_S)
         return list(self.exporter.get_finished_spans())
+
+
+class Gated(SpanExporter):
+    """Exports when it may, and says or raises what it is told to."""
+
+    def __init__(self, result: SpanExportResult | BaseException = SpanExportResult.SUCCESS, *, is_open: bool = False) -> None:
+        self.result = result
+        self.began, self.open = threading.Event(), threading.Event()
+        if is_open:
+            self.open.set()
+        self.threads: set[str] = set()
+        self.batches: list[Sequence[ReadableSpan]] = []
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return [span for batch in self.batches for span in batch]
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.began.set()
+        assert self.open.wait(PATIENCE_S)
+        self.threads.add(threading.current_thread().name)
+        self.batches.append(spans)
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
 
 
 def assert_balanced(counters: Mapping[str, int], waiting: int = 0) -> None:

@@ -99,20 +99,6 @@ def test_spans_per_second_is_a_bound_of_all(units: list[tuple[int, int, int, boo
     assert counted <= per_second * (BURST_SECONDS + (service.now_ns - began_ns) / NS_PER_SECOND) + 1
 
 
-@given(
-    per_second=st.integers(1, 5000),
-    uses=st.lists(st.tuples(st.integers(0, 3 * NS_PER_SECOND), st.integers(1, 3000), st.booleans()), min_size=1, max_size=60),
-)
-def test_in_any_time_no_more_than_the_rate_and_ten_seconds_of_it(per_second: int, uses: list[tuple[int, int, bool]]) -> None:
-    rate, used, now_ns = SpanRate(per_second), 0, BASE_NS
-    for after_ns, wanted, unusual in uses:
-        now_ns += after_ns
-        granted = min(wanted, rate.left(now_ns, unusual=unusual))
-        rate.use(granted, unusual=unusual)
-        used += granted
-    assert used <= per_second * (BURST_SECONDS + (now_ns - BASE_NS) / NS_PER_SECOND) + 1
-
-
 @pytest.mark.parametrize("unusual", [False, True])
 def test_what_was_not_used_for_ten_seconds_may_be_used_at_once(unusual: bool) -> None:
     rate = SpanRate(100)

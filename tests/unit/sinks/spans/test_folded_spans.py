@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
-from spans_harness import BACKWARD, FORWARD, Harness, assert_balanced
+from spans_harness import Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
@@ -28,7 +28,7 @@ from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
-FOLDED = "recfn.folded.count"
+FOLDED, OF_UNIT = "recfn.folded.count", "recfn.unit.folded.count"
 LATER_NS = 1 << 62
 ENDED_NS = BASE_NS + 1_000_000
 """When units end whose duration doesn't matter."""
@@ -89,7 +89,7 @@ class Units(Harness):
 def ranges_told(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges these spans stand for."""
     own = [span for span in spans if "recfn.scope" in span.attributes]
-    return len(own) + sum(span.attributes.get(FOLDED, 0) for span in spans)
+    return len(own) + sum(span.attributes.get(OF_UNIT, 0) for span in spans)
 
 
 def test_a_unit_is_sent_when_its_span_has_ended_and_was_drained() -> None:
@@ -142,6 +142,7 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
         there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
         assert all(one.parent.span_id in there for one in spans)
         assert len(spans) <= volume.of_unit
+        assert all(one.attributes.get("recfn.folded.duration_ns", 0) <= one.end_time - one.start_time for one in spans)
         ids = {one.context.span_id: one.name for one in spans}
         told.append(
             Counter(
@@ -165,10 +166,11 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent(ranges: int,
     count = summary.attributes["aggregation.span_count"]
     assert summary.end_time - summary.start_time == summary.attributes["aggregation.duration_total_ns"] == count * 3000
     assert BASE_NS <= summary.start_time <= summary.end_time <= BASE_NS + 60_000
-    assert summary.attributes[FOLDED] == count
+    assert summary.attributes[OF_UNIT] == count
+    assert FOLDED not in summary.attributes
     assert sum(summary.attributes.get("aggregation.histogram_bucket_counts", ())) == (count if has_histogram else 0)
     assert ("aggregation.histogram_bucket_bounds_s" in summary.attributes) is has_histogram
-    assert summary.attributes["recfn.folded.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
+    assert summary.attributes["recfn.unit.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
 
 
 def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:
@@ -214,16 +216,6 @@ def test_of_units_that_stay_open_those_are_told_that_nothing_came_to_for_long(
     assert_balanced(units.sink.counters())
 
 
-def test_asynchronous_ranges_are_told_as_long_as_they_took_together() -> None:
-    units = Units(Volume(1))
-    span = units.start()
-    rows = [{**row, "flags": EventFlag.ASYNC} for _ in range(20) for row in units.rows(span, ("waits", 40))]
-    span.end(BASE_NS + 1_000_000_000)
-    units.drained(rows)
-    [only] = units.ours()
-    assert only.attributes["recfn.folded.duration_ns"] == 20 * 40_000
-
-
 def test_a_trace_of_many_units_stays_small() -> None:
     units = Units(Volume(100, 20, 400))
     epoch = units.start("epoch")
@@ -234,23 +226,6 @@ def test_a_trace_of_many_units_stays_small() -> None:
     slow = len(units.ours())
     units.unit(150, "step", took_us=2500, parent=epoch, names=40)
     assert len(units.ours()) - slow >= 30
-
-
-def test_a_link_to_a_folded_forward_range_leads_to_the_span_above_its_unit() -> None:
-    units = Units(Volume(4))
-    span = units.start()
-    of_span = span.get_span_context()
-    place = {"context": context(of_span.trace_id, of_span.span_id)}
-    others = [{"event_id": make_event_id(1, number), "name": "long", "end_ns": BASE_NS + 90_000 * number} for number in (7, 8)]
-    forward = {**FORWARD, "end_ns": BASE_NS + 10}
-    backward = {**BACKWARD, "end_ns": BASE_NS + 99_000_000}
-    more = {"event_id": make_event_id(1, 9), "name": "short", "end_ns": BASE_NS + 20}
-    span.end(BASE_NS + 100_000_000)
-    units.drained([{"start_ns": BASE_NS, **row, **place} for row in (forward, more, *others, backward)])
-    by_name = {one.name: one for one in units.ours()}
-    assert "forward" not in by_name or FOLDED in by_name["forward"].attributes
-    (link,) = by_name["backward"].links
-    assert link.context.span_id == of_span.span_id
 
 
 def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +252,11 @@ def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> Non
     rows += units.rows(span, ("long", 74), ("inner", 73))
     span.end(BASE_NS + 74_000_000)
     units.drained(rows)
-    assert [one.name for one in units.ours()] == ["short 19", "long"]  # the first tells the sums of what lies in the request
-    assert [one.attributes[FOLDED] for one in units.ours()] == [19, 1]
-    assert units.ours()[0].attributes["recfn.folded.duration_ns"] == sum(range(1, 21)) * 1000
+    (long,) = units.ours()
+    assert (long.name, long.attributes[FOLDED], long.attributes[OF_UNIT]) == ("long", 1, 21)
+    assert long.attributes["recfn.folded.duration_ns"] == 73_000
+    assert long.attributes["recfn.unit.folded.duration_ns"] == 73_000 + sum(range(1, 21)) * 1000
+    assert long.attributes["recfn.unit.top"] == ["inner: 1 x, 0.073 ms", "short 19: 1 x, 0.020 ms", "short 18: 1 x, 0.019 ms"]
     assert_balanced(units.sink.counters())
 
 
@@ -300,15 +277,6 @@ def test_a_failed_range_and_what_it_lies_in_are_spans_however_short(volume: Volu
     assert not spans["parse"].status.is_ok
     assert spans["parse"].parent.span_id == spans["handle"].context.span_id
     assert ranges_told(units.ours()) == 102
-
-
-def test_without_a_budget_everything_is_a_span() -> None:
-    units = Units(Volume(None))
-    span = units.start()
-    rows = [row for number in range(20) for row in units.rows(span, ("op", number))]
-    span.end(BASE_NS + 90_000_000_000)
-    units.drained(rows)
-    assert len(units.ours()) == 20
 
 
 @examples(30)
@@ -334,14 +302,9 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     around = {one.parent.span_id for one in spans}
     others = [one for one in spans if one.status.is_ok and one.context.span_id not in around]
     shorter = [one for one in others if one.end_time - one.start_time < took_us]
-    request = span.get_span_context().span_id
-    assert all(one.parent.span_id == request and "recfn.folded.top" in one.attributes for one in shorter)
-    assert len(shorter) <= 1  # it tells the sums of what lies in the request
+    assert not shorter or len(spans) == 1  # each unit has one
     assert ranges_told(spans) == len(rows)
     units.close()
-
-
-REQUESTS = 20
 
 
 class Program:
@@ -369,23 +332,6 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     yield made
     made.instrumentor.uninstrument()
     made.provider.shutdown()
-
-
-def test_a_span_that_ends_after_its_ranges_were_drained(program: Program) -> None:
-    with program.tracer.start_as_current_span("request"):
-        with record_function("range"):
-            pass
-        assert program.ranges() == []  # drains
-    assert program.ranges() == ["range"]
-
-
-def test_each_request_that_a_drain_came_into(program: Program) -> None:
-    for number in range(REQUESTS):
-        with program.tracer.start_as_current_span("request"):
-            with record_function(f"range {number}"):
-                pass
-            program.instrumentor.flush(PATIENCE_S)
-        assert program.ranges()[-1] == f"range {number}"
 
 
 def test_spans_in_each_other_end_one_by_one(program: Program) -> None:

@@ -30,42 +30,6 @@ def target_of(provider: TracerProvider) -> SpanTarget:
     return target
 
 
-class TestWhatTheSdkHas:
-    """Each private name, as the module's essay lists them."""
-
-    def test_tracer_parts(self) -> None:
-        provider = new_provider()
-        tracer = provider.get_tracer("x")
-        assert tracer.span_processor is provider._active_span_processor
-        assert tracer.sampler is provider.sampler
-        assert tracer.resource is provider.resource
-        assert tracer.id_generator is provider.id_generator
-
-    def test_tracer_limits(self) -> None:
-        limits = SpanLimits(max_events=3)
-        assert new_provider(span_limits=limits).get_tracer("x")._span_limits is limits
-
-    def test_multi_processor_lists_its_processors(self) -> None:
-        processor = SpanProcessor()
-        assert new_provider(processor)._active_span_processor._span_processors == (processor,)
-
-    def test_processors_name_their_exporter(self) -> None:
-        exporter = InMemorySpanExporter()
-        batching = BatchSpanProcessor(exporter)
-        assert batching.span_exporter is exporter
-        assert SimpleSpanProcessor(exporter).span_exporter is exporter
-        batching.shutdown()
-
-    def test_a_batch_processor_has_a_queue_which_its_exporter_alone_reads(self) -> None:
-        exporter = InMemorySpanExporter()
-        processor, other = BatchSpanProcessor(exporter), BatchSpanProcessor(exporter)
-        assert queue_before(exporter, [processor]) is processor._batch_processor._queue
-        assert queue_before(exporter, [processor, other]) is None
-        assert queue_before(exporter, [SimpleSpanProcessor(exporter)]) is None
-        processor.shutdown()
-        other.shutdown()
-
-
 class TestFallbacks:
     def test_tracer_without_private_parts(self) -> None:
         class Bare:
@@ -87,20 +51,6 @@ class TestFallbacks:
 
 
 class TestResolving:
-    def test_nothing_before_a_provider_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        resolver = ProviderResolver()
-        monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-        assert resolver.resolve() is None
-        later = new_provider()
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda: later)
-        target = resolver.resolve()
-        assert target is not None
-        assert resolver.resolve() is target
-
-    def test_disabled_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-        assert ProviderResolver(new_provider()).resolve() is None
-
     def test_no_op_provider(self) -> None:
         assert ProviderResolver(trace.NoOpTracerProvider()).resolve() is None
 
@@ -126,6 +76,15 @@ class TestResolving:
 
 
 class TestQueues:
+    def test_a_batch_processor_has_a_queue_which_its_exporter_alone_reads(self) -> None:
+        exporter = InMemorySpanExporter()
+        processor, other = BatchSpanProcessor(exporter), BatchSpanProcessor(exporter)
+        assert queue_before(exporter, [processor]) is processor._batch_processor._queue
+        assert queue_before(exporter, [processor, other]) is None
+        assert queue_before(exporter, [SimpleSpanProcessor(exporter)]) is None
+        processor.shutdown()
+        other.shutdown()
+
     @pytest.mark.parametrize("sizes", [(2048,), (100, 2048), (7,), ()])
     def test_the_shortest_counts(self, sizes: tuple[int, ...]) -> None:
         queues = [BatchSpanProcessor(InMemorySpanExporter(), size, max_export_batch_size=1) for size in sizes]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from spans_harness import assert_balanced
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from spans_harness import Gated, assert_balanced
 
 from batches import BASE_NS, context, make_batch
 from otel_recfn.batches import merging
@@ -23,30 +22,11 @@ from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import sender
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sender import DecidedUnits
-from otel_recfn.sinks.spans.sink import Process, SpansSink
+from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
 
 QUEUE, CHUNK = 2048, 512
 UNITS, ROWS = 30, 300
-
-
-class Gated(SpanExporter):
-    """Exports when it may."""
-
-    def __init__(self, result: SpanExportResult | Exception = SpanExportResult.SUCCESS) -> None:
-        self.result = result
-        self.began, self.open = threading.Event(), threading.Event()
-        self.threads: set[str] = set()
-        self.spans: list[ReadableSpan] = []
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.began.set()
-        assert self.open.wait(PATIENCE_S)
-        self.threads.add(threading.current_thread().name)
-        self.spans += spans
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
 
 
 class Program:
@@ -131,19 +111,6 @@ def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monk
     by_unit = groupby(sorted(span.parent.span_id for span in program.exporter.spans if span.parent))
     assert all(len(list(spans)) == ROWS for _, spans in by_unit)
     assert_balanced(counters)
-
-
-def test_the_end_leaves_an_exporter_that_hangs_and_counts(program: Program) -> None:
-    program.units()
-    assert program.exporter.began.wait(PATIENCE_S)
-    program.sink._process = Process(ends=lambda: True)
-    program.sink.close(0.1)
-    counters = program.sink.counters()
-    assert counters["dropped.shutdown"] > 0
-    assert_balanced(dict(counters))
-    program.exporter.open.set()
-    program.processor.force_flush()
-    assert len(program.exporter.spans) <= CHUNK  # the rest of ours isn't exported any more: a provider waits for each batch
 
 
 def test_a_flush_waits_for_what_came_before_it(program: Program) -> None:

@@ -57,7 +57,7 @@ def test_it_stands_where_the_names_of_the_whole_unit_stand() -> None:
     spans = Harness(volume=Volume(20)).write(*calls)
     assert sorted(span.name for span in spans) == ["call", "call (folded)"]
     assert told(spans, WAIT) == [("call (folded)", (990 - 60) * MS)]
-    assert told(spans, "recfn.folded.top") == [("call (folded)", ["call: 60 x, 990.000 ms"])]
+    assert told(spans, "recfn.unit.top") == [("call (folded)", ["call: 60 x, 990.000 ms"])]
 
 
 def test_sums_of_calls_say_what_they_worked_together() -> None:

@@ -1,4 +1,4 @@
-"""What spans of the phases of a compilation are called: PyTorch's keys in words that people know."""
+"""The phases of a compilation that are shown: PyTorch's keys, and words that people know for spans."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ WORDS = {
     "min_cut_rematerialization_partition": "AOT autograd: partition",
     "compile_fx.<locals>.fw_compiler_base": "Inductor",
     "compile_fx.<locals>.bw_compiler": "Inductor",
-    "compile_fx_inner": "Inductor: graph",
-    "fx_codegen_and_compile": "Inductor: compile",
+    "_recursive_pre_grad_passes": "Inductor: passes before autograd",
+    "_recursive_joint_graph_passes": "Inductor: passes on the joint graph",
+    "_recursive_post_grad_passes": "Inductor: passes after autograd",
     "GraphLowering.run": "Inductor: lowering",
-    "GraphLowering.compile_to_fn": "Inductor: function",
-    "GraphLowering.compile_to_module": "Inductor: module",
     "GraphLowering.codegen": "code generation",
+    "Scheduler.__init__": "code generation: schedule",
     "Scheduler.codegen": "code generation: kernels",
     "PythonWrapperCodegen.generate": "code generation: wrapper",
     "WrapperCodeGen.generate": "code generation: wrapper",
-    "Scheduler.__init__": "Inductor: schedule",
     "PyCodeCache.load_by_key_path": "load code",
     "async_compile.wait": "wait for compilers",
     "compile_file": "C++ compiler",
 }
-"""Of PyTorch 2.4 to 2.15. Others are called by their keys."""
+"""Of PyTorch 2.4 to 2.15. Those that only call one of these, or that last for a moment, are left out."""
 _ATTEMPT = "compile_attempt_"
 
 
 def phase_name(name: str) -> str:
-    """What a phase of that name is called; any other name as it is."""
+    """What a phase of that name is called in spans: its key, if there are no words; any other name as it is."""
     key = name.removesuffix(SUFFIX)
-    if key == name:
-        return name
-    return WORDS.get(key) or (f"Dynamo, attempt {int(key[-1]) + 1}" if key[:-1] == _ATTEMPT and key[-1].isdigit() else key)
+    return name if key == name else words_of(key) or key
+
+
+def words_of(key: str) -> str:
+    """The words for the phase of that key; empty if it isn't shown."""
+    attempt = key.removeprefix(_ATTEMPT)
+    return WORDS.get(key) or (f"Dynamo, attempt {int(attempt) + 1}" if attempt != key and attempt.isdigit() else "")

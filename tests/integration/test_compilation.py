@@ -205,9 +205,10 @@ def test_phases_lie_in_it_as_torch_profiler_names_them(instrument: Callable[...,
 
 
 @pytest.mark.usefixtures("needs_observer")
-def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
+@pytest.mark.parametrize("detail", ["normal", "all"])
+def test_of_what_runs_inside_only_sums_become_spans(traces: Any, detail: str) -> None:
     traces.instrumentor.uninstrument()
-    traces.instrumentor.instrument(tracer_provider=traces.provider)
+    traces.instrumentor.instrument(tracer_provider=traces.provider, detail=detail)
     net = torch.compile(Net(), backend="aot_eager")
     with traces.tracer.start_as_current_span("request"):
         net(torch.ones(2, 2, requires_grad=True)).sum().backward()

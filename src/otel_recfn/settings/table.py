@@ -78,7 +78,7 @@ class Settings:
         1000,
         values.BUDGET,
         "spans per request (below one span of yours, or a trace that we start); repeated calls are one span if there are more, "
-        "and short ones are sums; `None`: every operation is a span",
+        "and short ones are sums; `None`: every operation is a span, sent when it ends, and none tells of its whole request",
     )
     ordinary_span_budget: int | None = _setting(
         50,

@@ -35,15 +35,15 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import LEAST_WAIT_NS, WAIT_TIME, EventKind, wait_time_ns
+from otel_recfn.model.events import LEAST_WAIT_NS, WAIT_TIME, EventFlag, EventKind, wait_time_ns
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
-from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
-from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd
+from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd, remember
 from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
 
 NEVER = (1 << 63) - 1
@@ -256,15 +256,37 @@ class EveryRange:
         self._names: Sequence[str] = ()
         self._named = 0
         """The number of names in the batches until now, of the list that they share."""
+        self._inside: dict[int, tuple[int, int]] = {}
+        """The number and time of what ran in compilations, by the event ids of the ranges around that haven't ended."""
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
-        """All of a batch, in the order of the rows' ends, so many at a time."""
+        """All of a batch but what ran in compilations, in the order of the rows' ends, so many at a time."""
         plan, added = self._stage.plan(batch, roots)
+        plan, sums = self._fold_inside(plan)
+        added = added._replace(planned=len(plan.row))
         if len(plan.row) < len(batch):  # so that what waits keeps nothing of the other rows alive
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
         parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
         nbytes = plan.nbytes(self._new_texts(batch.names))
-        return added, [DecidedUnits(one, ranges=len(one.row), nbytes=nbytes * len(one.row) // added.planned) for one in parts]
+        sizes = [(one, len(one.row)) for one in parts]
+        return added, [DecidedUnits(one, sums=sums, ranges=rows, nbytes=nbytes * rows // added.planned) for one, rows in sizes]
+
+    def _fold_inside(self, plan: SpanPlan) -> tuple[SpanPlan, dict[int, Mapping[str, int]]]:
+        """The plan without what ran in compilations, and the sums of that, by the event ids of the ranges around."""
+        batch, rows = plan.batch, plan.row
+        is_inside = batch.flags[rows] & EventFlag.IN_COMPILATION != 0
+        if not self._inside and not is_inside.any():
+            return plan, {}
+        sums = dict[int, Mapping[str, int]]()
+        columns = (is_inside, batch.event_id[rows], plan.parent, batch.end_ns[rows] - batch.start_ns[rows])
+        for inside, event_id, parent, duration_ns in zip(*[column.tolist() for column in columns], strict=True):
+            count, took_ns = self._inside.pop(event_id, (0, 0))
+            if inside:
+                beside, beside_ns = self._inside.get(parent, (0, 0))
+                remember(self._inside, parent, (beside + count + 1, beside_ns + max(0, duration_ns)), MAX_UNITS)
+            elif count:
+                sums[event_id] = {FOLDED_COUNT: count, FOLDED_NS: took_ns}
+        return plan.part(np.flatnonzero(~is_inside)), sums
 
     def _new_texts(self, names: Sequence[str]) -> Sequence[str]:
         """The names that no batch had before."""

@@ -29,7 +29,7 @@ from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
 from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
-from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, UNIT_FOLDED_COUNT, SpanHook
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, UNIT_FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.support.texts import called_code, element_texts, text_of_utf8, values_by_key
 
@@ -66,7 +66,7 @@ def further_of_spans(decided: Decided, first: int, last: int) -> tuple[dict[int,
     return further, int(folded[places][decided.sums["of_unit"][places] != 0].sum())
 
 
-_OF_SPAN = (FOLDED_COUNT, "recfn.folded.duration_ns", "recfn.folded.top")
+_OF_SPAN = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
 _OF_UNIT = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
 
 

@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -86,6 +86,8 @@ class DecidedUnits:
     """The mapper of ranges that are still open, which come again when they have ended."""
     nbytes: int = 0
     """The bytes that they take while they wait."""
+    sums: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Without ``decided``: attributes for what ran in the compilations among the ranges, by event id."""
 
     def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
@@ -119,6 +121,9 @@ class DecidedUnits:
             return Chunk(spans, {"added": len(spans)})
         if self.decided is not None:
             further, folded = further_of_spans(self.decided, which.start, which.stop)
+        elif self.sums:
+            ids = zip(plan.row.tolist(), plan.batch.event_id[plan.row].tolist(), strict=True)
+            further = {row: self.sums[event_id] for row, event_id in ids if event_id in self.sums}
         if dropped:
             row = int(plan.row[0])
             further[row] = {**further.get(row, {}), DROPPED: dropped}

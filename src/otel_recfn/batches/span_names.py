@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventSource
+from otel_recfn.model.generation import PREFILL
 from otel_recfn.model.phases import phase_name
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
@@ -105,23 +106,30 @@ class _WithMore(Sequence[str]):
         return self._names[index] if index < self._count else self._more[index - self._count]
 
 
-def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) -> Batch:
+def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool, prefills: Container[int] = ()) -> Batch:
     """The batch with the names that spans have in these rows, and with the classes of module calls.
 
     Args:
         batch: the batch.
         rows: module calls and phases of compilations.
         torch_names: whether spans have torch.profiler's names.
+        prefills: those of the rows that are the first calls of generations.
     """
-    names, count, texts = batch.names, len(batch.names), dict[tuple[int, int], tuple[str, str]]()
-    calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), strict=True))
-    for name, path in set(calls):
+    names, count, texts = batch.names, len(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
+    calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), map(prefills.__contains__, rows), strict=True))
+    for name, path, is_prefill in set(calls):
         kind = class_of(names[name])  # a phase and an optimizer's step have none
         shown = called(names[path], kind) if kind else phase_name(names[name])
-        texts[name, path] = names[name] if torch_names else shown, kind
+        shown = prefill_name(shown) if is_prefill else shown
+        texts[name, path, is_prefill] = names[name] if torch_names else shown, kind
     more = list({text for both in texts.values() for text in both})
     place_of = {text: place for place, text in enumerate(more, count)} | {"": 0}
     changed: dict[str, Any] = {"name": batch.name.copy(), "module_class": batch.module_class.copy()}
     changed["name"][rows] = [place_of[texts[call][0]] for call in calls]
     changed["module_class"][rows] = [place_of[texts[call][1]] for call in calls]
     return replace(batch, names=_WithMore(names, count, more), **changed)
+
+
+def prefill_name(name: str) -> str:
+    """The name of the span of a generation's first call."""
+    return f"{PREFILL}: {name}"

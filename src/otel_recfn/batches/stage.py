@@ -32,6 +32,7 @@ from otel_recfn.batches.span_names import NumberedNames, with_span_names
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag, EventSource, RecordScope
+from otel_recfn.model.generation import PHASE
 from otel_recfn.support.span_ids import current_key, span_ids
 
 Table = NDArray[Any]
@@ -124,13 +125,16 @@ class SpanPlan(NamedTuple):
     torch_names: bool = False
     """Whether spans of module calls have torch.profiler's names."""
 
-    def named(self) -> SpanPlan:
-        """The same plan with the names of its spans, and the classes of module calls."""
+    def named(self, further: Mapping[int, Mapping[str, Any]]) -> SpanPlan:
+        """The same plan with the names of its spans, and the classes of module calls. ``further`` are attributes, by row."""
         batch, rows = self.batch, self.row
         source, scope = batch.source[rows], batch.scope[rows]
         phases = (source == EventSource.COMPILATION) | (source == EventSource.TORCH) & (scope == RecordScope.USER_SCOPE)
         rows = rows[(source == EventSource.MODULE) | phases]
-        return self._replace(batch=with_span_names(batch, rows, torch_names=self.torch_names)) if len(rows) else self
+        if not len(rows):
+            return self
+        prefills = [row for row, told in further.items() if PHASE in told]
+        return self._replace(batch=with_span_names(batch, rows, torch_names=self.torch_names, prefills=prefills))
 
     @property
     def span_id(self) -> Ids:

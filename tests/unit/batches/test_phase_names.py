@@ -28,7 +28,7 @@ def test_names(name: str, shown: str) -> None:
 
 def named(batch: Batch, rows: list[int]) -> Batch:
     zeros = np.zeros(len(rows), np.int64)
-    return SpanPlan(batch, np.array(rows), zeros.astype(np.uint64), zeros, zeros.astype(np.uint64), zeros, []).named().batch
+    return SpanPlan(batch, np.array(rows), zeros.astype(np.uint64), zeros, zeros.astype(np.uint64), zeros, []).named({}).batch
 
 
 def test_of_those_rows_that_are_phases() -> None:

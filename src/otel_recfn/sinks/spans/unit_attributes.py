@@ -16,10 +16,9 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.stage import Decided
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource
-from otel_recfn.model.generation import GENERATION
+from otel_recfn.model.generation import PHASE, PREFILL
 from otel_recfn.support.texts import values_by_key
 
-PHASE = GENERATION + "phase"
 UnitKey = tuple[int, int]
 
 
@@ -50,7 +49,7 @@ def add_to_unit(decided: Decided, unit: int, attributes: Mapping[str, Any], pref
     ids = np.concatenate([decided.plan.batch.event_id, np.where(summaries["count"] == 1, summaries["first_id"], np.uint64(0))])
     prefills = np.flatnonzero(is_in(ids, prefill_ids)).tolist()
     for span in prefills:
-        decided.further[span] = {PHASE: "prefill"}
+        decided.further[span] = {PHASE: PREFILL}
     first = prefills[0] if prefills else decided.first_spans.get(unit)
     if first is not None and attributes:
         decided.further.setdefault(first, {}).update(attributes)

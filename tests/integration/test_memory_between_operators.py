@@ -19,7 +19,7 @@ from otel_recfn.callbacks.state import PropagatingThread  # noqa: E402
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy  # noqa: E402
 from otel_recfn.model.events import EventKind  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 NUMBERS = 1000
 BYTES = 4 * NUMBERS

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventSource, RecordScope
+from otel_recfn.model.generation import PREFILL
 from otel_recfn.model.phases import phase_name
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
@@ -122,4 +123,18 @@ def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool)
         found[name, path] = place(shown), place(kind) if kind else 0
     changed: dict[str, Any] = {"names": names, "name": batch.name.copy(), "module_class": batch.module_class.copy()}
     changed["name"][named], changed["module_class"][named] = np.array([found[pair] for pair in pairs], np.uint32).T
+    return replace(batch, **changed)
+
+
+def prefill_name(name: str) -> str:
+    """The name of the span of a generation's first call."""
+    return f"{PREFILL}: {name}"
+
+
+def with_prefills(batch: Batch, rows: Sequence[int]) -> Batch:
+    """The batch with names that say that these rows are prefills."""
+    changed: dict[str, Any] = {"names": [*batch.names], "name": batch.name.copy()}
+    for row in rows:
+        changed["names"].append(prefill_name(batch.names[batch.name[row]]))
+        changed["name"][row] = len(changed["names"]) - 1
     return replace(batch, **changed)

@@ -27,10 +27,11 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from otel_recfn import _native
 from otel_recfn.batches.merging import NOTHING, WaitingRows
 from otel_recfn.batches.number_sets import Places
-from otel_recfn.batches.span_names import NumberedNames, with_span_names
+from otel_recfn.batches.span_names import NumberedNames, with_prefills, with_span_names
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import OVERLAPPING, ContextFlag
+from otel_recfn.model.generation import PHASE
 from otel_recfn.support.span_ids import current_key, span_ids
 
 Table = NDArray[Any]
@@ -123,9 +124,11 @@ class SpanPlan(NamedTuple):
     torch_names: bool = False
     """Whether spans of module calls have torch.profiler's names."""
 
-    def named(self) -> SpanPlan:
-        """The same plan with the names of its spans, and the classes of module calls."""
-        return self._replace(batch=with_span_names(self.batch, self.row, torch_names=self.torch_names))
+    def named(self, further: Mapping[int, Mapping[str, Any]]) -> SpanPlan:
+        """The same plan with the names of its spans, and the classes of module calls. ``further`` are attributes, by row."""
+        batch = with_span_names(self.batch, self.row, torch_names=self.torch_names)
+        prefills = [row for row, told in further.items() if PHASE in told]
+        return self._replace(batch=with_prefills(batch, prefills) if prefills and not self.torch_names else batch)
 
     @property
     def span_id(self) -> Ids:

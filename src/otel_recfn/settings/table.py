@@ -320,7 +320,14 @@ class ProcessVariable(NamedTuple):
 
 PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-TORCH_PROFILER_ONLY = {"acc_events", "custom_trace_id_callback", "execution_trace_observer", "experimental_config", "use_cuda"}
+TORCH_PROFILER_ONLY = {
+    "acc_events",
+    "custom_trace_id_callback",
+    "execution_trace_observer",
+    "experimental_config",
+    "post_processing_timeout_s",
+    "use_cuda",
+}
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, unless they ask for nothing."""
 
 

@@ -17,10 +17,9 @@ from otel_recfn.batches.stage import Decided
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import EventSource
-from otel_recfn.model.generation import GENERATION, Generation
+from otel_recfn.model.generation import PHASE, PREFILL, Generation
 from otel_recfn.support.texts import values_by_key
 
-PHASE = GENERATION + "phase"
 UnitKey = tuple[int, int]
 (_STEP_NUMBER,) = [column for column in COLUMNS if column.name == "step_number"]
 
@@ -54,7 +53,7 @@ def add_generations(decided: Decided, generations: Mapping[int, Generation], fur
     for unit, generation in generations.items():
         prefills = np.flatnonzero(is_in(ids, generation.prefill_ids)).tolist()
         for span in prefills:
-            decided.further[span] = {**decided.further.get(span, {}), PHASE: "prefill"}
+            decided.further[span] = {**decided.further.get(span, {}), PHASE: PREFILL}
         first = prefills[0] if prefills else first_spans.get(unit)
         if first is not None and further.get(unit):
             decided.further[first] = {**decided.further.get(first, {}), **further[unit]}

@@ -23,11 +23,12 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.number_sets import Places, begins_of, places_in
-from otel_recfn.batches.span_names import called, with_span_names
+from otel_recfn.batches.span_names import called, prefill_name, with_span_names
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
 from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, RecordScope
+from otel_recfn.model.generation import PHASE
 from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, UNIT_FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
@@ -143,7 +144,7 @@ class SpanMapper:
     def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
         """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         recorded, rows, hook = plan.batch, plan.row, self._hook
-        batch = plan.named().batch
+        batch = plan.named(further).batch
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
         links = self._linked(plan)
         start = np.maximum(batch.start_ns[rows], 0)
@@ -207,6 +208,7 @@ class SpanMapper:
                 parent_id = self._hook.sent_instead(parent_id)
             parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
             text = called(decided.names[module], decided.names[name]) if module and short else decided.names[name]
+            text = prefill_name(text) if PHASE in attributes and short else text
             text = text_of_utf8(text if count == 1 else text + SUFFIX)
             spans.append(self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns))
         return spans

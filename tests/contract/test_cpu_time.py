@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import greenlet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import context
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, by_name, reset
 
 from otel_recfn.model.batch import Event
@@ -146,17 +148,72 @@ def test_not_where_another_greenlet_ran(capture: Capture) -> None:
     def works() -> None:
         with capture.recorder.record_function("works"):
             pass
+        first.switch()
 
-    other = greenlet.greenlet(works)
-    greenlet.greenlet(switches).switch()
+    first, other = greenlet.greenlet(switches), greenlet.greenlet(works)
+    first.switch()
     capture.end(capture.begin("later"))
     told = {row.name: row.cpu_time_ns >= 0 for row in capture.finish()}
     assert told == {"switches": False, "works": True, "later": True}
 
 
-def test_values_of_context_variables_change_nothing(capture: Capture) -> None:
-    variable = contextvars.ContextVar("variable", default=0)
-    assert in_range(capture, lambda: variable.set(1)).cpu_time_ns >= 0
+def test_not_where_a_generator_went_on_in_another_context(capture: Capture) -> None:
+    def generate() -> Iterator[None]:
+        with capture.recorder.record_function("range"):
+            yield
+
+    iterator = generate()
+    contextvars.copy_context().run(next, iterator)
+    assert next(iterator, "over") == "over"
+    assert [row.cpu_time_ns for row in capture.finish()] == [-1]
+
+
+def run_in_a_context() -> None:
+    contextvars.copy_context().run(work, WORK_NS)
+
+
+def run_in_contexts_of_contexts() -> None:
+    contextvars.copy_context().run(run_in_a_context)
+    run_in_a_context()
+
+
+def run_a_loop() -> None:
+    async def others() -> None:
+        await asyncio.gather(*[asyncio.to_thread(int) for _ in range(2)])
+        work(WORK_NS)
+
+    asyncio.run(others())
+
+
+def set_a_variable() -> None:
+    contextvars.ContextVar("variable", default=0).set(1)
+    work(WORK_NS)
+
+
+def attach_and_detach() -> None:
+    token = context.attach(context.set_value("key", 1))
+    work(WORK_NS)
+    context.detach(token)
+
+
+NESTED = [run_in_a_context, run_in_contexts_of_contexts, run_a_loop, set_a_variable, attach_and_detach]
+
+
+@pytest.mark.parametrize("nested", NESTED)
+def test_a_context_that_is_left_again_changes_nothing(
+    capture: Capture, nested: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "greenlet._greenlet")  # as other tests have left greenlets in this process
+    assert in_range(capture, nested).cpu_time_ns >= WORK_NS
+
+
+def test_a_task_that_enters_a_context_may_have_been_suspended(capture: Capture) -> None:
+    async def enters() -> None:
+        with capture.recorder.record_function("range"):
+            run_in_a_context()
+
+    asyncio.run(enters())
+    assert [row.cpu_time_ns for row in capture.finish()] == [-1]
 
 
 def test_earlier_recordings_have_no_part_in_it(recorder: Recorder) -> None:

@@ -98,7 +98,7 @@ def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> No
     net(X)
     net(X)
     (one,) = compilations(seen.events())
-    assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: forward"]
+    assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: Net"]
     assert told(one)["id"] == "0/0"
     function = "Net.forward" if sys.version_info >= (3, 11) else "forward"
     assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.{function}"
@@ -111,6 +111,18 @@ def test_modules_of_pytorchs_own_have_their_names(instrument: Callable[..., Any]
     (one,) = compilations(seen.events())
     assert one.name == "torch.compile: Sequential"
     assert one.code.endswith(": torch.nn.modules.container.Sequential.forward")
+
+
+def test_what_is_compiled_has_the_path_that_it_has_without(instrument: Callable[..., Any]) -> None:
+    def paths(make: Callable[[Any], Any]) -> dict[str, str]:
+        seen = instrument()
+        make(torch.nn.Sequential(Net(), make(Net())))(X)
+        return {event.name: event.module for event in seen.finish() if event.module}
+
+    plain = paths(lambda module: module)
+    compiled = paths(lambda module: torch.compile(module, backend=eager, disable=True))
+    assert sorted(plain.values()) == ["0", "0.linear", "1", "1.linear"]
+    assert {name: path for name, path in compiled.items() if "Optimized" not in name} == plain
 
 
 def test_a_second_one_says_why(instrument: Callable[..., Any]) -> None:
@@ -192,10 +204,10 @@ def test_phases_lie_in_it_as_torch_profiler_names_them(instrument: Callable[...,
     assert of["build_guards"][:-1] == ["torch.compile: add"]
 
 
-@pytest.mark.usefixtures("needs_observer")
-def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
+@pytest.mark.parametrize("detail", ["normal", "all"])
+def test_of_what_runs_inside_only_sums_become_spans(traces: Any, detail: str) -> None:
     traces.instrumentor.uninstrument()
-    traces.instrumentor.instrument(tracer_provider=traces.provider)
+    traces.instrumentor.instrument(tracer_provider=traces.provider, detail=detail)
     net = torch.compile(Net(), backend="aot_eager")
     with traces.tracer.start_as_current_span("request"):
         net(torch.ones(2, 2, requires_grad=True)).sum().backward()
@@ -218,6 +230,19 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any) -> None:
 
 
 @has_phases
+def test_phases_without_words_are_none(instrument: Callable[..., Any]) -> None:
+    def backend(module: Any, _examples: Any) -> Any:
+        with dynamo_utils.compile_time_record_function("a phase of nobody's (dynamo_timed)"):
+            return module.forward
+
+    seen = instrument()
+    torch.compile(add, backend=backend)(X)
+    names = [event.name for event in seen.events()]
+    assert "OutputGraph.call_user_compiler (dynamo_timed)" in names
+    assert "a phase of nobody's (dynamo_timed)" not in names
+
+
+@has_phases
 def test_spans_of_phases_may_keep_torchs_names(traces: Any) -> None:
     traces.instrumentor.uninstrument()
     traces.instrumentor.instrument(tracer_provider=traces.provider, span_names="torch", detail="all")
@@ -228,7 +253,6 @@ def test_spans_of_phases_may_keep_torchs_names(traces: Any) -> None:
     assert phases["build_guards (dynamo_timed)"] == "build_guards"
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_operators_know_that_they_run_inside(instrument: Callable[..., Any]) -> None:
     seen = instrument(modules=False)
     run = torch.compile(add, backend=eager)
@@ -285,7 +309,6 @@ def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend:
     assert compilations(seen.events())
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..., Any]) -> None:
     def phases() -> Counter[str]:
         torch._dynamo.reset()
@@ -355,7 +378,6 @@ def test_scopes_select_it() -> None:
     assert not [event for event in prof.events() if event.source == EventSource.COMPILATION]
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_where_pytorch_announces_phases_operators_know_it_too(instrument: Callable[..., Any]) -> None:
     seen = instrument()
     with torch.profiler.record_function("phase (dynamo_timed)"), torch.profiler.record_function("inside"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -60,7 +62,9 @@ class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         return torch.ones(2)
 
 
-def test_so_do_outermost_ranges_of_pytorchs_own_record_function() -> None:
+def test_so_do_outermost_ranges_of_pytorchs_own_record_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "greenlet._greenlet", raising=False)  # other tests may have left greenlets
+
     def in_task(awaits: bool) -> Coroutine[Any, Any, None]:
         async def run() -> None:
             with torch.profiler.record_function(f"awaits: {awaits}"):
@@ -74,7 +78,7 @@ def test_so_do_outermost_ranges_of_pytorchs_own_record_function() -> None:
     with profile() as prof:
         list(torch.utils.data.DataLoader(Slow()))
         with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
-            torch.ones(2).add(1)
+            contextvars.copy_context().run(torch.ones(2).add, 1)
         with step("train"), torch.profiler.record_function("in a step"):
             pass
         asyncio.run(both())

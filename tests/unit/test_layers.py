@@ -1,8 +1,9 @@
-"""The layer picture of ARCHITECTURE.md holds, and no modules import each other in a circle: compared with every import."""
+"""The layer picture of ARCHITECTURE.md holds, no modules import each other in a circle, and threads of ours import nothing."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -79,6 +80,15 @@ def test_no_module_imports_torch_when_it_is_loaded(name: str, path: Path) -> Non
     loaded = [node for node in top if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [found for node in loaded for _, found in imports(ast.unparse(node), name)]
     assert not [found for found in names if found.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize("layer", ["sinks", "batches", "model", "recording", "session", "sources", "support"])
+def test_what_runs_in_threads_of_ours_calls_nothing_of_numpy_that_imports(layer: str) -> None:
+    calls = re.compile(r"np\.(unique|isin|in1d|intersect1d|setdiff1d|union1d|ma)\b")
+    of_the_program = {"averages.py", "call_tree.py"}  # in its threads, when it asks
+    sources = [path for path in (PACKAGE / layer).rglob("*.py") if path.name not in of_the_program]
+    assert sources
+    assert not [path.name for path in sources if calls.search(path.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Ranges of ``torch.compile``'s compilations: the function, the reason, and the time of each phase.
 
     a compiled function is called, and no guards hold
-      convert_frame._compile ──► torch.compile: forward        its end has the id, reason, graph breaks, caches
-        dynamo_timed(key) ─────► <key> (dynamo_timed)          as torch.profiler names it
+      convert_frame._compile ──► torch.compile: Net            its end has the id, reason, graph breaks, caches
+        dynamo_timed(key) ─────► <key> (dynamo_timed)          as torch.profiler names it, if model/phases.py has words for it
           operators ───────────► EventFlag.IN_COMPILATION      by the drain: none is a span of its own
     the first backward pass through it
       dynamo_timed(BACKWARD) ──► torch.compile: backward
@@ -24,6 +24,7 @@ from types import CodeType
 from typing import Any
 
 from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.model.phases import SUFFIX, words_of
 from otel_recfn.pytorch import details
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
@@ -31,7 +32,6 @@ from otel_recfn.support.foreign import WrappedFunction
 from otel_recfn.support.texts import code_text, failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
-SUFFIX = " (dynamo_timed)"
 FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"
 """The phases that cover a whole compilation."""
 POOLED = f"compile_file{SUFFIX}"
@@ -109,7 +109,8 @@ class Compilations(Source):
             if name == BACKWARD:
                 return self._backward(theirs)
             is_known = name == FRAME if self._thread.open else name == POOLED
-            return theirs(name) if is_known or details.find("profiler_runs") else _Phase(self._recorder, name)
+            is_shown = not is_known and words_of(name.removesuffix(SUFFIX))
+            return _Phase(self._recorder, name) if is_shown and not details.find("profiler_runs") else theirs(name)
 
         return otel_recfn_phase
 
@@ -198,18 +199,18 @@ def _short(reason: object) -> str:
 def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
     """The name of a function that is compiled, and its code as a column has it."""
     frame = details.find("frame_around")
+    variables = given.get("locals") or {}
     if (
-        frame is not None
-        and code.co_filename == frame.__code__.co_filename
-        and (function := (given.get("locals") or {}).get("fn"))
-    ):
+        frame is not None and code.co_filename == frame.__code__.co_filename and (function := variables.get("fn"))
+    ):  # PyTorch's own around a function
         module = getattr(function, "__self__", function)
         if hasattr(type(module), "forward"):
             return type(module).__name__, code_text(type(module).forward)
         return getattr(function, "__name__", code.co_name), code_text(function)
     name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
     module_name = (given.get("globals") or {}).get("__name__")
-    return code.co_name, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
+    shown = type(variables["self"]).__name__ if code.co_name == "forward" and "self" in variables else code.co_name
+    return shown, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
 
 
 def _replace(detail: str, ours: Any) -> Callable[[], bool]:

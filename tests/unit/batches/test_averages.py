@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import key_averages
+from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, EventKind, make_event_id
 
 pytestmark = pytest.mark.one_python
@@ -100,3 +101,56 @@ def test_each_range_is_in_one_group_and_groups_stand_as_they_first_began(rows: l
     assert [(one.key, one.input_shapes) for one in groups] == list(counts)
     assert [one.count for one in groups] == list(counts.values())
     assert [one.flops for one in groups] == list(flops.values())
+
+
+def timed(ordinal: int, start: int, end: int, parent: int = 0, **columns: Any) -> dict[str, Any]:
+    return {
+        "event_id": make_event_id(1, ordinal),
+        "start_ns": BASE_NS + start,
+        "end_ns": BASE_NS + end,
+        "parent": make_event_id(1, parent) if parent else 0,
+        **columns,
+    }
+
+
+TREE = [
+    timed(3, 20, 30, parent=2, name="inner"),
+    timed(2, 10, 60, parent=1, name="middle"),
+    timed(4, 70, 80, parent=1, name="inner"),
+    timed(1, 0, 100, name="outer"),
+]
+
+
+def test_averages_sum_up_by_name() -> None:
+    averages = {each.key: each for each in key_averages(make_batch(TREE))}
+    assert list(averages) == ["outer", "middle", "inner"]
+    inner = averages["inner"]
+    assert (inner.count, inner.cpu_time_total, inner.self_cpu_time_total, inner.cpu_time) == (2, 0.02, 0.02, 0.01)
+    assert sum(each.self_cpu_time_total for each in averages.values()) == pytest.approx(0.1)
+
+
+def test_memory_counts_for_every_range_around_it() -> None:
+    allocate = {"kind": EventKind.MEMORY, "name": "[memory]", "device": "cpu"}
+    rows = [
+        timed(3, 5, 5, parent=2, nbytes=100, **allocate),
+        timed(4, 6, 6, parent=2, nbytes=-30, **allocate),
+        timed(2, 1, 8, parent=1, name="inner"),
+        timed(5, 9, 9, parent=1, nbytes=8, **allocate),
+        timed(1, 0, 10, name="outer"),
+        timed(6, 20, 20, nbytes=1000, **allocate),
+    ]
+    memory = {one.key: (one.cpu_memory_usage, one.self_cpu_memory_usage) for one in key_averages(make_batch(rows))}
+    assert memory == {"inner": (70, 70), "outer": (78, 8)}
+
+
+def test_the_table_sorts_and_limits() -> None:
+    table = key_averages(make_batch(TREE)).table(sort_by="count", row_limit=1)
+    assert "inner" in table
+    assert "outer" not in table
+    assert "# of Calls" in table
+    assert "Memory" not in table
+
+
+def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(SettingError, match="cpu_time_total"):
+        key_averages(make_batch(TREE)).table(sort_by="cuda_time")

@@ -56,16 +56,6 @@ def took(rows: list[Row]) -> int:
 
 
 @some
-@given(rows=nested(), budget=budgets, first_budget=budgets)
-def test_those_that_are_kept_hang_together_and_are_all_where_they_fit(rows: list[Row], budget: int, first_budget: int) -> None:
-    one = finished(fold_of(max(first_budget, budget)), rows, budget, duration_ns=took(rows))
-    kept = one.kept.tolist()
-    parents = {row.event_id: row.parent for row in rows}
-    assert one.kept_parent.tolist() == [parents[event_id] for event_id in kept]
-    assert len(kept) == len(rows) if len(rows) <= budget else len(kept) <= budget
-
-
-@some
 @given(rows=nested(), budget=budgets)
 def test_of_repeated_siblings_those_are_kept_that_stand_out(rows: list[Row], budget: int) -> None:
     one = finished(fold_of(budget), rows, budget, duration_ns=took(rows))
@@ -138,14 +128,6 @@ def test_what_is_shorter_or_in_a_compilation_is_kept_only_if_it_failed_or_a_kept
     assert len(without_kept_child) <= 1  # the budget may end between a range and the one in it by which it ranks
     whole = finished(fold_of(len(rows)), rows, len(rows), duration_ns=least_ns * LEAST_SHARE)
     assert {row.event_id for row in mine} - others <= set(whole.kept.tolist())
-
-
-def test_a_short_range_in_which_one_failed_is_kept_and_what_else_is_short_is_folded() -> None:
-    inner, outer, beside = [make_event_id(1, number) for number in (2, 1, 3)]
-    rows = [Row(inner, outer, 1, 0, 1, int(EventFlag.ERROR)), Row(outer, 0, 2, 0, 2), Row(beside, 0, 3, 5, 9)]
-    one = finished(fold_of(100), rows, 1, duration_ns=10 * LEAST_SHARE)
-    assert one.kept.tolist() == [outer, inner]
-    assert one.path_name.tolist() == [3]
 
 
 @some

@@ -61,46 +61,6 @@ def tree(events: Sequence[Event]) -> dict[int, int]:
     return {event.event_id: event.parent for event in events}
 
 
-def test_ranges_of_other_scopes_are_cut_out_of_the_tree() -> None:
-    thread, view = OneThread(), Selection(Selected(scopes=FUNCTION))
-    outer = thread.begin()
-    thread.begin(RecordScope.USER_SCOPE)
-    inner = thread.begin()
-    for _ in range(3):
-        thread.end()
-    seen = view.view(thread.drain())
-    assert tree(list(seen.events())) == {inner: outer, outer: 0}
-    assert [each.event_id for each in seen.opened] == [outer]
-
-
-def test_a_range_below_an_unseen_open_one_is_announced_as_top_level_before_it_ends() -> None:
-    thread, view = OneThread(), Selection(Selected(scopes=FUNCTION))
-    thread.begin(RecordScope.USER_SCOPE, context=context(5, 6))
-    outer = thread.begin(context=context(5, 6))
-    inner = thread.begin(context=context(5, 6))
-    thread.end()
-    first = view.view(thread.drain())
-    assert [each.event_id for each in first.opened] == [outer]
-    assert first.contexts[next(iter(first.opened)).context] == context(5, 6)
-    assert [(event.event_id, event.parent, event.root) for event in first.events()] == [(inner, outer, outer)]
-    thread.end()
-    second = view.view(thread.drain())
-    assert not second.opened
-    assert tree(list(second.events())) == {outer: 0}
-
-
-def test_ranges_that_were_open_when_the_capture_began_are_not_its_own() -> None:
-    thread, view = OneThread(), Selection(Selected())
-    thread.begin()
-    view.begin_after(thread.drain())
-    inside = thread.begin()
-    thread.end()
-    thread.end()
-    after = thread.begin()
-    thread.end()
-    assert tree(list(view.view(thread.drain()).events())) == {inside: 0, after: 0}
-
-
 def test_the_last_view_has_open_ranges_as_partial_ones() -> None:
     thread, view = OneThread(), Selection(Selected())
     outer = thread.begin()
@@ -155,47 +115,6 @@ def test_a_capture_sees_the_rows_of_the_sources_that_it_asks_for(data: st.DataOb
     )
     seen = [(event.scope, event.source) for event in Selection(selected).view(thread.drain()).events()]
     assert seen == [(scope, source) for scope, source in rows if selected.takes(scope, source)]
-
-
-STEPS = st.lists(st.sampled_from(["F", "U", "B", "end", "drain"]), max_size=60)
-SCOPES = {"F": RecordScope.FUNCTION, "U": RecordScope.USER_SCOPE, "B": RecordScope.BACKWARD_FUNCTION}
-
-
-@given(steps=STEPS, scopes=st.sets(st.sampled_from([FUNCTION, USER, BACKWARD]), min_size=1), skipped=st.integers(0, 5))
-def test_views_are_the_tree_without_what_is_unseen(steps: list[str], scopes: set[int], skipped: int) -> None:
-    thread, mask = OneThread(), sum(scopes)
-    view = Selection(Selected(scopes=mask))
-    for _ in range(skipped):
-        thread.begin()
-    view.begin_after(thread.drain())
-    begun: dict[int, tuple[int, RecordScope]] = {}
-    views = []
-    for step in [*steps, *["end"] * 70]:
-        if step == "drain":
-            views.append(view.view(thread.drain()))
-        elif step == "end":
-            if thread.open:
-                thread.end()
-        else:
-            begun[thread.begin(SCOPES[step])] = (0, SCOPES[step])
-            begun[thread.open[-1]["event_id"]] = (thread.open[-1]["parent"], SCOPES[step])
-    views.append(view.view(thread.drain()))
-
-    def seen(event_id: int) -> bool:
-        return event_id in begun and bool(mask >> begun[event_id][1] & 1)
-
-    def ancestor(event_id: int) -> int:
-        parent = begun[event_id][0]
-        return parent if not parent or seen(parent) else ancestor(parent) if parent in begun else 0
-
-    expected = {event_id: ancestor(event_id) for event_id in begun if seen(event_id)}
-    assert tree([event for each in views for event in each.events()]) == expected
-    announced = [each.event_id for batch in views for each in batch.opened]
-    assert sorted(announced) == sorted(event_id for event_id, parent in expected.items() if not parent)
-    told: set[int] = set()
-    for batch in views:
-        told.update(each.event_id for each in batch.opened)
-        assert {event.root for event in batch.events()} <= told
 
 
 @given(contexts=st.lists(st.integers(0, 3), max_size=20), wanted=st.frozensets(st.integers(0, 4)))

@@ -178,8 +178,10 @@ struct Globals {
   bool use_cycle_counter = false;
   std::atomic<uint32_t> short_way{UINT32_MAX};  // `generation`, while calls may begin the short way (begin_known_call); else none
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
-  // Bindings: what changes with what the calling thread's task sees (no GIL needed), and that itself (may take the GIL).
+  // Bindings: what changes with what the calling thread's task sees (no GIL needed); where it has changed, whether other tasks may
+  // have run; and what the task sees (both may take the GIL).
   std::atomic<uint64_t (*)(const ThreadBuffer&)> context_version{nullptr};
+  std::atomic<bool (*)()> may_have_been_suspended{nullptr};
   std::atomic<void (*)(ThreadBuffer&, TaskView&)> read_context{nullptr};
   // Torch observer: the launch that PyTorch's state of the calling thread has, null where it has none; and a change of it, which
   // returns an entry that nobody needs any more.
@@ -195,6 +197,7 @@ struct Globals {
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};
   std::atomic<void (*)(int64_t)> set_default_node_id{nullptr};
+  std::atomic<int64_t> node_id{-1};  // what the program told us
   std::atomic<void (*)(ThreadBuffer&)> on_thread_exit{nullptr};
   // Torch observer: PyTorch's switch of the calling thread, which is the thread's one switch once PyTorch is observed.
   std::atomic<bool (*)()> is_enabled{nullptr};

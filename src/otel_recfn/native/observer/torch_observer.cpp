@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -57,7 +58,8 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
-// A range of the program's that began in the thread with no range around it, or directly in one of Python's, and is recorded.
+// A range of the program's that is recorded: an optimizer's step, or what began in the thread with no range around it or directly in
+// one of Python's.
 struct TellsCpuTime {
   uint64_t handle = 0;
   int64_t began_ns = 0;  // what the thread had worked by then
@@ -76,15 +78,22 @@ void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   const uint32_t place = buffer.depth - 1;
   const OpenEntry& entry = buffer.stack[place];
   if (entry.key != fn.handle() || entry.ordinal() == 0) return;
+  constexpr char kStep[] = "Optimizer.step#";
   const bool is_outermost = entry.is_base() && buffer.context.enclosing == 0;
-  if (!is_outermost && (place == 0 || !buffer.stack[place - 1].is_entered())) return;
+  const bool is_in_pythons = place > 0 && buffer.stack[place - 1].is_entered();
+  if (!is_outermost && !is_in_pythons && std::strncmp(fn.name(), kStep, sizeof kStep - 1) != 0) return;
   tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }
 
-// What the thread worked in the range; -1 where it doesn't tell that, or other tasks have run in the thread meanwhile.
+bool others_may_have_run(const TellsCpuTime& since, const ThreadBuffer& buffer) {
+  const auto may_have = shared->may_have_been_suspended.load(std::memory_order_relaxed);
+  return since.context_version != context_version(buffer) && (may_have == nullptr || may_have());
+}
+
+// What the thread worked in the range; -1 where it doesn't tell that, or other tasks may have run in the thread meanwhile.
 int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   const TellsCpuTime& noted = tells_cpu_time[(buffer.depth - 1) % kMostOpen];
-  if (noted.handle != fn.handle() || fn.isAsync() || noted.context_version != context_version(buffer)) return -1;
+  if (noted.handle != fn.handle() || fn.isAsync() || others_may_have_run(noted, buffer)) return -1;
   return std::max<int64_t>(0, worked_until_now(buffer) - noted.began_ns);
 }
 
@@ -211,6 +220,7 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   shared->logical_thread_id.store([]() -> uint64_t { return at::RecordFunction::currentThreadId(); });
   shared->set_default_node_id.store(at::RecordFunction::setDefaultNodeId);
   shared->default_node_id.store(at::RecordFunction::getDefaultNodeId);
+  if (const int64_t told = shared->node_id.load(); told >= 0) at::RecordFunction::setDefaultNodeId(told);
   shared->enable.store([](bool enable) { at::enableRecordFunction(enable); });
   shared->is_enabled.store([] { return at::isRecordFunctionEnabled(); });
   shared->on_thread_exit.store(forget_thread);

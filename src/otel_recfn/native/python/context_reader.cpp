@@ -85,6 +85,7 @@ PyObject* set_context_reader(PyObject*, PyObject* args) {
   replace(is_the_programs, asked);
   const bool wanted = context_reader != nullptr || thread_noter != nullptr;
   globals().context_version.store(wanted ? context_version : nullptr);
+  globals().may_have_been_suspended.store(may_have_been_suspended);
   globals().read_context.store(wanted ? read_context : nullptr);
   turn_short_way(globals());
   Py_RETURN_NONE;

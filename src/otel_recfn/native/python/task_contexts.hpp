@@ -102,6 +102,39 @@ inline uint64_t entered_contexts(uint64_t* numbers, uint64_t most) {
   return count;
 }
 
+// Whether a frame of the calling thread can be suspended and resumed: a coroutine's or a generator's. Needs the GIL.
+inline bool has_resumable_frames() {
+  constexpr int kResumable = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR;
+  bool found = false;
+  for (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get()); frame != nullptr;) {
+    PyCodeObject* const code = PyFrame_GetCode(frame);
+    found = found || (code->co_flags & kResumable) != 0;
+    Py_DECREF(code);
+    PyFrameObject* const caller = found ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+  return found;
+}
+
+// Whether threads of the process may switch between stacks of all kinds of frames. Needs the GIL, without an error set.
+inline bool has_greenlets() {
+  PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), "greenlet._greenlet");
+  if (module == nullptr) return false;
+  const Reference threads(PyObject_CallMethod(module, "get_total_main_greenlets", nullptr));
+  const bool none = threads && PyObject_IsTrue(threads.get()) == 0;
+  PyErr_Clear();
+  return !none;
+}
+
+// Whether what runs in the calling thread may have been suspended, for others to run: asked where the version has changed, since
+// `Context.run` changes it too, and returns to where it was called.
+inline bool may_have_been_suspended() {
+  if (!python_knows_this_thread()) return false;
+  const WithGil python;
+  return has_resumable_frames() || has_greenlets();
+}
+
 // Finds out, once, where CPython keeps a context's outer one. Where that can't be found only the innermost is known.
 inline void find_outer_context_offset() {
   PyObject *outer = PyContext_New(), *inner = PyContext_New();

@@ -137,11 +137,10 @@ bool tells_cpu_time(const TaskEntry& range, const TaskEntry* around) {
   return around != nullptr && is_range(*around) && around->source == kStepSource;
 }
 
-// What the thread worked in it. -1 where another one began it, or other tasks have run in the thread meanwhile: each switch to one
-// changes the version.
+// What the thread worked in it. -1 where another one began it, or other tasks may have run in the thread meanwhile.
 int64_t cpu_time_of(const TaskEntry& range, ThreadBuffer& buffer) {
   if (range.cpu_began_ns == -1 || range.since_thread != buffer.number) return -1;
-  if (range.context_version != PyThreadState_Get()->context_ver) return -1;
+  if (range.context_version != PyThreadState_Get()->context_ver && may_have_been_suspended()) return -1;
   return std::max<int64_t>(0, worked_until_now(buffer) - range.cpu_began_ns);
 }
 

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -165,75 +164,3 @@ def test_a_complete_event_has_the_keys_of_torch_profiler() -> None:
         "Flops": 12_000,
         "Call stack": "train.py(7): step\ntrain.py(20): <module>",
     }
-
-
-@pytest.mark.parametrize("row", [{}, {"event_id": 77, "handle": 77}])
-def test_what_was_not_recorded_or_is_said_already_is_absent(row: dict[str, Any]) -> None:
-    [event] = encode(row)
-    assert set(event["args"]) == {"Event id", "Scope", "Thread id"}
-
-
-@pytest.mark.parametrize(
-    ("row", "category"),
-    [
-        ({}, "cpu_op"),
-        ({"scope": RecordScope.BACKWARD_FUNCTION}, "cpu_op"),
-        ({"scope": RecordScope.TORCHSCRIPT_FUNCTION}, "cpu_op"),
-        ({"scope": RecordScope.USER_SCOPE}, "user_annotation"),
-        ({"name": "nn.Module: Linear_0", "source": EventSource.MODULE, "scope": RecordScope.USER_SCOPE}, "python_function"),
-        ({"name": "Optimizer.step#SGD.step", "source": EventSource.MODULE, "scope": RecordScope.USER_SCOPE}, "user_annotation"),
-        ({"kind": EventKind.MARK}, "cpu_instant_event"),
-        ({"kind": EventKind.MEMORY}, "cpu_instant_event"),
-    ],
-)
-def test_categories_are_those_of_torch_profiler(row: dict[str, Any], category: str) -> None:
-    assert encode(row)[0]["cat"] == category
-
-
-def test_traced_calls_have_the_ids_of_torch_profiler() -> None:
-    function, module, number, operator = encode(
-        {"event_id": 11, "name": "model.py(3): forward", "source": EventSource.PYTHON_CALL},
-        {"event_id": 12, "name": "nn.Module: Linear_7", "source": EventSource.MODULE, "caller": 11},
-        {"event_id": 13, "name": "nn.Module: Linear_7", "source": EventSource.PYTHON_CALL, "caller": 12},
-        {"event_id": 14, "name": "aten::mm", "caller": 13},
-    )
-    ids = ("Python id", "Python parent id", "Python module id")
-    assert [[event["args"].get(key) for key in ids] for event in (function, module, number, operator)] == [
-        [11, None, None],
-        [12, 11, 7],
-        [13, 12, 7],
-        [None, None, None],
-    ]
-    assert [event["cat"] for event in (function, module, number)] == ["python_function"] * 3
-
-
-@pytest.mark.parametrize("row", [{"flags": EventFlag.ASYNC}, {"end_thread": WORKER_THREAD}])
-def test_an_async_range_is_no_slice(row: dict[str, Any]) -> None:
-    begin, end = encode({"event_id": 0x1F, **row}, base_ns=BASE_NS)
-    assert (begin["ph"], begin["id2"], begin["ts"]) == ("b", {"local": "0x1f"}, 0)
-    assert (end["ph"], end["id2"], end["ts"]) == ("e", {"local": "0x1f"}, Decimal("0.500"))
-    assert begin["args"]["Async"] is True
-    assert end["tid"] == row.get("end_thread", MAIN_THREAD).native_id
-    assert begin["args"]["End thread id"] == row.get("end_thread", MAIN_THREAD).thread_id
-
-
-def test_a_mark_is_an_instant() -> None:
-    [event] = encode({"kind": EventKind.MARK})
-    assert (event["ph"], event["s"], "dur" in event) == ("i", "t", False)
-
-
-@pytest.mark.parametrize("nbytes", [4096, -4096, 0])
-def test_a_change_of_memory_is_an_instant_as_of_torch_profiler(nbytes: int) -> None:
-    [event] = encode({"kind": EventKind.MEMORY, "name": "[memory]", "nbytes": nbytes, "device": "cuda:0"})
-    assert (event["ph"], event["s"], event["name"], event["cat"]) == ("i", "t", "[memory]", "cpu_instant_event")
-    assert (event["args"]["Bytes"], event["args"]["Device"]) == (nbytes, "cuda:0")
-
-
-def test_a_range_that_ends_before_it_begins_lasts_no_time() -> None:
-    assert encode({"start_ns": 10, "end_ns": 5})[0]["dur"] == 0
-
-
-def test_errors_and_partial_ranges_say_so() -> None:
-    [event] = encode({"flags": EventFlag.PARTIAL | EventFlag.ERROR, "error": 'ValueError: "a"\n'})
-    assert event["args"]["Partial"] is True
-    assert event["args"]["Error"] == 'ValueError: "a"\n'

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch, open_for_long
-from forked import killed_in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.chrome import trace_file
@@ -57,16 +56,6 @@ def test_what_ended_without_a_row_is_gone(writer: TraceWriter, path: Path) -> No
     writer.write(open_for_long(HANG))
     writer.write(open_for_long(still_open()))
     assert events_in(path, "X") == []
-
-
-def test_a_kill_leaves_what_was_open(path: Path) -> None:
-    def hang() -> None:
-        writer = TraceWriter(path)
-        writer.write(make_batch([row(make_event_id(1, 3), "before", 0, 50)]))
-        writer.write(open_for_long(HANG))
-
-    killed_in_child(hang)
-    assert names_in(path) == ["before", "outer", "inner"]
 
 
 def test_thousands_are_bounded_with_their_parents(writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from batches import make_batch, open_for_long
-from forked import in_child
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.sinks.chrome.sink import ROWS_OF_A_BATCH, ChromeTraceSink
@@ -94,14 +93,6 @@ def test_batches_arrive_in_order_on_a_thread_that_is_not_instrumented(make: Make
     assert lost(sink) == {"queue_full": 2}
 
 
-def test_nothing_was_written(make: Make) -> None:
-    writer = Gated()
-    sink = make(writer)
-    assert sink.flush(0)
-    sink.close(PATIENCE_S)
-    assert writer.calls == ["close 0"]
-
-
 class TestBounds:
     def test_what_does_not_fit_is_dropped_and_the_writer_is_told_with_the_next_batch(self, make: Make, hung: Gated) -> None:
         sink = make(hung, batches=2, rows=6)
@@ -178,21 +169,3 @@ class TestErrors:
             sink.close(PATIENCE_S)
         sink.close(PATIENCE_S)
         assert lost(sink) == {"error": 2}
-
-
-def test_a_forked_child_gets_a_fresh_one_whose_thread_starts_late(make: Make) -> None:
-    def child() -> None:
-        fresh = sink.after_fork_in_child()
-        assert threads() == []
-        fresh.write(rows(1))
-        assert threads() == ["otel-recfn chrome_trace"]
-        for each in (fresh, sink):
-            each.close(PATIENCE_S)
-        assert lost(fresh) == {}
-
-    sink = make(Gated())
-    in_child(child)
-
-
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel-recfn")]

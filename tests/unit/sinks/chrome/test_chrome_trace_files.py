@@ -44,11 +44,6 @@ class TestFailure:
         with pytest.raises(SettingError, match=r"cannot be written|there is no directory"):  # the latter for root
             TraceWriter(tmp_path / directory / "trace.json")
 
-    def test_a_path_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
-        (tmp_path / "trace.json").mkdir()
-        with pytest.raises(SettingError, match="cannot be written"):
-            TraceWriter(tmp_path / "trace.json")
-
     def test_a_file_that_someone_else_writes_is_left_to_them(self, writer: TraceWriter, path: Path) -> None:
         second = TraceWriter(path)
         second.write(make_batch([{"name": "second"}]))
@@ -57,16 +52,6 @@ class TestFailure:
         assert second.path.name == path.name.replace("trace", f"trace.pid{os.getpid()}")
         assert [event["name"] for event in events_in(path, "X")] == ["first"]
         assert [event["name"] for event in events_in(second.path, "X")] == ["second"]
-
-
-def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "trace.json").symlink_to(tmp_path / "elsewhere" / "real.json")
-    writer = TraceWriter(tmp_path / "trace.json")
-    writer.write(make_batch([{}]))
-    writer.close()
-    assert (tmp_path / "trace.json").is_symlink()
-    assert len(events_in(tmp_path / "elsewhere" / "real.json", "X")) == 1
 
 
 class TestFork:

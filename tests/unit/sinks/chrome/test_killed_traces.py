@@ -250,14 +250,3 @@ def write_without_descriptors(writer: TraceWriter) -> None:
     own.write(make_batch([{"name": "after"}]))
     own.close()
     assert own.failed == 1
-
-
-def test_a_file_that_is_open_needs_no_further_descriptor(writer: TraceWriter, path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    try:
-        for _ in range(3):
-            writer.write(make_batch([{}]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert len(names_in(path)) == 3

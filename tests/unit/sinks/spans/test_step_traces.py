@@ -218,8 +218,13 @@ class TestLosses:
     def test_unannounced_range_is_taken_in(self) -> None:
         program = Program()
         (first,) = program.run(op())
-        program.take(make_batch([{"event_id": make_event_id(1, 50), "start_ns": program.now_ns, "end_ns": program.now_ns}]))
-        assert program.traces.find(make_event_id(1, 50)) is first
+        times = {"start_ns": program.now_ns, "end_ns": program.now_ns}
+        ids = [(make_event_id(track.number, 50), track) for track in (WORKER_THREAD, MAIN_THREAD)]
+        program.take(make_batch([{"event_id": event_id, "thread": track, **times} for event_id, track in ids]))
+        elsewhere, here = [program.traces.find(event_id) for event_id, _ in ids]
+        assert here is first
+        assert elsewhere is not None
+        assert elsewhere.thread == WORKER_THREAD
 
     def test_late_child_finds_its_trace_after_the_root_is_out(self) -> None:
         program = Program()

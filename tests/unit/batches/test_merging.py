@@ -1,4 +1,4 @@
-"""Rows of several batches as one: they say what they said, in the order that is asked for."""
+"""Rows of several batches as one: they say what they said, in the order that is asked for; what was let go is dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.merging import WaitingRows, merged
+from otel_recfn.batches import merging
+from otel_recfn.batches.merging import EventStore, WaitingRows, merged
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, empty_column
 from otel_recfn.model.columns import COLUMNS
 
@@ -78,14 +79,84 @@ def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[
         assert in_all([whole]) == empty
 
 
-@given(batch=st.lists(any_row, min_size=1, max_size=6).map(make_batch), step=st.integers(2, 3))
-def test_columns_need_not_be_contiguous(batch: Batch, step: int) -> None:
-    apart = batch.take(slice(None, None, -step))
-    places = [(0, row) for row in range(len(apart))]
-    assert list(rows_of([apart], places).events()) == list(apart.events())
-
-
 @pytest.mark.parametrize("wanted", [1, -1])
 def test_what_no_batch_has_is_refused(wanted: int) -> None:
     with pytest.raises(IndexError):
         rows_of([make_batch([{}])], [(0, wanted)])
+
+
+def numbers(*those: int) -> np.ndarray:
+    return np.array(those, np.int64)
+
+
+def add(rows: WaitingRows, event_ids: Sequence[int], others: int = 0) -> None:
+    """Ranges, after so many rows that are no spans."""
+    before = [{"event_id": 1000 + number} for number in range(others)]
+    batch = make_batch([*before, *[{"event_id": one, "name": f"range {one}"} for one in event_ids]])
+    rows.add(batch, np.arange(others, len(batch)))
+
+
+def told(rows: WaitingRows, *those: int) -> list[str]:
+    return [row.name for row in rows.take(numbers(*those)).events()]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=12),
+    steps=st.integers(1, 4),
+    spare=st.integers(0, 20),
+    most=st.integers(1, 5),
+)
+def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spare: int, most: int) -> None:
+    kept: list[int] = []
+    rows, added = WaitingRows(lambda: numbers(*kept)), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merging, "ROWS_TO_SPARE", spare)
+        patch.setattr(merging, "MOST_BATCHES", most)
+        for size in sizes:
+            ids = list(range(added, added + size))
+            kept += [one for one in ids if one % steps == 0]
+            add(rows, ids)
+            added += size
+        assert told(rows, *reversed(kept)) == [f"range {one}" for one in reversed(kept)]
+
+
+@pytest.mark.parametrize(("spare", "most_batches"), [(3, 1000), (1000, 2)])
+def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int, most_batches: int) -> None:
+    monkeypatch.setattr(merging, "ROWS_TO_SPARE", spare)
+    monkeypatch.setattr(merging, "MOST_BATCHES", most_batches)
+    newest = [0]
+    rows = WaitingRows(lambda: numbers(newest[0]))
+    for newest[0] in range(49):
+        add(rows, [newest[0]], others=1)
+    assert rows.take(numbers(48)).event_id.tolist() == [48]
+    assert rows.rows <= 2 + 2 + 2 + spare if spare == 3 else rows.rows <= 2 * (most_batches + 1)
+
+
+def test_of_tables_only_what_kept_rows_use_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One unit stays open and has a row in each batch, beside a row of a unit that is decided at once."""
+    monkeypatch.setattr(merging, "MOST_BATCHES", 2)
+    kept: list[int] = []
+    rows = WaitingRows(lambda: numbers(*kept))
+    for number in range(20):
+        of_others = {"event_id": 2 * number + 1, "context": context(1, 100 + number)}
+        rows.add(make_batch([{"event_id": 2 * number, "context": context(1, 2)}, of_others]), np.arange(2))
+        kept.append(2 * number)
+    rows.add(make_batch([]), numbers())
+    batch = rows.take(numbers(*kept))
+    assert {batch.contexts[index] for index in batch.context.tolist()} == {context(1, 2)}
+    assert len(batch.contexts) <= 4
+    assert len(batch.tracks) == 1
+
+
+def test_a_thread_is_called_what_was_last_known_of_it() -> None:
+    nameless = MAIN_THREAD._replace(name="")
+    batches = [make_batch([{"thread": thread}]) for thread in (nameless, MAIN_THREAD, nameless)]
+    assert {event.thread.name for event in merged(batches).events()} == {MAIN_THREAD.name}
+
+
+def test_a_store_keeps_the_newest_and_counts_anew_when_it_is_started_empty() -> None:
+    store = EventStore(max_events=3)
+    store.append(make_batch([{}] * 4))
+    assert (len(store.rows()), store.dropped) == (3, 1)
+    store.start_empty()
+    assert (store.dropped, store.events(), len(merged([]))) == (0, [], 0)

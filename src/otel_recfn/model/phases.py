@@ -1,0 +1,47 @@
+"""The phases of a compilation that are shown: PyTorch's keys, and words that people know for spans."""
+
+from __future__ import annotations
+
+SUFFIX = " (dynamo_timed)"
+"""By which PyTorch marks the names of phases."""
+WORDS = {
+    "_compile.<locals>.compile_inner": "Dynamo",
+    "_compile.compile_inner": "Dynamo",
+    "compile_attempt_0": "Dynamo",
+    "bytecode_tracing": "Dynamo: trace",
+    "build_guards": "Dynamo: guards",
+    "OutputGraph.call_user_compiler": "backend",
+    "create_aot_dispatcher_function": "AOT autograd",
+    "AOTAutogradCache.inductor_load": "AOT autograd: load from cache",
+    "aot_collect_metadata": "AOT autograd: metadata",
+    "aot_trace_joint_graph": "AOT autograd: joint graph",
+    "min_cut_rematerialization_partition": "AOT autograd: partition",
+    "compile_fx.<locals>.fw_compiler_base": "Inductor",
+    "compile_fx.<locals>.bw_compiler": "Inductor",
+    "_recursive_pre_grad_passes": "Inductor: passes before autograd",
+    "_recursive_joint_graph_passes": "Inductor: passes on the joint graph",
+    "_recursive_post_grad_passes": "Inductor: passes after autograd",
+    "GraphLowering.run": "Inductor: lowering",
+    "GraphLowering.codegen": "code generation",
+    "Scheduler.__init__": "code generation: schedule",
+    "Scheduler.codegen": "code generation: kernels",
+    "PythonWrapperCodegen.generate": "code generation: wrapper",
+    "WrapperCodeGen.generate": "code generation: wrapper",
+    "PyCodeCache.load_by_key_path": "load code",
+    "async_compile.wait": "wait for compilers",
+    "compile_file": "C++ compiler",
+}
+"""Of PyTorch 2.4 to 2.15. Those that only call one of these, or that last for a moment, are left out."""
+_ATTEMPT = "compile_attempt_"
+
+
+def phase_name(name: str) -> str:
+    """What a phase of that name is called in spans: its key, if there are no words; any other name as it is."""
+    key = name.removesuffix(SUFFIX)
+    return name if key == name else words_of(key) or key
+
+
+def words_of(key: str) -> str:
+    """The words for the phase of that key; empty if it isn't shown."""
+    attempt = key.removeprefix(_ATTEMPT)
+    return WORDS.get(key) or (f"Dynamo, attempt {int(attempt) + 1}" if attempt != key and attempt.isdigit() else "")

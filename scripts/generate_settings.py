@@ -1,4 +1,4 @@
-"""Writes what is said of settings, from the table of settings: docs/settings.md and two docstrings.
+"""Writes what is said of settings, from the table of settings: docs/settings.md and the docstring of ``profile``.
 
     python scripts/generate_settings.py
 
@@ -27,11 +27,9 @@ WIDTH = 128
 
 def files() -> dict[Path, str]:
     """What is written where: each file as it is, but for its tables or the arguments in its first docstring that has some."""
-    page, instrumentor, profiling = ROOT / "docs" / "settings.md", PACKAGE / "instrumentor.py", PACKAGE / "profiling.py"
-    usual = [each for each in SETTINGS if not each.advanced]
+    page, profiling = ROOT / "docs" / "settings.md", PACKAGE / "profiling.py"
     return {
         page: with_tables(page.read_text(encoding="utf-8")),
-        instrumentor: with_arguments(instrumentor.read_text(encoding="utf-8"), usual),
         profiling: with_arguments(profiling.read_text(encoding="utf-8"), PROFILE_SETTINGS),
     }
 

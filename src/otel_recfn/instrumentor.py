@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,8 @@ from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-from otel_recfn.settings.table import Settings, sdk_is_disabled, selected, unknown_variables
+from otel_recfn.settings.table import SETTINGS, Settings, sdk_is_disabled, selected, unknown_variables, with_arguments
 from otel_recfn.settings.values import DURATION
-from otel_recfn.sinks.growing_file import absolute
 from otel_recfn.support import processes  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
 
@@ -71,45 +71,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Start recording.
 
         Args:
-            tracer_provider: whose span processors get the spans; the global one may be set later. Default: the global one.
-            meter_provider: whose readers get durations and counters; the global one may be set later; without one there are no
-                metrics. Default: the global one.
-            scopes: which ``RecordScope``s: a set, or names with commas (``FUNCTION,USER_SCOPE``); module ranges follow
-                ``modules`` alone. Default: all.
-            chrome_trace: a file to write while the program runs, ``.json`` or ``.json.gz``; it is an error if it can't be
-                written. Default: none.
-            roots_per_second: traces we start where no span is current: the first 100, then so many a second; ``None`` for all.
-                Default: 1.0.
-            detail: how many spans: ``normal`` is what the next four settings are by default, ``low`` a fifth of that, ``all`` a
-                span for each operation; whichever of the four you set wins. Default: normal.
-            span_budget: spans per request (below one span of yours, or a trace that we start); repeated calls are one span if
-                there are more, and short ones are sums; ``None``: every operation is a span. Default: 1000.
-            ordinary_span_budget: the same for a request that neither fails nor takes unusually long; ``None``: as others.
-                Default: 50.
-            trace_span_budget: spans per trace; every request keeps at least one; ``None`` for any number. Default: 5000.
-            spans_per_second: average spans per second over 10 s; every request keeps at least one; ``None`` for any number.
-                Default: 1000.0.
-            span_names: names of spans of module calls: ``short`` is the path in their model (``layers.3.attention``), or the
-                class of the outermost; ``torch`` is the name in torch.profiler, Chrome traces and profiles (``nn.Module:
-                Attention_3``), also of the ranges around backward nodes. And names of phases of compilations: ``AOT autograd``,
-                or ``create_aot_dispatcher_function (dynamo_timed)``. Default: short.
-            exit_timeout_s: how long the end of the process waits for a backend that is slow or down; what is left then is
-                dropped and counted. Default: 2.0.
-            record_shapes: shapes and dtypes of the inputs too. Default: false.
-            modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
-            python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
-                (``include=my_app;max_depth=20``) for some of them. Default: false.
-            sinks: further sinks, such as ``InMemorySink()``. Default: none.
-            span_hook: called as ``span_hook(row, attributes)`` before a span is made: may change the attributes, and return
-                another name, or ``False`` to drop it. Default: none.
-            span_exporter: sends spans as OTLP in place of the provider's span processors, which see none of them: ``otlp``,
-                ``otlp-grpc`` or ``otlp-http``, configured by ``OTEL_EXPORTER_OTLP_*``; or an official exporter object. Default:
-                none.
-            enabled: false: registers and costs nothing. Default: true.
+            kwargs: the settings of docs/settings.md.
 
-        docs/settings.md has a few more, which hardly any program needs.
-
-        Every setting but the providers, ``sinks`` and ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+        docs/settings.md has a few more, which hardly any program needs. Every setting but the providers, ``sinks`` and
+        ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
@@ -121,6 +86,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         self._end_inherited()
         self._instrument_or_log(kwargs)
+
+    instrument.__doc__ = with_arguments(instrument.__doc__, SETTINGS)
 
     def _instrument_or_log(self, kwargs: dict[str, Any]) -> None:
         self._automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
@@ -261,11 +228,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records.
-
-        Raises:
-            SettingError: ``timeout_s`` is no number of seconds.
-        """
+        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records."""
         timeout_s = DURATION.checked("timeout_s", timeout_s)
         if self._capture is None:
             return False
@@ -311,7 +274,7 @@ def _handed_over(settings: Settings) -> dict[str, bytes]:
             continue  # a method's object may be a whole model
         if each.name == "chrome_trace" and value is not None:
             with suppress(OSError):  # if the working directory was removed
-                value = absolute(value)
+                value = str(Path(value).absolute())
         with suppress(Exception):  # pickling an object of the program's may raise anything
             pickled = pickle.dumps(value)
             if len(pickled) <= MOST_PICKLED_BYTES:

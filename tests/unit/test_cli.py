@@ -42,7 +42,7 @@ def test_the_whole_doctor_in_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "otel_recfn.cli", "doctor"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     checks = re.findall(r"^(ok|no|--)  (.{12})(.*)", done.stdout, re.MULTILINE)
-    assert [name.strip() for _, name, _ in checks] == [*doctor.examinations(), *doctor.LOADED]
+    assert [name.strip() for _, name, _ in checks] == [*doctor.examinations()]
     assert done.returncode == (1 if any(mark == "no" for mark, _, _ in checks) else 0)
     assert __version__ in checks[0][2]
     assert "could not be examined" not in done.stdout
@@ -71,12 +71,7 @@ def examines(monkeypatch: pytest.MonkeyPatch, **examinations: Callable[[], docto
     monkeypatch.setattr(doctor, "examinations", lambda: examinations)
 
 
-def loads() -> dict[str, doctor.Finding]:
-    return dict.fromkeys(doctor.LOADED, (True, "loads"))
-
-
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "loaded", loads)
     examines(monkeypatch, good=lambda: (True, "yes"))
     assert cli.main(["doctor"]) == 0
     assert "PyTorch's operators can become spans here." in capsys.readouterr().out
@@ -99,8 +94,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     assert doctor.torch() == (False, "torch is not installed here; install it")
-    checks = doctor.loaded()
-    assert [checks[name][0] for name in doctor.LOADED] == [False, None, None]
+    assert [check()[0] for check in LOADING] == [False, None, None]
 
 
 def test_an_unsafe_cache(tmp_path: Path) -> None:
@@ -111,6 +105,9 @@ def test_an_unsafe_cache(tmp_path: Path) -> None:
     assert "OTEL_RECFN_CACHE_DIR" in check[1]
 
 
+LOADING = (doctor.observer, doctor.callbacks, doctor.details_in_python)
+
+
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A torch and both libraries, which load and find all; and no process that needs torch for it. Where they are."""
@@ -118,60 +115,56 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(observer_build, "find_torch", lambda: SimpleNamespace(directory=tmp_path))
     monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
-    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('shapes flops')")
-    monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "print('inputs')")
-    monkeypatch.setattr(doctor, "FIND_DETAILS", "")
+    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import torch; print('shapes flops')")
+    monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "import torch; print('inputs')")
+    monkeypatch.setattr(doctor, "FIND_DETAILS", "import torch")
     return tmp_path
 
 
 def test_what_is_found_in_torch(libraries: Path) -> None:
-    checks = doctor.loaded()
-    assert checks["observer"] == (True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
-    assert checks["callbacks"] == (True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
-    assert checks["details"][0]
+    assert doctor.observer() == (True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
+    assert doctor.callbacks() == (True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
+    assert doctor.details_in_python()[0]
 
 
 def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "raise OSError('undefined symbol')")
     monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "raise ImportError('undefined symbol')")
     monkeypatch.setattr(doctor, "FIND_DETAILS", "import no_such_torch")
-    checks = doctor.loaded()
     text = f"{libraries}/torch_observer.so cannot be loaded: OSError: undefined symbol"
-    assert checks["observer"] == (False, text)
-    assert checks["callbacks"][0] is None  # spans and files do without
-    assert f"{libraries}/torch_callbacks.so cannot be loaded" in checks["callbacks"][1]
-    assert checks["details"][0] is False
+    assert doctor.observer() == (False, text)
+    assert doctor.callbacks()[0] is None  # spans and files do without
+    assert f"{libraries}/torch_callbacks.so cannot be loaded" in doctor.callbacks()[1]
+    assert doctor.details_in_python()[0] is False
 
 
 def test_what_takes_its_process_down_is_told(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import os; os._exit(3)")
-    checks = doctor.loaded()
-    assert [checks[name][0] for name in doctor.LOADED] == [False, None, True]
-    assert "the process ended with code 3" in checks["observer"][1]
+    assert [check()[0] for check in LOADING] == [False, True, True]
+    assert "the process ended with code 3" in doctor.observer()[1]
 
 
 def test_torch_that_cannot_be_imported(libraries: Path) -> None:
     (libraries / "torch.py").write_text("raise ImportError('libtorch_cpu.so is missing')")
-    checks = doctor.loaded()
-    assert [checks[name][0] for name in doctor.LOADED] == [False, None, False]
-    assert all("ImportError: libtorch_cpu.so is missing" in check[1] for check in checks.values())
+    checks = [check() for check in LOADING]
+    assert [ok for ok, _ in checks] == [False, None, False]
+    assert all("ImportError: libtorch_cpu.so is missing" in text for _, text in checks)
 
 
 def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory other_observers')")
     monkeypatch.setattr(doctor, "FIND_DETAILS", "print('-step_hook')")
-    checks = doctor.loaded()
-    assert checks["observer"][0] is None  # operators are recorded all the same
-    assert details.OPERATORS["memory"].lost in checks["observer"][1]
-    assert details.OPERATORS["launches"].lost not in checks["observer"][1]
-    assert checks["details"][0] is None
-    assert details.PYTHON["step_hook"].lost in checks["details"][1]
+    assert doctor.observer()[0] is None  # operators are recorded all the same
+    assert details.OPERATORS["memory"].lost in doctor.observer()[1]
+    assert details.OPERATORS["launches"].lost not in doctor.observer()[1]
+    assert doctor.details_in_python()[0] is None
+    assert details.PYTHON["step_hook"].lost in doctor.details_in_python()[1]
 
 
 def test_what_is_not_built_is_not_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_build, "find_built", lambda _library: None)
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "raise OSError('it was loaded')")
-    check = doctor.loaded()["observer"]
+    check = doctor.observer()
     assert check[0]
     assert "otel-recfn build" in check[1]
 

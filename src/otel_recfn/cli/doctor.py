@@ -1,6 +1,6 @@
 """``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
 
-The first needs nothing but Python. What shows only where PyTorch is loaded comes last, from a process of its own, because an
+The first needs nothing but Python. What shows only where PyTorch is loaded comes last, from processes of their own, because an
 import of torch takes seconds, and a broken one may take its process down. Of exporting it sees what the environment sets up;
 the program's own code may set up something else.
 """
@@ -8,7 +8,6 @@ the program's own code may set up something else.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
 import os
 import platform
@@ -16,7 +15,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from importlib import import_module
@@ -35,6 +34,7 @@ from otel_recfn.support.texts import (
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
+    from otel_recfn.pytorch.details import Detail
     from otel_recfn.pytorch.observer_build import NativeLibrary
 
 MARKS = {True: "ok", False: "no", None: "--"}
@@ -64,14 +64,14 @@ def examine() -> Iterator[tuple[str, Finding]]:
     """All findings with their names, each as soon as it is known."""
     for name, examination in examinations().items():
         yield name, careful(examination)
-    yield from loaded().items()
 
 
 def examinations() -> dict[str, Callable[[], Finding]]:
-    """The examinations of this process."""
+    """The examinations by name, those that load PyTorch last."""
     recording = {"settings": settings, "recorder": recorder, "compiler": compiler, "torch": torch, "cache": cache}
     exporting = {"context": context, "SDK": sdk, "provider": provider, "exporters": exporters, "endpoint": endpoint}
-    return {"package": package, **recording, **exporting}
+    loading = {"observer": observer, "callbacks": callbacks, "details": details_in_python}
+    return {"package": package, **recording, **exporting, **loading}
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
@@ -285,15 +285,15 @@ def _traces_setting(name: str) -> str:
 # --- what shows only where PyTorch is loaded
 
 LOAD_SECONDS = 300
-LOADED = ("observer", "callbacks", "details")
 LOAD_OBSERVER = """
+import torch
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.observer import TorchObserver, features
-observer = TorchObserver(recorder)
-observer.ensure_loaded()
+TorchObserver(recorder).ensure_loaded()
 print(features())
 """
 LOAD_CALLBACKS = """
+import torch
 from otel_recfn.callbacks import torch_callbacks
 print(torch_callbacks.load(lambda *_error: True).features())
 """
@@ -302,74 +302,60 @@ import torch.utils.checkpoint
 from otel_recfn.pytorch import details
 print(*[f"-{name}" for name in details.missing_in_python()])
 """
-ONE_AFTER_ANOTHER = """
-import contextlib, io, json, sys, traceback
-import torch
-for program in sys.argv[1:]:
-    said, error = io.StringIO(), ""
-    try:
-        with contextlib.redirect_stdout(said):
-            exec(program, {})
-    except BaseException as raised:
-        error = traceback.format_exception_only(raised)[-1].strip()
-    print(json.dumps([said.getvalue(), error]), flush=True)
-"""
 
 
-def loaded() -> dict[str, Finding]:
-    """The findings on PyTorch's libraries and details, by their names in LOADED."""
+def observer() -> Finding:
+    """Whether operators can be observed."""
     from otel_recfn.pytorch import details, observer_build
 
-    programs = {"details": FIND_DETAILS, "observer": LOAD_OBSERVER, "callbacks": LOAD_CALLBACKS}
-    known = {"details": details.PYTHON, "observer": details.OPERATORS, "callbacks": details.CALLBACKS}
-    findings: dict[str, Finding] = {}
+    return _library(observer_build.TORCH_OBSERVER, LOAD_OBSERVER, details.OPERATORS)
+
+
+def callbacks() -> Finding:
+    """Whether callbacks in Python can be called. Spans and files need none, so that they can't be is no failure."""
+    from otel_recfn.pytorch import details, observer_build
+
+    ok, text = _library(observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS, details.CALLBACKS)
+    return ok or None, text
+
+
+def details_in_python() -> Finding:
+    """Whether PyTorch has the private names that we look for in its Python part."""
+    from otel_recfn.pytorch import details, observer_build
+
     try:
-        places = {"details": str(observer_build.find_torch().directory)}
+        torch = observer_build.find_torch()
     except RecfnError:
-        places = {}
-        findings["details"] = None, "torch is not here, so nothing is looked for in it"
-    for name, library in (("observer", observer_build.TORCH_OBSERVER), ("callbacks", observer_build.TORCH_CALLBACKS)):
-        if path := _built(library, findings, name):
-            places[name] = path
-    said = _output_with_torch([programs[name] for name in places])
-    for (name, place), (text, error) in zip(places.items(), said, strict=True):
-        found, missing = details.found_and_missing(text)
-        if error:
-            findings[name] = False, f"{place} cannot be loaded: {error}"
-        elif missing:
-            findings[name] = None, f"{place}, but this torch lacks details; {details.losses(missing, known[name])}"
-        else:
-            findings[name] = True, f"{place}, found in this torch: {', '.join(found) or 'all that is looked for'}"
-    ok, text = findings["callbacks"]
-    findings["callbacks"] = ok or None, text  # spans and files need no callbacks
-    return {name: findings[name] for name in LOADED}
+        return None, "torch is not here, so nothing is looked for in it"
+    return _loaded(str(torch.directory), FIND_DETAILS, details.PYTHON)
 
 
-def _built(library: NativeLibrary, findings: dict[str, Finding], name: str) -> str:
-    """The path of a built library; empty, with a finding that says why, if it can't be loaded yet."""
+def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) -> Finding:
+    """The finding on a library that is compiled against torch."""
     from otel_recfn.pytorch import observer_build
 
     try:
         path = observer_build.find_built(library)
-        if path is not None:
-            return str(path)
-        observer_build.find_compiler()
-        text = f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
-        findings[name] = True, text
-    except (RecfnError, OSError) as error:
-        findings[name] = False, f"cannot be built: {error}"
-    return ""
+        if path is None:
+            observer_build.find_compiler()
+    except RecfnError as error:
+        return False, f"cannot be built: {error}"
+    if path is None:
+        return True, f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
+    return _loaded(str(path), program, known)
 
 
-def _output_with_torch(programs: Sequence[str]) -> list[tuple[str, str]]:
-    """The output of each program in a process with torch, and the error that ended it. A crash ends the later ones too."""
-    if not programs:
-        return []
-    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, *programs]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        return [("", f"it took over {LOAD_SECONDS} s; does `import torch` work?")] * len(programs)
-    said = [(text, error) for text, error in map(json.loads, done.stdout.splitlines())]
-    last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-    return [*said, *[("", last)] * (len(programs) - len(said))]
+def _loaded(place: str, program: str, known: Mapping[str, Detail]) -> Finding:
+    """The finding of a program that loads what is at a place, and prints the details of torch that it found."""
+    from otel_recfn.pytorch import details
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS
+    )
+    if done.returncode:
+        error = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+        return False, f"{place} cannot be loaded: {error}"
+    found, missing = details.found_and_missing(done.stdout)
+    if missing:
+        return None, f"{place}, but this torch lacks details; {details.losses(missing, known)}"
+    return True, f"{place}, found in this torch: {', '.join(found) or 'all that is looked for'}"

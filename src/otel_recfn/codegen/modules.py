@@ -39,7 +39,7 @@ SINGLETONS = ("None", "True", "False")
 
 @dataclass(frozen=True)
 class WrapperRequest:
-    """A request: which operators are to be wrapped, and how the modules are split.
+    """A request: which operators are to be wrapped, and in how many modules.
 
     Attributes:
         schema: the file.
@@ -73,13 +73,7 @@ class Generated:
 
 
 def generate(request: WrapperRequest) -> Generated:
-    """Read the schemas and make the modules' texts.
-
-    Raises:
-        SchemaError: an operator's schema can't be read or wrapped.
-        RecfnError: torchgen or PyYAML is missing.
-        OSError: the file can't be read.
-    """
+    """Read the schemas and make the modules' texts; a SchemaError or RecfnError where a schema or a package is in the way."""
     words = ANY if request.dispatch else TORCH
     found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(read_entries(request.schema))]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
@@ -291,24 +285,14 @@ def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], reque
 
 
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """The files that are missing, differ, or belong to a shard that is no more.
-
-    Raises:
-        RecfnError: one of them was not written by the generator.
-        OSError: one can't be read.
-    """
+    """The files that are missing, differ, or belong to a shard that is no more; a RecfnError if one isn't the generator's."""
     changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
     ours = [path for path in folder.glob("wrappers_*.py") if path.is_file() and _read(path).startswith(MARK)]
     return sorted([*changed, *[path for path in ours if path.name not in texts]])
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write the stale files, and remove shards that are no more. Returns the files that changed.
-
-    Raises:
-        RecfnError: a file is there that was not written by the generator.
-        OSError: one can't be read or written.
-    """
+    """Write the stale files, and remove shards that are no more. Returns the files that changed."""
     stale = stale_files(folder, texts)
     folder.mkdir(parents=True, exist_ok=True)
     for path in stale:

@@ -111,11 +111,7 @@ def return_hint(operator: Operator, words: Words) -> str:
 
 
 def default(argument: Argument, operator: Operator, words: Words) -> str:
-    """A default as a Python expression that calls can't change: lists become tuples.
-
-    Raises:
-        SchemaError: it is none that is known.
-    """
+    """A default as a Python expression that calls can't change: lists become tuples. A SchemaError if it is none."""
     text = argument.default or ""
     if text in words.defaults and argument.type.base not in ("str", "bool"):
         return words.defaults[text]

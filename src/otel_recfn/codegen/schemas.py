@@ -159,13 +159,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The entries of the file in order.
-
-    Raises:
-        SchemaError: it is no YAML, or no list of mappings with a ``func``.
-        RecfnError: PyYAML is not installed.
-        OSError: it can't be read.
-    """
+    """The entries of the file in order; a SchemaError where it is no YAML, or no list of mappings with a ``func``."""
     try:
         import yaml
     except ImportError as error:
@@ -214,9 +208,7 @@ REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, Type
 def operators_of(entries: Sequence[Entry]) -> list[Operator]:
     """The operators in the order of the entries, then those that torchgen generates for ``autogen``.
 
-    Raises:
-        SchemaError: an entry that torchgen doesn't understand, or an operator that is declared twice.
-        RecfnError: torchgen is not there.
+    A SchemaError says which entry torchgen doesn't understand, or which operator is declared twice.
     """
     try:
         import torchgen.model as model

@@ -84,11 +84,7 @@ class ProfilerConfig:
 
     @classmethod
     def from_value_list(cls, values: Any) -> ProfilerConfig:
-        """The config from the values of ``to_value_list``; later values are ignored (``ProfilerConfig::fromIValue``).
-
-        Raises:
-            ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
-        """
+        """The config from the values of ``to_value_list``; later values are ignored (``ProfilerConfig::fromIValue``)."""
         if not isinstance(values, list) or len(values) < NUM_VALUES:
             raise ProfilerError(f"Expected a list of {NUM_VALUES} values, got {values!r}; pass what to_value_list gave")
         state, shapes, memory = values[:NUM_VALUES]

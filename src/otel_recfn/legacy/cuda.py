@@ -92,8 +92,7 @@ def register_cuda_methods(stubs: Any) -> Any:
 class CudaTimes:
     """Moments on the GPU, kept until they become events of the run. Methods may be called from any thread.
 
-    Args:
-        most: moments kept; what comes beyond is not timed, as its range wouldn't be kept either.
+    What comes beyond the ``most`` that are kept is not timed, as its range wouldn't be kept either.
     """
 
     def __init__(self, most: int) -> None:
@@ -128,13 +127,7 @@ def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | N
     """Time the calling thread's ranges on the GPU, or show them to NVIDIA's tools, if a run asks for it.
 
     The callback goes along with thread-local state. If the run is disabled without cleanup, it stays and does nothing.
-
-    Args:
-        config: of the run.
-        living: gives its times, and None if it is over, or another run shadows it.
-
-    Returns:
-        The callback's handle, or INVALID_CALLBACK_HANDLE.
+    ``living`` gives the run's times, and None if it is over, or another run shadows it. Returns the callback's handle.
     """
 
     def time_begin(fn: Any) -> bool:

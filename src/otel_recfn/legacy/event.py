@@ -99,11 +99,7 @@ class LegacyEvent:
         return (later.cpu_ns - self.cpu_ns) / 1000
 
     def cuda_elapsed_us(self, later: LegacyEvent) -> float:
-        """Microseconds on the GPU from this event to a later one; waits until the GPU is that far.
-
-        Raises:
-            ProfilerError: one of them has no time on a GPU, they were recorded on different ones, or one alone is remote.
-        """
+        """Microseconds on the GPU from this event to a later one of the same GPU; waits until it is that far."""
         if not (self.has_cuda and later.has_cuda):
             raise ProfilerError("Events were not recorded for CUDA; enable the profiler with ProfilerState.CUDA")
         if self.device != later.device:
@@ -139,11 +135,7 @@ class LegacyEvent:
 
     @classmethod
     def from_value_list(cls, values: Any) -> LegacyEvent:
-        """The remote event from the values of ``to_value_list`` (``LegacyEvent::fromIValue``).
-
-        Raises:
-            ProfilerError: that isn't a list, is too short, or a value has the wrong type or can't be.
-        """
+        """The remote event from the values of ``to_value_list`` (``LegacyEvent::fromIValue``)."""
         return cls(**_decoded(values), is_remote=True)
 
 

@@ -50,8 +50,7 @@ BLOCK = 4096
 class ThreadEvents(UserList[LegacyEvent]):
     """A list of events, which has one object at each place, whoever reads it and however often.
 
-    Args:
-        events: those that are there already, or a function that makes them when one is read.
+    ``events`` are there already, or a function makes them when one is read.
     """
 
     def __init__(self, events: Iterable[LegacyEvent] | Callable[[], list[LegacyEvent]] = ()) -> None:

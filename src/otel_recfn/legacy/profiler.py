@@ -162,11 +162,7 @@ MEMORY_OWNER = "legacy profiler"
 
 
 def enable_profiler_legacy(config: ProfilerConfig) -> None:
-    """Start a run in the calling thread.
-
-    Raises:
-        ProfilerError: one runs in this thread, Kineto was asked for, or NVTX without CUDA.
-    """
+    """Start a run in the calling thread; a ProfilerError if one runs there, for Kineto, and for NVTX without CUDA."""
     if config.state == ProfilerState.NVTX and not cuda_stubs().enabled():
         raise ProfilerError("Can't use NVTX profiler - PyTorch has no CUDA here; pass ProfilerState.CPU instead")
     if config.state == ProfilerState.KINETO:
@@ -196,11 +192,8 @@ def _times_if_running(reference: weakref.ref[ProfilerRun]) -> CudaTimes | None:
 def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> ThreadEventLists:
     """End the calling thread's run; with ``options`` only read it, or only leave it to others.
 
-    Returns:
-        The events of every thread that took part; none if they weren't asked for, and for NVTX.
-
-    Raises:
-        ProfilerError: none runs in this thread.
+    Returns the events of every thread that took part; none if they weren't asked for, and for NVTX. A ProfilerError if no run
+    is in this thread.
     """
     options = options or ProfilerDisableOptions()
     run = _innermost_run(options)
@@ -217,10 +210,7 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
 class TLSLegacyProfilerGuard:
     """``with TLSLegacyProfilerGuard(config, result):`` profiles the block in this thread, and hands ``result`` its events.
 
-    Args:
-        config: what is recorded.
-        result: called with the events of each thread, after the block. What it raises is logged and goes no further.
-        options: how the run ends.
+    What ``result`` raises is logged and goes no further. ``options`` say how the run ends.
     """
 
     def __init__(
@@ -252,11 +242,7 @@ def profiler_enabled() -> bool:
 
 
 def profiler_config() -> ProfilerConfig:
-    """The config of the calling thread's run (source: ``getProfilerConfig``).
-
-    Raises:
-        ProfilerError: none runs in this thread.
-    """
+    """The config of the calling thread's run (source: ``getProfilerConfig``); a ProfilerError if there is none."""
     run = _current_run()
     if run is None:
         raise ProfilerError("Tried to access profiler config, but profiler is not enabled; call enable_profiler_legacy first")
@@ -281,11 +267,7 @@ def _no_mark(name: str, include_cuda: bool = True) -> None:
 
 
 def add_event_list(events: Iterable[LegacyEvent]) -> None:
-    """Add events of another process to the run of the calling thread.
-
-    Raises:
-        ProfilerError: none runs in this thread.
-    """
+    """Add events of another process to the run of the calling thread; a ProfilerError if there is none."""
     run = _current_run()
     if run is None:
         raise ProfilerError("Profiler must be enabled; call enable_profiler_legacy in this thread first")

@@ -37,12 +37,12 @@ class RecordProfile:
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open. An existing file is replaced by the whole trace and keeps its
-            permissions; a new one is for this user alone.
+        out: a path, or a text stream, which stays open. An existing file is emptied at once, as by PyTorch, and keeps
+            its permissions; a new one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
-        OSError: the file can't be made, or is none that may be replaced.
+        OSError: the file can't be written.
     """
 
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
@@ -98,10 +98,8 @@ class RecordProfile:
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
     """Write a list with a complete event for each range of a run, as soon as its pop is read. The stream encodes as UTF-8.
 
-    Times are microseconds since the mark ``__start_profile``, with three decimals.
-
-    Raises:
-        ProfilerError: the mark ``__start_profile`` is missing, or a pop has no push before it.
+    Times are microseconds since the mark ``__start_profile``, with three decimals. A ProfilerError if that is missing, or a pop
+    has no push before it.
     """
     start = next((event for event in events if event.name == START_PROFILE), None)
     if start is None:

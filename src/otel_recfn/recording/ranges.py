@@ -72,12 +72,7 @@ class RecordedRange:
 
 
 def open_range(range_: Any, flags: int = 0) -> RangeHandle:
-    """Begin a range of a ``record_function`` object, through the recorder's range observer if one is set.
-
-    Args:
-        range_: the object.
-        flags: EventFlag bits.
-    """
+    """Begin a range of a ``record_function`` object, through the recorder's range observer if one is set."""
     observer = _native.range_observer()
     if observer is not None:
         return observer(range_.name, range_.args, flags, range_._code or "")
@@ -122,17 +117,7 @@ async def aexit(
 
 
 def decorate(record_function: Callable[..., Any], name: str, args: str | None, func: F) -> F:
-    """``func`` with a range around each call.
-
-    Args:
-        record_function: the type; each call makes an object of it.
-        name: of the ranges.
-        args: passed on to ``record_function``.
-        func: a function of any kind.
-
-    Raises:
-        TypeError: ``func`` can't be wrapped.
-    """
+    """``func`` with a range around each call, for which ``record_function`` is called. A TypeError if it can't be wrapped."""
     _refuse_what_breaks(func)
     make = maker(record_function, name, args, func)
     if is_of_kind(inspect.isasyncgenfunction, func):

@@ -76,8 +76,6 @@ class Recorder:
     """Record a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
     """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
-    say_cpu_time = staticmethod(_native.say_cpu_time)
-    """Add the CPU time of the same range, in nanoseconds."""
     memory = staticmethod(_native.memory)
     """Record bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
 
@@ -175,10 +173,8 @@ class Recorder:
         """The rows that closed since the last drain, sealed; ranges that are still open wait for a later drain.
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends here. ``open_ranges`` adds
-        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open.
-
-        Raises:
-            MemoryError: what it had read, and what was open, is lost, and counted as ``lost_in_drain``.
+        copies of them, partial too, beyond ``Batch.closed``, the innermost of a thread first; they stay open. Where there is no
+        memory, what was read is lost, and counted as ``lost_in_drain``.
         """
         drained_ns = time.time_ns()
         raw = _native.drain(close_open, open_ranges, self._epoch, len(self._names))

@@ -43,11 +43,7 @@ class record_function:
 
 
 def arguments(method: str, positional: tuple[Any, ...], keywords: dict[str, Any] | None) -> tuple[Any, ...]:
-    """The arguments of a call, in the order of the method's parameters.
-
-    Raises:
-        TypeError: it can't be called like that.
-    """
+    """The arguments of a call, in the order of the method's parameters; a TypeError if it can't be called like that."""
     function = getattr(record_function, method)
     result = function(object.__new__(record_function), *positional, **(keywords or {}))  # raises what Python says
     if inspect.iscoroutine(result):

@@ -81,8 +81,7 @@ class GuardedSink:
     def guarded(self, goes_on: str = "") -> Iterator[None]:
         """Guard a call of the sink: an error stays here, and the sink is removed.
 
-        Args:
-            goes_on: what is logged, once, where it isn't removed: the call may come from another thread than writes to it.
+        It goes on where ``goes_on`` is the text to log: the call may come from another thread than writes to it.
         """
         try:
             with self._around():
@@ -169,12 +168,9 @@ class Capture:
         return [one for one in self.sinks if not one.is_removed]
 
     def put(self, batch: Batch, view: Callable[[Batch], Batch] | None = None, look: bool = False) -> None:
-        """Queue the capture's view of a batch.
+        """Queue the capture's view of a batch, as ``view`` makes it; None: that is all of it.
 
-        Args:
-            batch: was drained.
-            view: makes what the capture sees of it; None if that is all of it.
-            look: whether to report ranges that have been open for long.
+        ``look``: ranges that have been open for long are reported.
         """
         try:
             seen = view(batch) if view is not None else batch
@@ -235,11 +231,7 @@ class Capture:
                 one.sink.close(seconds_to(deadline))
 
     def counters(self, recorder: RecorderCounters) -> dict[str, int]:
-        """Counts of what was recorded for it, and of what became of that; see ``model/counters.py``.
-
-        Args:
-            recorder: what that has counted by now.
-        """
+        """Counts of what was recorded for it, and of what became of that; see ``model/counters.py``."""
         sinks: dict[str, int] = {}
         for one in self.sinks:
             sinks |= one.counters(self.rows)

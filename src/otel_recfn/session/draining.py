@@ -82,12 +82,9 @@ class Captures:
         return True
 
     def join(self, capture: Capture, batch: Batch | None, since_serial: int) -> None:
-        """Add a capture beside others.
+        """Add a capture beside others. ``batch`` was delivered to those, with copies of open ranges; None: its drain failed.
 
-        Args:
-            capture: to add.
-            batch: delivered to those, with copies of open ranges; None: its drain failed.
-            since_serial: the recorder's, from before that drain.
+        ``since_serial`` is the recorder's, from before that drain.
         """
         if batch is not None:
             for other in self:
@@ -105,12 +102,9 @@ class Captures:
             self._running.remove(capture)
 
     def deliver(self, batch: Batch, leaving: Capture | None, look: bool = False) -> None:
-        """Hand each capture its view of a batch that was drained.
+        """Hand each capture its view of a batch that was drained, and one that is ``leaving`` the open ranges as partial ones.
 
-        Args:
-            batch: the batch.
-            leaving: a capture that ends: it also gets the open ranges, as partial ones.
-            look: whether captures report ranges that are open for long.
+        ``look``: captures report ranges that are open for long.
         """
         if look:
             self._looked_s = time.monotonic()
@@ -156,11 +150,7 @@ class Captures:
 class Draining:
     """The drains, one at a time, of any thread. Starting and stopping our thread is for one caller at a time.
 
-    Args:
-        recorder: what is drained.
-        captures: who gets it.
-        sources: some of them look at what they watch.
-        also: called after each drain of our thread, with the lock held.
+    ``also`` is called after each drain of our thread, with the lock held.
     """
 
     def __init__(self, recorder: Recorder, captures: Captures, sources: Sources, also: Callable[[], object]) -> None:
@@ -203,10 +193,8 @@ class Draining:
     def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
         """Drain once, and deliver. None if no capture runs, or the drain failed.
 
-        Args:
-            close_open: seal ranges that are open as partial ones.
-            leaving: ends with this batch.
-            open_ranges: the batch has copies of ranges that are open, whether the captures need them or not.
+        ``close_open`` seals ranges that are open as partial ones; ``leaving`` ends with this batch; ``open_ranges`` asks for
+        copies of those that are open, whether the captures need them or not.
         """
         with self.held():
             if not self._captures:

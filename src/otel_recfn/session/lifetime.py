@@ -16,23 +16,21 @@ from functools import partial
 from opentelemetry import metrics, trace
 
 from otel_recfn.session.capture import Capture
-from otel_recfn.support.processes import given_here, is_beginning, logs_for_all_children
+from otel_recfn.support.processes import is_beginning, logs_for_all_children
 
 log = logging.getLogger("otel_recfn")
 
 UNUSED_SECONDS = 5.0
 """How long a program may record ranges before it sets its tracer provider."""
 _NO_PROVIDER = """\
-no tracer provider is set{where}, so nothing that otel-recfn records{there} becomes a span; where the {starts}, add
+no tracer provider is set in this process, so nothing that otel-recfn records here becomes a span; where it starts, add
   trace.set_tracer_provider(provider := TracerProvider())  # from opentelemetry import trace; \
 from opentelemetry.sdk.trace import TracerProvider
   provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # \
 from opentelemetry.sdk.trace.export import BatchSpanProcessor; \
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-or record to a local file: instrument(chrome_trace="trace.json.gz")"""
-_IN_PROGRAM = {"where": "", "there": "", "starts": "program starts"}
-_IN_CHILD = {"where": " in a child process", "there": " there", "starts": "child starts, as at the top of its main module"}
-_WITHOUT_IN_CHILD = '; or let children send spans as their program does, which has a provider: instrument(span_exporter="otlp")'
+or record to a local file: instrument(chrome_trace="trace.json.gz")
+or, where a child lacks the provider that its program has, let it send spans itself: instrument(span_exporter="otlp")"""
 _REASONS: Mapping[str, str] = {
     "dropped.buffer_full": "threads recorded more between two drains than their buffers hold, or nested deeper than is "
     "followed; raise buffer_bytes, or record fewer scopes",
@@ -56,9 +54,6 @@ class ExitHandler:
     Exit handlers run last in, first out, so ours has to be registered after the providers'. One that was set right at the end
     is seen when Python begins to wait for threads, before it runs exit handlers. ``concurrent.futures`` learns of that by a
     function of ``threading`` with a private name; without it, a provider is seen a tenth of a second after it was set.
-
-    Args:
-        at_exit: is called.
     """
 
     def __init__(self, at_exit: Callable[[], None]) -> None:
@@ -126,12 +121,7 @@ class UnusedRanges:
         self._warned = False
 
     def look(self, capture: Capture, *, ends: bool = False) -> None:
-        """Warn after a drain, if ranges have had no use for some seconds or the capture ends.
-
-        Args:
-            capture: is asked until it is used. Where it makes no spans it isn't looked at.
-            ends: it has got all that it will get.
-        """
+        """Warn after a drain, if ranges of a capture that makes spans have had no use for some seconds, or it ends."""
         if self._warned or capture.is_used or capture.shown is None or not capture.rows:
             return
         capture.is_used = capture.wants_unsampled or not capture.shown.spans.lacks_provider()
@@ -142,10 +132,8 @@ class UnusedRanges:
         self._since = now if self._since is None else self._since
         if ends or now - self._since >= UNUSED_SECONDS:
             self._warned = True
-            if given_here() is None:
-                log.warning(_NO_PROVIDER.format(**_IN_PROGRAM))
-            elif logs_for_all_children():
-                log.warning(_NO_PROVIDER.format(**_IN_CHILD) + _WITHOUT_IN_CHILD)
+            if logs_for_all_children():
+                log.warning(_NO_PROVIDER)
 
     def after_fork_in_child(self) -> None:
         """Warn of nothing in a forked child: its parent does."""

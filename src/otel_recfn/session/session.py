@@ -44,12 +44,7 @@ LEAST_SECONDS = 0.05
 
 
 class Session:
-    """The captures of the process, with their starts and stops, from any thread. Only ``start`` and ``stop`` raise.
-
-    Args:
-        recorder: the process's recorder.
-        sources: the sources beside ``record_function``; None for all that there are.
-    """
+    """The captures of the process, with their starts and stops, from any thread. Only ``start`` and ``stop`` raise."""
 
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
         self._recorder = recorder
@@ -73,10 +68,8 @@ class Session:
     def start(self, capture: Capture) -> None:
         """Record for ``capture``, beside the captures that are running, from now on.
 
-        Raises:
-            CallRefused: a signal handler calls during a start, stop or flush of its thread.
-
-        Whatever it raises, its sinks are closed then.
+        A CallRefused where a signal handler calls during a start, stop or flush of its thread. Whatever is raised, its sinks
+        are closed then.
         """
         try:
             with calling("start"):
@@ -138,8 +131,7 @@ class Session:
     def _record(self, *, begins: bool = False) -> None:
         """Set the recorder to what the captures that don't end want now.
 
-        Args:
-            begins: the only capture begins: nothing that was recorded before is for it.
+        ``begins``: the only capture begins, and nothing that was recorded before is for it.
         """
         if not (begins or self._captures.all_end or self._recorder.recording):
             # Captures that are ending get the rest of the earlier recording; its open ranges would be dropped otherwise.
@@ -173,8 +165,7 @@ class Session:
     def stop(self, capture: Capture, timeout_s: float) -> None:
         """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
 
-        Raises:
-            CallRefused: a signal handler calls during a start, stop or flush of its thread; the capture goes on.
+        A CallRefused where a signal handler calls during a start, stop or flush of its thread; then the capture goes on.
         """
         if not capture.has_ended:
             with calling("stop"):

@@ -49,12 +49,7 @@ class _Switch:
 
 
 class Sources:
-    """A set of sources, enabled and disabled as captures ask. The session lets one thread at a time call ``follow``.
-
-    Args:
-        sources: in the order in which they are enabled.
-        wanted: what is wanted of them now; None: nobody wants anything.
-    """
+    """A set of sources, enabled in this order as captures ask. The session lets one thread at a time call ``follow``."""
 
     def __init__(self, sources: Sequence[Source], wanted: Callable[[], Wanted | None]) -> None:
         self._switches = [_Switch(source) for source in sources]
@@ -85,7 +80,7 @@ class Sources:
     def look(self, *, last: bool) -> None:
         """Let the enabled sources check that all is as they left it."""
         for switch in list(self._switches):
-            if switch.enabled_with is not None:
+            if switch.enabled_with is not None and switch.source.look is not None:
                 self._guarded(switch, partial(switch.source.look, last=last))
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:

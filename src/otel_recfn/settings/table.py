@@ -1,14 +1,14 @@
 """Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-From it ``scripts/generate_settings.py`` writes the docstrings of ``instrument()`` and ``profile`` and the tables of
-docs/settings.md; a test says when that was forgotten.
+From it comes the docstring of ``instrument()``, and ``scripts/generate_settings.py`` writes that of ``profile`` and the tables
+of docs/settings.md; a test says when that was forgotten.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -78,7 +78,7 @@ class Settings:
         1000,
         values.BUDGET,
         "spans per request (below one span of yours, or a trace that we start); repeated calls are one span if there are more, "
-        "and short ones are sums; `None`: every operation is a span",
+        "and short ones are sums; `None`: every operation is a span, sent when it ends, and none tells of its whole request",
     )
     ordinary_span_budget: int | None = _setting(
         50,
@@ -163,11 +163,7 @@ class Settings:
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-        """Settings from keyword arguments and the environment.
-
-        Raises:
-            SettingError: an unknown keyword, or a value that isn't allowed, from either side.
-        """
+        """Settings from keyword arguments and the environment; a SettingError where one of either isn't allowed."""
         given = _from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords)
         return cls(**{**values.DETAILS[given.get("detail", "normal")], **given})
 
@@ -236,11 +232,7 @@ class ProfileSettings:
 
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any]) -> ProfileSettings:
-        """Settings from keyword arguments.
-
-        Raises:
-            SettingError: an unknown keyword, or a value that isn't allowed.
-        """
+        """Settings from keyword arguments; a SettingError where one isn't allowed."""
         return cls(**_checked(PROFILE_SETTINGS, keywords))
 
 
@@ -274,6 +266,12 @@ def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
 
 SETTINGS = _settings_of(Settings)
 PROFILE_SETTINGS = _settings_of(ProfileSettings, environment=False)
+
+
+def with_arguments(docstring: str | None, settings: Iterable[Setting]) -> str | None:
+    """A docstring, for ``help()``, with a line for each setting that isn't advanced in place of that for ``kwargs``."""
+    lines = [f"{each.name}: {each.meaning}. Default: {each.default_in_words}." for each in settings if not each.advanced]
+    return docstring and docstring.replace("kwargs: the settings of docs/settings.md.", ("\n" + " " * 12).join(lines))
 
 
 def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,7 +320,14 @@ class ProcessVariable(NamedTuple):
 
 PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-TORCH_PROFILER_ONLY = {"acc_events", "custom_trace_id_callback", "execution_trace_observer", "experimental_config", "use_cuda"}
+TORCH_PROFILER_ONLY = {
+    "acc_events",
+    "custom_trace_id_callback",
+    "execution_trace_observer",
+    "experimental_config",
+    "post_processing_timeout_s",
+    "use_cuda",
+}
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, unless they ask for nothing."""
 
 
@@ -333,11 +338,7 @@ def log_other_activities(activities: frozenset[str] | None) -> None:
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:
-    """Refuse keywords that ``profile(...)`` has no parameter for.
-
-    Raises:
-        SettingError: one asks for something.
-    """
+    """Refuse, by a SettingError, keywords that ``profile(...)`` has no parameter for."""
     for name, value in keywords.items():
         if name not in TORCH_PROFILER_ONLY:
             raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")

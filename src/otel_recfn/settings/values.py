@@ -46,22 +46,14 @@ class Kind(Generic[T]):
     parse: Callable[[str], Any] = str
 
     def checked(self, name: str, value: Any) -> T:
-        """The value as it is kept.
-
-        Raises:
-            SettingError: it isn't allowed for the setting ``name``.
-        """
+        """The value as it is kept; a SettingError if it isn't allowed for the setting ``name``."""
         try:
             return self.check(value)
         except (KeyError, TypeError, ValueError):
             raise _refusal(name, value, self.allowed) from None
 
     def parsed(self, variable: str, text: str) -> T:
-        """The value that a text of an environment variable stands for.
-
-        Raises:
-            SettingError: it means nothing, or what isn't allowed.
-        """
+        """The value that a text of an environment variable stands for; a SettingError if it isn't allowed."""
         try:
             value = self.parse(text)
         except (KeyError, ValueError):

@@ -59,11 +59,8 @@ After: TypeAlias = Callable[..., Any]
 class WrappedFunction:
     """A wrapper around ``target``'s function ``name``, which passes the function's result through ``after``.
 
-    Args:
-        target: an object or module.
-        name: of its function.
-        after: gets what the function returned and its arguments; gives what the caller gets. What it raises is logged and
-            not raised into the program, unless a signal handler of the program's raised it.
+    ``after`` gets what the function returned and its arguments, and gives what the caller gets. What it raises is logged and
+    not raised into the program, unless a signal handler of the program's raised it.
     """
 
     def __init__(self, target: Any, name: str, after: After) -> None:

@@ -25,11 +25,7 @@ WAY_OUT = (
 
 
 def native_part() -> ModuleType:
-    """The module ``otel_recfn._native``.
-
-    Raises:
-        RecorderUnavailable: it was not built, or this is a subinterpreter or a free-threaded CPython.
-    """
+    """The module ``otel_recfn._native``; a RecorderUnavailable where it was not built, or can't run."""
     if "t" in getattr(sys, "abiflags", ""):  # even with PYTHON_GIL=1, since the native part would need other headers
         raise RecorderUnavailable(
             "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "

@@ -32,11 +32,7 @@ _thread = _Thread()
 
 @contextmanager
 def calling(name: str) -> Iterator[None]:
-    """A start, stop or flush of this thread.
-
-    Raises:
-        CallRefused: one runs in this thread.
-    """
+    """A start, stop or flush of this thread; a CallRefused if one runs in it."""
     if _thread.running:
         raise CallRefused(
             f"{name}() was called in the middle of {_thread.running}() in the same thread, as by a signal handler, and did "

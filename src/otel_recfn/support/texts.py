@@ -199,12 +199,7 @@ _WORD = re.compile(r"\S+")
 
 
 def safe_text(text: object, hidden: Iterable[str] = ()) -> str:
-    """At most 200 printable characters of a text, without user info and queries.
-
-    Args:
-        text: what somebody else wrote.
-        hidden: what is not to be in it, see ``secrets_of``.
-    """
+    """At most 200 printable characters of a text, without user info and queries, and without what is ``hidden``."""
     found = str(text)
     for secret in hidden:
         found = found.replace(secret, HIDDEN)

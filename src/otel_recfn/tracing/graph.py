@@ -211,11 +211,7 @@ class TracerWarning(UserWarning):
 
 
 class Tracer:
-    """A recorder of one graph, for all threads that were given it.
-
-    Args:
-        force_outplace: record operators that write in place as those that return their results.
-    """
+    """A recorder of one graph, for all threads that were given it. ``force_outplace``: as in ``trace``."""
 
     def __init__(self, force_outplace: bool = False) -> None:
         self.graph = Graph()

@@ -38,15 +38,6 @@ def run(site: Path, program: str) -> str:
     return done.stdout
 
 
-def test_one_that_must_not_be_imported_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*_: object) -> None:
-        raise AssertionError("nothing is being imported")
-
-    monkeypatch.setitem(sys.modules, "recfn_blocked", None)
-    monkeypatch.setattr(late_torch, "OwnThread", start)
-    late_torch.when_imported("recfn_blocked", list, "nothing")()
-
-
 def test_again_after_being_called_off(site: Path) -> None:
     run(
         site,
@@ -87,24 +78,10 @@ assert ran == [True]
     )
 
 
-def test_while_another_thread_imports_it(site: Path) -> None:
-    (site / "torch" / "__init__.py").write_text(
-        "import __main__\n__main__.half_way.set()\nassert __main__.go_on.wait(300)\ncomplete = True\n"
-    )
-    run(
-        site,
-        """
-half_way, go_on, told = threading.Event(), threading.Event(), threading.Event()
-importing = threading.Thread(target=__import__, args=("torch",)); importing.start()
-assert half_way.wait(300)
-when_torch_is_imported(lambda: (note(), told.set()))
-assert not ran
-go_on.set()
-importing.join()
-assert told.wait(300)
-assert ran == [True]
-""",
-    )
+def test_while_it_is_being_imported_that_is_said(site: Path) -> None:
+    (site / "torch" / "__init__.py").write_text("import __main__\n__main__.when_torch_is_imported(__main__.note)\n")
+    output = run(site, "import torch; assert not ran; when_torch_is_imported(note); assert ran == [False]")
+    assert output.startswith("WARNING otel-recfn was asked for while torch is being imported: operators")
 
 
 def test_a_part_that_torch_imports_late(site: Path) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
-from otel_recfn.sinks.growing_file import FileInUseError, PathRefusedError, absolute
+from otel_recfn.sinks.growing_file import FileInUseError
 from otel_recfn.support.processes import addition
 
 log = logging.getLogger("otel_recfn")
@@ -47,13 +47,13 @@ class TraceWriter:
         of_process: processes that are ranks or children have files of their own.
 
     Raises:
-        SettingError: the suffix is another one, or the file cannot be made, or not be replaced while the program runs.
+        SettingError: the suffix is another one, or the file can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, of_process: bool = False) -> None:
         self._suffix = _checked_suffix(Path(path))
         try:
-            self._asked_path = Path(absolute(path))  # so that a child that changes its directory writes beside its parent
+            self._asked_path = Path(path).absolute()  # so that a child that changes its directory writes beside its parent
         except OSError as error:
             text = f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path"
             raise SettingError(text) from error
@@ -74,7 +74,7 @@ class TraceWriter:
             after_gap: batches were lost since the last one: no arrow leads from there.
 
         Raises:
-            OSError: one that will not pass, where somebody else replaced the file for instance. The batch is not counted here.
+            OSError: one that will not pass. The batch is not counted here.
         """
         begins = len(batch.opened) and self._file is not None
         if self._closed or not (len(batch) or begins or batch.long_open is not None):
@@ -162,11 +162,11 @@ class TraceWriter:
 
 
 def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
-    """Write a trace in one go; an existing file is replaced when all is written.
+    """Write a trace in one go; an existing file is replaced.
 
     Raises:
-        SettingError: another suffix, or the file can't be made.
-        OSError: it can't be written to the end; the file is what it was before.
+        SettingError: another suffix, or the file can't be written.
+        OSError: it can't be written to the end, and is empty.
     """
     asked = Path(path)
     _checked_suffix(asked)
@@ -194,14 +194,7 @@ def _checked_suffix(path: Path) -> str:
 def _cannot_write(path: Path, error: OSError) -> str:
     """The reason why a file can't be written, and the way out."""
     named = f"chrome_trace={str(path)!r}"
-    if isinstance(error, PathRefusedError):
-        return f"{named} cannot be written: {error.strerror}"
     folder = Path(os.path.realpath(path)).parent
-    if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and not folder.is_dir():
         return f"{named}: there is no directory {str(folder)!r}; create it or choose another path"
-    if error.errno == errno.EBUSY:
-        return f"{named} cannot be replaced, it is mounted there by itself; mount its directory instead"
-    return (
-        f"{named} cannot be written ({error.strerror}); choose a path that this user can write, in a "
-        "directory where it can make files (a trace is written beside its name, then renamed)"
-    )
+    return f"{named} cannot be written ({error.strerror}); choose a path that this user can write"

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from forked import in_child
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.sinks.growing_file import OwnFile
+from otel_recfn.sinks.growing_file import GrowingFile
 from patience import PATIENCE_S
 from trace_files import events_in, names_in, names_in_cut, read_trace
 
@@ -33,14 +33,14 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk, written = Disk(), OwnFile.write_at
+    disk, written = Disk(), GrowingFile._write_at
 
-    def write_at(self: OwnFile, data: Any, offset: int) -> None:
+    def write_at(self: GrowingFile, data: Any, offset: int) -> None:
         disk.is_asked.set()
         disk.takes.wait()
         written(self, data, offset)
 
-    monkeypatch.setattr(OwnFile, "write_at", write_at)
+    monkeypatch.setattr(GrowingFile, "_write_at", write_at)
     yield disk
     disk.takes.set()
 

@@ -166,28 +166,6 @@ def test_a_damaged_build_is_not_used_but_built_again(
     assert runs(log) == 4
 
 
-<<<<<<< HEAD
-def test_what_another_compiler_made_of_the_same_takes_the_place_of_the_earlier(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING)
-    first = observer_build.build(TORCH_OBSERVER)
-    use_compiler(monkeypatch, log, COPYING.replace("echo library", "echo other"))
-    second = observer_build.build(TORCH_OBSERVER, again=True)
-    assert second != first
-    assert [*cache.glob("*.so")] == [second] == [observer_build.find_built(TORCH_OBSERVER)]
-=======
-def test_a_damaged_build_that_cannot_be_built_again_says_so(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING)
-    observer_build.build(TORCH_OBSERVER).write_bytes(b"")
-    use_compiler(monkeypatch, log, FAILING)
-    with pytest.raises(ObserverUnavailable, match="something is missing"):
-        observer_build.build(TORCH_OBSERVER)
->>>>>>> feat
-
-
 def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_compiler(monkeypatch, log, COPYING.replace("sleep {seconds}", "kill -9 $PPID"))
     program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
@@ -236,8 +214,6 @@ def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
     assert observer_build.build(TORCH_OBSERVER).exists()
 
 
-<<<<<<< HEAD
-=======
 def test_what_cannot_be_loaded_says_so(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def of_another_machine(path: Path) -> None:
         raise OSError("it is of another machine")
@@ -249,7 +225,6 @@ def test_what_cannot_be_loaded_says_so(torch: Path, cache: Path, log: Path, monk
     assert runs(log) == 1
 
 
->>>>>>> feat
 TORCH = TorchInstallation(Path("/torch"), "9.9", "abc", 1)
 ELSEWHERE = ("chrome", "drain", "python", "module")
 

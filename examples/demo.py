@@ -15,8 +15,7 @@ import train
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.report.files import read_processes
 from otel_recfn.report.page import open_page
-from otel_recfn.report.report import report
-from otel_recfn.report.words import what_took_the_time
+from otel_recfn.report.report import Report
 from telemetry import Telemetry, describe
 
 OUTPUT = Path("demo-out")
@@ -62,11 +61,11 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
 
 def print_report(chrome_trace: Path, page: Path) -> None:
     """Writes the report of the trace, opens it where there is a screen, and says what took the time."""
-    processes = read_processes([chrome_trace])
-    report(processes, "otel-recfn demo").write(page)
+    report = Report(read_processes([chrome_trace]), "otel-recfn demo")
+    report.write(page)
     open_page(page)
     print(f"\nA picture of it, in any browser: {describe(page)}")
-    for sentence in what_took_the_time(processes):
+    for sentence in report.sentences():
         print(f"    {sentence}")
 
 

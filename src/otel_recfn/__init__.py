@@ -42,8 +42,6 @@ __all__ = [
     "DisableRecordFunctionGuard",
     "InMemorySink",
     "OtelRecordFunctionInstrumentor",
-    "PropagatingExecutor",
-    "PropagatingThread",
     "PythonCalls",
     "RecordFunction",
     "RecordFunctionCallback",

@@ -22,11 +22,10 @@ from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from otel_recfn.report.findings import findings
-from otel_recfn.report.notebook import in_notebook
 from otel_recfn.report.page import show_page
-from otel_recfn.report.process import Finding, Process
-from otel_recfn.report.report import Report, report
+from otel_recfn.report.recording import Process, Recording
+from otel_recfn.report.report import Report
+from otel_recfn.report.rules import Finding, findings
 from otel_recfn.report.terminal import tree_with_bars
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
@@ -236,7 +235,7 @@ class profile:
             raise SettingError("group_by_stack_n needs stacks; record them with profile(with_stack=True)")
         rows = self._rows()
         found = key_averages(rows, group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
-        return KeyAverages(found, self.lost, lambda shown: in_notebook(self._report(rows), shown))
+        return KeyAverages(found, self.lost, lambda: self._report(rows).in_notebook())
 
     def tree(self, by: By = "name") -> CallTree:
         """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
@@ -258,7 +257,7 @@ class profile:
         if self._capture is None:
             return repr(self)
         rows = self._rows()
-        return tree_with_bars(tree_of_rows(rows), findings([Process("", rows)]), self.lost)
+        return tree_with_bars(tree_of_rows(rows), findings([Recording([Process("", rows)])]), self.lost)
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: the report, where there is anything in it."""
@@ -271,7 +270,7 @@ class profile:
 
     def findings(self) -> list[Finding]:
         """What to look at first: at most five things that take the time, the most serious first."""
-        return findings([Process("", self._rows())])
+        return findings([Recording([Process("", self._rows())])])
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
         """Write a trace for Perfetto or chrome://tracing.
@@ -308,14 +307,14 @@ class profile:
     def _report(self, rows: Batch) -> Report:
         lost = ", ".join([f"{name}={count}" for name, count in self.lost.items()])
         notes = [f"Lost, and not in these pictures: {lost}."] if lost else []
-        return report([Process("", rows)], "Profile", notes)
+        return Report([Process("", rows)], "Profile", notes)
 
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call. Needs ``python_calls``.
 
-        Modules are in the order of these calls, each without those in it, under the names of their ranges. ``left_out`` has the
-        parameters that one leaves out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]`` counts
-        the others.
+        Modules are in the order of these calls, each without those in it, under the names of their ranges. Parameters
+        of classes of your own are left out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]``
+        counts the others.
         """
         self._begun()
         return self._called.modules() if self._called is not None else []

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from otel_recfn import step
+from otel_recfn import record_function, step
 
 Program = Callable[[], object]
 
@@ -62,8 +62,9 @@ def the_gil_is_taken() -> None:
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(16)])
 
     def spin() -> None:
-        while not done.is_set():
-            turns[0] += sum(range(100)) > 0
+        with record_function("prepares"):
+            while not done.is_set():
+                turns[0] += sum(range(100)) > 0
 
     others = [threading.Thread(target=spin) for _ in range(3)]
     for other in others:
@@ -168,7 +169,7 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("data", "_SingleProcessDataLoaderIter", data_in_the_loop),
     ("data", "_MultiProcessingDataLoaderIter", data_from_one_worker),
     ("cpu", "nn.Module: Waiting_", waiting_in_a_module),
-    ("cpu", "batch", the_gil_is_taken),
+    ("cpu", "prepares", the_gil_is_taken),
     ("compile", "torch.compile: ", compiled_for_each_shape),
     ("compile", "torch.compile: scaled", compiled_for_each_number),
     ("tiny", "aten::", a_loop_over_elements),

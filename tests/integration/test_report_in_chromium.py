@@ -13,8 +13,9 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from chromium import Page, chromium
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope, make_event_id
-from otel_recfn.report.process import Finding, Process
-from otel_recfn.report.report import Report, report
+from otel_recfn.report.recording import Process
+from otel_recfn.report.report import Report
+from otel_recfn.report.rules import Finding
 
 pytestmark = pytest.mark.one_python
 
@@ -75,7 +76,7 @@ def is_whole(page: Page) -> bool:
 
 
 def test_it_says_what_was_recorded(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())], "four steps").html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())], "four steps").html())
     assert page.ask("document.querySelector('h1').innerText") == "four steps"
     assert page.ask("document.getElementById('facts').innerText").startswith("20 ranges \u00b7 2 threads \u00b7 3.90")
     assert page.ask("document.getElementById('kinds').innerText").split("\n") == [
@@ -86,7 +87,7 @@ def test_it_says_what_was_recorded(page: Page, tmp_path: Path) -> None:
 
 
 def test_the_flame_graph_by_keys(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     press_in(page, "flame", "ArrowDown", "ArrowDown", "ArrowDown")
     assert "aten::addmm" in detail(page)
     assert "1.56\u00a0\u00b5s" in detail(page)
@@ -99,7 +100,7 @@ def test_the_flame_graph_by_keys(page: Page, tmp_path: Path) -> None:
 
 
 def test_the_flame_graph_by_mouse(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     place = page.ask("(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())")
     page.click(place[0] + 40, place[1] + 4 + 20 + 10)
     assert "nn.Module: Linear_0" in detail(page)
@@ -110,7 +111,7 @@ def test_the_flame_graph_by_mouse(page: Page, tmp_path: Path) -> None:
 
 
 def test_wheel_and_drag(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     page.ask("document.getElementById('tab-timeline').click()")
     place = page.ask("(({left, top}) => [left, top])(document.querySelector('#timeline canvas').getBoundingClientRect())")
     x, y = place[0] + 2, place[1] + 24 + 20 + 10  # the first step, which a look from afar shows at the left
@@ -128,7 +129,7 @@ def test_wheel_and_drag(page: Page, tmp_path: Path) -> None:
 
 
 def test_a_name_is_found_and_left_again(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     page.press("/")
     page.type("RELU")
     assert page.ask("document.getElementById('matches').innerText").startswith("1 match, ")
@@ -142,7 +143,7 @@ def test_a_name_is_found_and_left_again(page: Page, tmp_path: Path) -> None:
 
 
 def test_the_time_line_goes_from_step_to_step(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     page.ask("document.getElementById('tab-timeline').click()")
     press_in(page, "timeline", "]", "]")
     assert page.ask("document.getElementById('step').innerText") == "train #1 (2 of 4)"
@@ -157,7 +158,7 @@ def test_the_time_line_goes_from_step_to_step(page: Page, tmp_path: Path) -> Non
 
 
 def test_the_table_is_sorted_and_leads_to_the_flame_graph(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     page.ask("document.getElementById('tab-table').click()")
     names = "[...document.querySelectorAll('#table .name')].map((each) => each.innerText)"
     assert page.ask(names)[0] == "aten::addmm"
@@ -168,16 +169,18 @@ def test_the_table_is_sorted_and_leads_to_the_flame_graph(page: Page, tmp_path: 
     assert "aten::addmm" in detail(page)
 
 
-def test_a_finding_leads_to_its_frame(page: Page, tmp_path: Path) -> None:
+def test_a_finding_leads_to_its_frame(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("Runs too much", "It does.", 0.4, "Run less.", ("nn.Module: Linear_0", "aten::relu"), True)
-    opened(page, tmp_path / "r.html", Report([Process("p", steps())], "t", [finding]).html())
+    monkeypatch.setattr(Report, "findings", [finding])
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
+    assert "40\u00a0%" in page.ask("document.getElementById('findings').innerText")
     assert "Serious" in page.ask("document.getElementById('findings').innerText")
     page.ask("document.querySelector('#findings .show').click()")
     assert "aten::relu" in detail(page)
 
 
 def test_widths_by_calls(page: Page, tmp_path: Path) -> None:
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     select = "document.getElementById('width')"
     page.ask(f"{select}.value = 'calls'; {select}.dispatchEvent(new Event('change'))")
     press_in(page, "flame", "ArrowDown")
@@ -185,10 +188,11 @@ def test_widths_by_calls(page: Page, tmp_path: Path) -> None:
     assert "16, 80.0" in detail(page)
 
 
-def test_names_never_run(page: Page, tmp_path: Path) -> None:
+def test_names_never_run(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch([{"name": NASTY, "module": NASTY}, {"name": NASTY + "2", "thread": WORKER_THREAD}])
     finding = Finding(NASTY, NASTY, 0.5, NASTY, (NASTY,), True, NASTY)
-    opened(page, tmp_path / "r.html", Report([Process(NASTY, batch), Process("q", batch)], "t", [finding], [NASTY]).html())
+    monkeypatch.setattr(Report, "findings", [finding])
+    opened(page, tmp_path / "r.html", Report([Process(NASTY, batch), Process("q", batch)], "t", [NASTY]).html())
     page.ask("document.querySelector('#findings .show').click()")
     for tab in ("timeline", "table", "flame"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
@@ -204,7 +208,7 @@ def test_names_never_run(page: Page, tmp_path: Path) -> None:
 
 def test_a_phone(page: Page, tmp_path: Path) -> None:
     page.size(360, 740, phone=True)
-    opened(page, tmp_path / "r.html", report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html())
     for tab in ("flame", "timeline", "table"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
@@ -219,7 +223,7 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
 
 def test_dark(page: Page, tmp_path: Path) -> None:
     page.media(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
-    opened(page, tmp_path / "r.html", report([Process("p", steps())]).html())
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.ask(background) == "rgb(20, 23, 28)"
     page.ask("document.getElementById('theme').click()")
@@ -245,7 +249,7 @@ def a_million() -> Batch:
 
 
 def test_a_million_ranges_open_in_a_second(page: Page, tmp_path: Path) -> None:
-    text = report([Process("p", a_million())]).html()
+    text = Report([Process("p", a_million())]).html()
     assert len(text) <= 2_000_000
     opened(page, tmp_path / "r.html", text)
     assert page.ask("document.getElementById('facts').innerText").startswith("1,000,000 ranges")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import pytest
 
 from otel_recfn import profile, record_function, step
 from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.errors import SettingError, TraceFileError
 from otel_recfn.report.files import read_processes
-from otel_recfn.report.report import report
+from otel_recfn.report.report import Report
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+from torch_programs import reentrant_training  # noqa: E402
 
 
 def train(steps: int = 3) -> None:
@@ -49,12 +54,34 @@ def test_a_profile_and_its_trace_show_the_same(tmp_path: Path) -> None:
     prof.report(tmp_path / "step.html")
     prof.export_chrome_trace(tmp_path / "trace.json.gz")
     from_profile = (tmp_path / "step.html").read_text()
-    from_file = report(read_processes([tmp_path / "trace.json.gz"])).html()
+    from_file = Report(read_processes([tmp_path / "trace.json.gz"])).html()
     assert paths(from_profile) == paths(from_file)
     assert paths(from_profile)["train", "block", "nn.Module: Sequential_0", "nn.Module: Linear_0", "aten::linear"] == 3
     for column in ("self", "allocated"):
         assert sum(shown(from_profile)["flame"][column]) == sum(shown(from_file)["flame"][column]) > 0
     assert [each for each in shown(from_file)["timeline"]["step"] if each >= 0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"])
+def test_backward_in_a_thread_of_autograds_lies_where_a_profile_has_it(record: Callable[[], Any], tmp_path: Path) -> None:
+    with profile() as prof, record() as recorded, record_function("train"):
+        reentrant_training(torch.tensor(130.0, requires_grad=True))
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    from_file = tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch)
+    assert len(prof.tree("thread")) > len(prof.tree("name"))  # it took another thread
+    assert {each.path: each.count for each in prof.tree()} == {each.path: each.count for each in from_file}
+
+
+def test_backward_in_a_thread_of_pythons_is_outermost(tmp_path: Path) -> None:
+    with profile() as prof, record_function("train"):
+        loss = torch.ones(2, requires_grad=True).sum()
+        worker = threading.Thread(target=loss.backward)
+        worker.start()
+        worker.join()
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    outermost = {each.path for each in tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch) if len(each.path) == 1}
+    assert outermost == {each.path for each in prof.tree() if len(each.path) == 1}
+    assert len(outermost) > 1
 
 
 def test_a_trace_of_torch_profiler_has_the_names_and_counts_that_it_tells(tmp_path: Path) -> None:

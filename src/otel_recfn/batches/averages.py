@@ -137,19 +137,19 @@ class KeyAverages(Sequence[KeyAverage]):
     Args:
         averages: of each name.
         lost: what is not in them: a last line of the table says so.
-        in_notebook: what a notebook shows of them, as HTML; None: their text.
+        in_notebook: what a notebook shows in their place, as HTML; None: their text.
     """
 
     def __init__(
         self,
         averages: Sequence[KeyAverage],
         lost: Mapping[str, int] | None = None,
-        in_notebook: Callable[[KeyAverages], str] | None = None,
+        in_notebook: Callable[[], str] | None = None,
     ) -> None:
         self._averages, self._lost, self._in_notebook = list(averages), lost or {}, in_notebook
 
     def _repr_html_(self) -> str | None:
-        return self._in_notebook(self) if self._in_notebook is not None and self._averages else None
+        return self._in_notebook() if self._in_notebook is not None and self._averages else None
 
     @overload
     def __getitem__(self, index: int) -> KeyAverage: ...

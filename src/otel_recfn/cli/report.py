@@ -20,7 +20,7 @@ def report(options: argparse.Namespace) -> int:
 
 def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     from otel_recfn.report.files import read_processes
-    from otel_recfn.report.report import FORMS, report  # without the native part it can't be imported, and says so
+    from otel_recfn.report.report import FORMS, Report  # without the native part it can't be imported, and says so
 
     if form is None:
         form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"
@@ -29,7 +29,7 @@ def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     if out in files:
         raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
     title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    text = report(read_processes(files), title).text(form)
+    text = Report(read_processes(files), title).text(form)
     if out is None:
         sys.stdout.write(text.encode(errors="backslashreplace").decode())
     else:

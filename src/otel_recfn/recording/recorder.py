@@ -76,8 +76,6 @@ class Recorder:
     """Record a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
     """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
-    say_cpu_time = staticmethod(_native.say_cpu_time)
-    """Add the CPU time of the same range, in nanoseconds."""
     memory = staticmethod(_native.memory)
     """Record bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
 

@@ -1,26 +1,31 @@
 """Chrome traces as batches: ours and torch.profiler's, compressed or not, and ours also where a kill has cut them.
 
-bytes ──► text ──► each event, as soon as it is parsed, into columns ──► ranges nested by time, a thread at a time ──► Batch
+blocks of bytes ──► parts of whole events ──► their columns ──► ranges nested by time, a thread at a time ──► Batch
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from otel_recfn.errors import TraceFileError
-from otel_recfn.report.process import Process
+from otel_recfn.report.recording import Process
 from otel_recfn.report.trace_events import TraceEvents
 
 MOST_BASE_NS = 4_000_000_000_000_000_000
 MOST_APART_NS = 60_000_000_000
 """Ranks and children of one run record at the same time, or nearly."""
 WAY_OUT = "give files that chrome_trace=, profile().export_chrome_trace() or torch.profiler wrote"
+BLOCK = 1 << 17
+"""Bytes that are read at once."""
+_BEGIN = re.compile(rb'\s*\[|\s*\{.*"traceEvents"\s*:\s*\[', re.DOTALL)
+"""What stands before the events."""
 _PARTS = re.compile(r"(?<=\.)(?:rank|restart|pid)\d+(?=\.)")
 
 
@@ -50,8 +55,7 @@ def read_processes(paths: Sequence[Path]) -> list[Process]:
 
 def _process(path: Path) -> tuple[str, Process]:
     """The script that ran, where a trace says that, and what was recorded."""
-    text, complete = _text(path)
-    events, fields = _parsed(path, text, complete)
+    events, fields = _read(path)
     base_ns = fields.get("baseTimeNanoseconds")
     batch = events.batch(base_ns if isinstance(base_ns, int) and 0 <= base_ns < MOST_BASE_NS else 0)
     if not len(batch):
@@ -68,55 +72,68 @@ def _label(path: Path, fields: dict[str, Any]) -> str:
     return " ".join(parts) or path.name
 
 
-def _text(path: Path) -> tuple[bytes, bool]:
-    """What stands in it, decompressed, and whether that is all."""
+def _read(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
+    """The events, and the fields beside them."""
+    events, text, head = TraceEvents(), bytearray(), b""
+    for block in _blocks(path):
+        text += block
+        if not head and (begin := _BEGIN.match(text)):
+            head = begin[0]
+            del text[: len(head)]
+        end = _end_of_an_event(text) if head else 0
+        part = _loaded(b"[" + text[:end] + b"]") if end else None
+        if part is not None:
+            events.add(part)
+            del text[: end + 1]
+    if head.lstrip().startswith(b"{"):
+        before, after = _loaded(head + b"]}"), _loaded(b'{"traceEvents":[' + text)
+        if before is not None and after is not None:
+            events.add(after["traceEvents"])
+            return events, before | after
+    elif head:
+        rest = _loaded(b"[" + text) or _loaded(b"[" + text[: text.rfind(b",\n")] + b"]")
+        if rest is not None or events.count:
+            events.add(rest or ())
+            return events, {}
+    raise TraceFileError(f"{path} {_fault(path, head, bytes(text))}")
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """What stands in it, decompressed, up to where a kill cut it."""
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file, gzip.GzipFile(fileobj=file) as unpacked:
+            opened = unpacked if file.peek(2).startswith(b"\x1f\x8b") else file
+            while block := opened.read1(BLOCK):
+                yield block
+    except EOFError:
+        return
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise TraceFileError(f"{path} is damaged: {error}; copy or record it again") from None
     except OSError as error:
         raise TraceFileError(f"{path} can't be read: {error.strerror or error}; look at its name and rights") from None
-    if not data.startswith(b"\x1f\x8b"):
-        return data, True
-    parts = []
+
+
+def _end_of_an_event(text: bytearray) -> int:
+    """The place of the last comma between two events; 0 where there is none."""
+    begin = text.rfind(b'"ph"')
+    comma = text.rfind(b",", 0, max(begin, 0))
+    return comma if comma > 0 and text[comma + 1 : begin].split() == [b"{"] else 0
+
+
+def _loaded(text: bytes | bytearray) -> Any:
+    """The value of JSON; None where it is none."""
     try:
-        while data.startswith(b"\x1f\x8b"):  # ours has many members
-            member = zlib.decompressobj(31)
-            parts.append(member.decompress(data))
-            if not member.eof:
-                return b"".join(parts), False
-            data = member.unused_data
-    except zlib.error as error:
-        raise TraceFileError(f"{path} is damaged: {error}; copy or record it again") from None
-    return b"".join(parts), True
-
-
-def _parsed(path: Path, text: bytes, complete: bool) -> tuple[TraceEvents, dict[str, Any]]:
-    """The events, and the fields beside them."""
-    if not text.strip():
-        raise TraceFileError(f"{path} is empty; {WAY_OUT}")
-    loaded = _loaded(text) or _loaded_up_to_the_cut(text)
-    if loaded is None and (text.lstrip().startswith((b"{", b"[")) or not complete):
-        fact = "ends or breaks off in the middle of an event"
-        raise TraceFileError(f"{path} {fact}: it was not written to its end; copy or record it again")
-    if loaded is None:
-        raise TraceFileError(f"{path} is no Chrome trace, as it isn't JSON; {WAY_OUT}")
-    events, content = loaded
-    if isinstance(content, list):
-        return events, {}
-    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
-        raise TraceFileError(f"{path} is JSON, but no Chrome trace, as it has no traceEvents; {WAY_OUT}")
-    return events, content
-
-
-def _loaded(text: bytes) -> tuple[TraceEvents, Any] | None:
-    """The events, and what is left of the JSON without them; None where it is none."""
-    events = TraceEvents()
-    try:
-        return events, json.loads(text.decode("utf-8", "replace"), object_hook=events.take)
+        return json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
 
-def _loaded_up_to_the_cut(text: bytes) -> tuple[TraceEvents, Any] | None:
-    """The same of a trace of ours that was not ended: an array with an event a line."""
-    last = text.rfind(b",\n")
-    return _loaded(text[:last] + b"]") if text.startswith(b"[") and last > 0 else None
+def _fault(path: Path, head: bytes, text: bytes) -> str:
+    """What is wrong with a file that is no trace, and the way out."""
+    if not path.stat().st_size:
+        return f"is empty; {WAY_OUT}"
+    if not head and _loaded(text) is not None:
+        return f"is JSON, but no Chrome trace, as it has no traceEvents; {WAY_OUT}"
+    if head or not text or text.lstrip().startswith(b"{"):
+        return "ends or breaks off in the middle of an event: it was not written to its end; copy or record it again"
+    return f"is no Chrome trace, as it isn't JSON; {WAY_OUT}"

@@ -223,7 +223,7 @@ const showFindings = () => {
         const item = make(
           "li",
           {className: finding.serious ? "serious" : ""},
-          make("span", {className: "share", textContent: percent(finding.share, 1)}),
+          make("span", {className: "share", textContent: `${Math.round(100 * finding.share)}\u00a0%`}),
           title,
           make(
             "details",
@@ -241,55 +241,6 @@ const showFindings = () => {
         return item;
       }),
     );
-};
-
-const MEANING = {
-  flame: [
-    [
-      "Frame",
-      "All calls of one name at one place: what it lies in stands above it, what ran in it below. Time of all threads is added up.",
-    ],
-    ["Total", "From begin to end, of all calls together."],
-    ["Self", "Total without the frames below."],
-    [
-      "Worked",
-      "For how long the thread had the processor: the rest it waited. Known of module calls, steps and outermost blocks.",
-    ],
-  ],
-  timeline: [
-    ["Lane", "A thread. Below each other: what ran in what. Empty: the thread waited, or ran what is not recorded."],
-    ["Grey", "Ranges too short to draw one by one, and how many they are."],
-    ["Worked", "For how long the thread had the processor; else it waited."],
-  ],
-  table: [
-    [
-      "Self",
-      "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share.",
-    ],
-    ["Total", "From begin to end, of all calls together. Where one of that name runs in another, both count."],
-    ["Mean, longest", "Of one call, from begin to end."],
-  ],
-};
-if (data.facts.memory)
-  for (const name of ["flame", "table"])
-    MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
-const KEYS = {
-  flame: [
-    ["Enter", "zoom"],
-    ["Esc", "back"],
-    ["Arrows", "move"],
-    ["n", "next match"],
-    ["/", "find"],
-  ],
-  timeline: [
-    ["W S", "zoom"],
-    ["A D", "pan"],
-    ["Arrows", "move"],
-    ["[ ]", "steps"],
-    ["Esc", "back"],
-    ["/", "find"],
-  ],
-  table: [["/", "find"]],
 };
 
 const tools = () => {

@@ -18,7 +18,8 @@ from typing import Any
 from otel_recfn.batches.averages import time_text
 
 LONGEST_NAME = 240
-ROWS_WITHOUT_SCRIPTS = 40
+ROWS_WITHOUT_SCRIPTS = 30
+FRAME_HEIGHT = 720
 SCRIPTS = ("page.boxes.js", "page.picture.js", "page.views.js", "page.js")
 _PART = re.compile(r"@@(\w+)@@")
 
@@ -87,12 +88,32 @@ def _with_short_names(shown: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "flame": flame, "timeline": lanes, "table": table, "names": list(numbers)}
 
 
+def in_frame(text: str, table: dict[str, Any]) -> str:
+    """A page in a frame that can reach nothing of the notebook's, and a table.
+
+    A notebook that isn't trusted takes out frames and styles alike, so that what the style hides is seen there.
+    """
+    source = text.replace("&", "&amp;").replace("'", "&#39;")
+    look = f"width:100%;height:{FRAME_HEIGHT}px;border:1px solid #8884;border-radius:6px"
+    return (
+        f"<style>.otel-recfn-table{{display:none}}</style><div class='otel-recfn-table'>{_table(table)}</div>"
+        f"<iframe sandbox='allow-scripts' title='Profile' style='{look}' srcdoc='{source}'></iframe>"
+    )
+
+
 def _table(table: dict[str, Any]) -> str:
-    """For pages that may run no scripts."""
+    """For pages that may run no scripts: the names with the most time for themselves."""
     columns = [table[name][:ROWS_WITHOUT_SCRIPTS] for name in ("names", "self", "total", "count")]
-    return "".join([_table_row(*row) for row in zip(*columns, strict=True)])
+    rows = [_row("td", name[:LONGEST_NAME], *_numbers(*numbers)) for name, *numbers in zip(*columns, strict=True)]
+    left_out = len(table["names"]) - len(rows) + table["left_out"]
+    rest = f"<p>{left_out:,} more names are not shown.</p>" if left_out else ""
+    return f"<table>{_row('th', 'Name', 'Self', 'Total', 'Calls')}{''.join(rows)}</table>{rest}"
 
 
-def _table_row(name: str, own_ns: int, total_ns: int, count: int) -> str:
-    cells = [html.escape(name[:LONGEST_NAME]), time_text(own_ns / 1000), time_text(total_ns / 1000), f"{count:,}"]
-    return f"<tr>{''.join([f'<td>{cell}</td>' for cell in cells])}</tr>\n"
+def _numbers(own_ns: int, total_ns: int, count: int) -> list[str]:
+    return [time_text(own_ns / 1000), time_text(total_ns / 1000), f"{count:,}"]
+
+
+def _row(tag: str, name: str, *numbers: str) -> str:
+    cells = "".join([f"<{tag} style='text-align:right'>{number}</{tag}>" for number in numbers])
+    return f"<tr><{tag} style='text-align:left'>{html.escape(name)}</{tag}>{cells}</tr>\n"

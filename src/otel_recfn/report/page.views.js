@@ -1,4 +1,4 @@
-/* The two pictures: what each says of its boxes, and how the time line goes from step to step. */
+/* The two pictures: what each says of its boxes, how the time line goes from step to step, and what numbers mean. */
 const flameSource = {
   count: frames,
   top: 4,
@@ -162,4 +162,54 @@ const goToStep = (by) => {
   step = Math.max(0, Math.min(steps.length - 1, step + by));
   timelinePicture.zoomTo(steps[step]);
   $("step").textContent = `${timelineSource.name(steps[step])} (${step + 1} of ${steps.length})`;
+};
+
+// --- what numbers mean, and which keys do what
+const MEANING = {
+  flame: [
+    [
+      "Frame",
+      "All calls of one name at one place: what it lies in stands above it, what ran in it below. Time of all threads is added up; of asynchronous calls, each moment once.",
+    ],
+    ["Total", "From begin to end, of all calls together."],
+    ["Self", "Total without the frames below."],
+    [
+      "Worked",
+      "For how long the thread had the processor: the rest it waited. Known of module calls, steps and outermost blocks.",
+    ],
+  ],
+  timeline: [
+    ["Lane", "A thread. Below each other: what ran in what. Empty: the thread waited, or ran what is not recorded."],
+    ["Grey", "Ranges too short to draw one by one, and how many they are."],
+    ["Worked", "For how long the thread had the processor; else it waited."],
+  ],
+  table: [
+    [
+      "Self",
+      "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share.",
+    ],
+    ["Total", "From begin to end, of all calls together. Where one of that name runs in another, both count."],
+    ["Mean, longest", "Of one call, from begin to end."],
+  ],
+};
+if (data.facts.memory)
+  for (const name of ["flame", "table"])
+    MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
+const KEYS = {
+  flame: [
+    ["Enter", "zoom"],
+    ["Esc", "back"],
+    ["Arrows", "move"],
+    ["n", "next match"],
+    ["/", "find"],
+  ],
+  timeline: [
+    ["W S", "zoom"],
+    ["A D", "pan"],
+    ["Arrows", "move"],
+    ["[ ]", "steps"],
+    ["Esc", "back"],
+    ["/", "find"],
+  ],
+  table: [["/", "find"]],
 };

@@ -1,47 +1,198 @@
-"""What a report is made of: the ranges of a process, nested and summed up by call path once for all who ask."""
+"""What a report is made of: the ranges of its processes as columns, and their sums by call path. Made once for all who ask."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.averages import nesting
-from otel_recfn.batches.call_paths import Amounts, call_paths, sums_of_ranges
+from otel_recfn.batches.averages import Nesting, nesting
+from otel_recfn.batches.call_paths import Amounts, Paths, PathSums, Ranges, call_paths, sums_of_ranges
 from otel_recfn.batches.call_tree import ranges_of
-from otel_recfn.batches.number_sets import Places, distinct, is_in
+from otel_recfn.batches.forward_links import NODES_PREFIX
+from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, EventKind
-from otel_recfn.report.process import Process
-from otel_recfn.report.rows import labels_of
+from otel_recfn.model.events import OVERLAPPING, EventKind, EventSource, RecordScope
 
 Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
+"""What ranges are coloured by."""
+OPERATOR, BACKWARD, MODULE, BLOCK, PYTHON, COMPILATION, GPU = range(len(KINDS))
+_OF_SOURCE = {
+    EventSource.MODULE: MODULE,
+    EventSource.RECORD_FUNCTION: BLOCK,
+    EventSource.STEP: BLOCK,
+    EventSource.PYTHON_CALL: PYTHON,
+    EventSource.COMPILATION: COMPILATION,
+}
+ON_GPU = "on the GPU"
+"""What a GPU did lies in, as its time isn't the program's."""
 MOST_LOOKED_AT = 1000
 """Ranges whose lines of Python are looked up."""
 LONGEST_PAUSE_NS = 10_000_000
 """Of the time between two outermost ranges this much counts as the program's own work; the rest of it may be idleness, as a
 server's between two requests is."""
+LARGE_BLOCK = 1 << 20
+"""Bytes: memory allocators give blocks of this size back to the system, and each one is paged in anew."""
+_NUMBERED = re.compile(r"(.+)#\d+")
+
+
+class Process(NamedTuple):
+    """What one process, or one rank, recorded."""
+
+    label: str
+    """What it is called beside others."""
+    batch: Batch
 
 
 class Recording:
-    """The ranges of a process.
+    """The ranges of processes, one process after the other: columns with an entry for each range.
 
     Args:
-        process: what it recorded. A row stands before the one that it lies in, as a drain closes them.
+        processes: what they recorded. A row stands before the one that it lies in, as a drain closes them.
+
+    Attributes:
+        process: index into ``processes``.
+        row: in the batch of the process.
+        lane: index into ``lanes``, which have process and name of each thread.
+        label: index into ``labels``; ranges that differ by their number alone, as steps do, have one.
+        above: the range that it lies in; -1 at the top.
+        self_ns: without the ranges in it.
+        cpu_ns: what its thread worked; -1 where that isn't known.
+        allocated: bytes that PyTorch allocated in it, without the ranges in it.
+        large: the part of them in large blocks.
+        kind: index into KINDS.
+        step: a step's number; -1 of others.
+        overlaps: whether it may overlap what is beside it in its thread.
+        path: its path in ``paths``, which has groups around each process, where there are several, and around its GPU.
+        names: the last name of each path.
     """
 
-    def __init__(self, process: Process) -> None:
-        self.label, self.batch = process.label, _of_the_cpu(process.batch)
-        self.ranges = ranges_of(self.batch, nesting(self.batch))
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self.processes = processes
+        self.lanes: list[tuple[int, str]] = []
         labels: dict[str, int] = {}
-        label = labels_of(self.batch, self.ranges.rows, labels)
-        self.paths, texts = call_paths(self.ranges.above, label), list(labels)
-        self.names = [texts[index] for index in self.paths.label.tolist()]
-        """The last name of each path; numbered steps have one."""
-        self.sums = sums_of_ranges(self.paths.of_row, len(self.names), self.ranges)
+        parts: list[dict[str, Numbers]] = []
+        count = 0
+        for number, (_, batch) in enumerate(processes):
+            part = _columns(batch)
+            rows = part["row"]
+            part["process"] = np.full(len(rows), number)
+            part["label"] = _labels_of(batch, rows, labels)
+            part["lane"] = batch.thread[rows].astype(np.int64) + len(self.lanes)
+            part["above"] = np.where(part["above"] >= 0, part["above"] + count, -1)
+            parts.append(part)
+            self.lanes += [(number, track.name or f"thread {track.native_id or track.number}") for track in batch.tracks]
+            count += len(rows)
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        self.process, self.row, self.lane, self.label = [columns[name] for name in ("process", "row", "lane", "label")]
+        self.above, self.start_ns, self.total_ns = columns["above"], columns["start_ns"], columns["total_ns"]
+        self.self_ns, self.cpu_ns, self.kind = columns["self_ns"], columns["cpu_ns"], columns["kind"]
+        self.allocated, self.large, self.step = columns["allocated"], columns["large"], columns["step"]
+        self.overlaps = columns["overlaps"] != 0
+        self.labels = list(labels)
+        self.paths = self._call_paths()
+        self.path = self.paths.of_row[: len(self)]
+        self.names = [self.labels[label] for label in self.paths.label.tolist()]
+
+    def _call_paths(self) -> Paths:
+        """The distinct paths of the ranges; behind them stand the groups."""
+        above, label = self.above.copy(), [self.label]
+        top, on_gpu = above < 0, self.kind == GPU
+        groups: list[int] = []
+
+        def group(name: str, inside: int, members: Mask) -> int:
+            self.labels.append(name)
+            label.append(np.array([len(self.labels) - 1]))
+            groups.append(inside)
+            above[members] = place = len(self) + len(groups) - 1
+            return place
+
+        for number, process in enumerate(self.processes):
+            of_process = top & (self.process == number)
+            around = group(process.label, -1, of_process) if len(self.processes) > 1 else -1
+            if bool((of_process & on_gpu).any()) and not bool(on_gpu[of_process].all()):
+                group(ON_GPU, around, of_process & on_gpu)
+        return call_paths(np.append(above, groups).astype(np.int64), np.concatenate(label))
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @cached_property
+    def end_ns(self) -> Numbers:
+        """When each ended."""
+        return np.asarray(self.start_ns + self.total_ns)
+
+    @cached_property
+    def counts(self) -> Mask:
+        """Which ranges took the time of a thread of the program's: others overlap what is beside them, or ran on a GPU."""
+        return np.asarray(~self.overlaps & (self.kind != GPU))
+
+    @cached_property
+    def around(self) -> Numbers:
+        """Of each range the one that it lies in, if that ran in its thread; else -1."""
+        return np.where((self.above >= 0) & (self.lane == self.lane[self.above]), self.above, -1)
+
+    @cached_property
+    def pauses(self) -> Amounts:
+        """Of each range, the nanoseconds until the next one begins beside it in its thread; 0 for the last."""
+        order = np.lexsort((self.start_ns, self.above, self.lane))
+        before, after = order[:-1], order[1:]
+        beside = (self.lane[before] == self.lane[after]) & (self.above[before] == self.above[after])
+        pauses = np.zeros(len(order), np.int64)
+        pauses[before] = np.where(beside, np.maximum(self.start_ns[after] - self.end_ns[before], 0), 0)
+        return pauses
+
+    @cached_property
+    def whole_ns(self) -> int:
+        """The time that shares are of: that of the outermost ranges of all threads, with short pauses between them."""
+        outermost = (self.above < 0) & self.counts
+        pauses = np.minimum(self.pauses[outermost], LONGEST_PAUSE_NS)
+        return max(int(self.total_ns[outermost].sum() + pauses.sum()), 1)
+
+    def share(self, times: Amounts) -> float:
+        """Of the whole time."""
+        return min(float(times.sum()) / self.whole_ns, 1.0)
+
+    @cached_property
+    def path_kind(self) -> Numbers:
+        """The kind of each path's ranges; of groups GPU, or -1."""
+        kind = np.array([GPU if name == ON_GPU else -1 for name in self.names], np.int64)
+        kind[self.path] = self.kind
+        return kind
+
+    @cached_property
+    def sums(self) -> PathSums:
+        """By path. Of ranges that overlap others of their path each moment counts once."""
+        sums = self.sums_by(self.path, len(self.names))
+        groups = {*self.paths.of_row[len(self) :].tolist()}
+        for path in range(len(self.names) - 1, -1, -1) if groups else ():
+            if int(self.paths.above[path]) in groups:
+                sums.total_ns[self.paths.above[path]] += sums.total_ns[path]
+        return sums
+
+    def sums_by(self, group: Places, groups: int) -> PathSums:
+        """By any number that each range has."""
+        waited = np.where(self.cpu_ns >= 0, np.maximum(self.total_ns - self.cpu_ns, 0), 0)
+        sums = sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
+        overlapping = np.flatnonzero(self.overlaps)
+        overlapping = overlapping[np.lexsort((self.start_ns[overlapping], group[overlapping]))]
+        for_each = np.flatnonzero(np.diff(group[overlapping], prepend=-1))
+        for ranges in np.split(overlapping, for_each[1:]):
+            reached = np.maximum.accumulate(self.end_ns[ranges])[:-1]
+            twice = np.minimum(self.end_ns[ranges[1:]], reached) - self.start_ns[ranges[1:]]
+            sums.total_ns[group[ranges[:1]]] -= np.maximum(twice, 0).sum()
+        return sums
+
+    def named(self, is_wanted: Callable[[str], bool]) -> Mask:
+        """The paths that end with such a name."""
+        return np.array([is_wanted(name) for name in self.names], np.bool_)
 
     def outermost(self, is_wanted: Callable[[str], bool]) -> Mask:
         """The paths that end with such a name and lie in no other one: no time counts twice."""
@@ -51,46 +202,31 @@ class Recording:
             inside.append(above >= 0 and (inside[above] or bool(wanted[above])))
         return wanted & ~np.array(inside, np.bool_)
 
-    def named(self, is_wanted: Callable[[str], bool]) -> Mask:
-        """The paths that end with such a name."""
-        return np.array([is_wanted(name) for name in self.names], np.bool_)
-
     def ranges_of(self, paths: Mask) -> Places:
-        """The ranges of these paths that took the time of a thread: others overlap what is beside them."""
-        return np.flatnonzero(paths[self.paths.of_row] & self.synchronous)
+        """The ranges of these paths that took the time of a thread."""
+        return np.flatnonzero(paths[self.path] & self.counts)
 
     def main_path(self, ranges: Places, amounts: Amounts) -> tuple[str, ...]:
-        """The path for which the amounts of these ranges add up to most."""
+        """The path for which the amounts of these ranges add up to most: its names, the outermost first."""
         sums = np.zeros(len(self.names), np.int64)
-        np.add.at(sums, self.paths.of_row[ranges], amounts)
-        return self.path(int(sums.argmax())) if len(ranges) else ()
+        np.add.at(sums, self.path[ranges], amounts)
+        path, names = int(sums.argmax()) if len(ranges) else -1, list[str]()
+        while path >= 0:
+            names.append(self.names[path])
+            path = int(self.paths.above[path])
+        return tuple(reversed(names))
 
     def nearest(self, ranges: Places, mask: Mask) -> Places:
-        """Of each of these ranges, the innermost one around it in its thread for which the mask is set; else -1."""
-        above, thread = self.ranges.above, self.column("thread")
-        found, waiting, reached = np.full(len(ranges), -1, np.int64), np.arange(len(ranges)), above[ranges]
-        while len(waiting):
-            inside = (reached >= 0) & (thread[reached] == thread[ranges[waiting]])
-            waiting, reached = waiting[inside], reached[inside]
-            hit = mask[reached]
-            found[waiting[hit]] = reached[hit]
-            waiting, reached = waiting[~hit], above[reached[~hit]]
+        """Of each of these ranges the innermost one with the mask: itself, or one around it in its thread; else -1."""
+        found = np.array(ranges)
+        while len(at := np.flatnonzero((found >= 0) & ~mask[found])):
+            found[at] = self.around[found[at]]
         return found
 
-    def hold(self, ranges: Places, parents: NDArray[np.uint64]) -> Mask:
-        """Which of these ranges have one of the parents, by event id, in them or are one."""
-        holders = np.flatnonzero(is_in(self.batch.event_id[self.ranges.rows], parents))
-        found = np.zeros(len(self.ranges.rows), np.bool_)
-        while len(holders):
-            found[holders] = True
-            holders = self.ranges.above[holders]
-            holders = distinct(holders[holders >= 0])
-            holders = holders[~found[holders]]
-        return found[ranges]
-
-    def share(self, times: Amounts) -> float:
-        """Of the whole time."""
-        return min(float(times.sum()) / self.whole_ns, 1.0)
+    def text(self, column: str, place: int) -> str:
+        """What a column of texts says of a range."""
+        batch = self.processes[self.process[place]].batch
+        return str(batch.names[getattr(batch, column)[self.row[place]]])
 
     def code(self, ranges: Places, amounts: Amounts) -> str:
         """The line of Python, ``file(line): function``, for which the amounts of these ranges add up to most; empty where none
@@ -100,53 +236,62 @@ class Recording:
         for place, amount in zip(ranges[longest].tolist(), amounts[longest].tolist(), strict=True):
             line = ""
             while place >= 0 and not line:
-                line, place = self._own_line(place), int(self.ranges.above[place])
+                texts = [self.text(column, place) for column in ("call_site", "stack", "code")]
+                line = next((each for text in texts for each in text.splitlines() if "/torch/" not in each), "")
+                place = int(self.above[place])
             sums[line] += amount
         sums.pop("", None)
         return max(sums, key=lambda line: sums[line], default="")
 
-    def _own_line(self, place: int) -> str:
-        row = self.ranges.rows[place]
-        texts = [self.batch.names[getattr(self.batch, name)[row]] for name in ("call_site", "stack", "code")]
-        return next((line for text in texts for line in text.splitlines() if "/torch/" not in line), "")
 
-    def path(self, path: int) -> tuple[str, ...]:
-        """Its names, the outermost first."""
-        names: list[str] = []
-        while path >= 0:
-            names.append(self.names[path])
-            path = int(self.paths.above[path])
-        return tuple(reversed(names))
-
-    def column(self, name: str) -> NDArray[np.int64]:
-        """A column of the batch, of each range."""
-        return np.asarray(getattr(self.batch, name)[self.ranges.rows]).astype(np.int64)
-
-    @cached_property
-    def synchronous(self) -> Mask:
-        """Which ranges ran one after the other in their thread."""
-        return np.asarray(self.column("flags") & OVERLAPPING == 0)
-
-    @cached_property
-    def pauses(self) -> Amounts:
-        """Of each range, the nanoseconds until the next one begins beside it in its thread; 0 for the last."""
-        thread, start, end = self.column("thread"), self.column("start_ns"), self.column("end_ns")
-        order = np.lexsort((start, self.ranges.above, thread))
-        before, after = order[:-1], order[1:]
-        beside = (thread[before] == thread[after]) & (self.ranges.above[before] == self.ranges.above[after])
-        pauses = np.zeros(len(order), np.int64)
-        pauses[before] = np.where(beside, np.maximum(start[after] - end[before], 0), 0)
-        return pauses
-
-    @cached_property
-    def whole_ns(self) -> int:
-        """The time that shares are of: that of the outermost ranges of all threads, with short pauses between them."""
-        counted = (self.ranges.above < 0) & self.synchronous
-        pauses = np.minimum(self.pauses[counted], LONGEST_PAUSE_NS)
-        return max(int(self.ranges.durations[counted].sum() + pauses.sum()), 1)
+def _columns(batch: Batch) -> dict[str, Numbers]:
+    """Those that follow from the batch of a process alone."""
+    nested = nesting(batch)
+    ranges = ranges_of(batch, nested)
+    rows = ranges.rows
+    return {
+        "row": rows,
+        "above": ranges.above,
+        "start_ns": batch.start_ns[rows],
+        "total_ns": ranges.durations,
+        "self_ns": ranges.self_ns,
+        "cpu_ns": batch.cpu_time_ns[rows],
+        "allocated": _allocated(batch, nested, 1)[rows],
+        "large": _allocated(batch, nested, LARGE_BLOCK)[rows],
+        "kind": _kinds(batch, rows),
+        "step": batch.step_number[rows],
+        "overlaps": batch.flags[rows] & OVERLAPPING,
+    }
 
 
-def _of_the_cpu(batch: Batch) -> Batch:
-    """What a GPU does, it does beside the program, whose time this isn't."""
-    on_gpu = (batch.kind == EventKind.RANGE) & (batch.device != 0)
-    return batch.take(~on_gpu) if on_gpu.any() else batch
+def _allocated(batch: Batch, nested: Nesting, least: int) -> Numbers:
+    """Bytes that were allocated directly in each row, in blocks of so many or more."""
+    allocated = np.zeros(len(batch), np.int64)
+    reports = (batch.kind[nested.child] == EventKind.MEMORY) & (batch.nbytes[nested.child] >= least)
+    np.add.at(allocated, nested.parent[reports], batch.nbytes[nested.child[reports]])
+    return allocated
+
+
+def _kinds(batch: Batch, rows: Places) -> Numbers:
+    is_node = np.array([name.startswith(NODES_PREFIX) for name in batch.names], np.bool_)
+    kind = np.full(len(rows), OPERATOR, np.int64)
+    kind[(batch.scope[rows] == RecordScope.BACKWARD_FUNCTION) | is_node[batch.name[rows]]] = BACKWARD
+    kind[(kind == OPERATOR) & (batch.scope[rows] == RecordScope.USER_SCOPE)] = BLOCK
+    for source, number in _OF_SOURCE.items():
+        kind[batch.source[rows] == source] = number
+    kind[batch.device[rows] != 0] = GPU
+    return kind
+
+
+def _labels_of(batch: Batch, rows: Places, labels: dict[str, int]) -> Numbers:
+    """The labels of these rows, as numbers that ``labels`` gives and is given."""
+    found = np.zeros(len(batch.names), np.int64)
+    for index in distinct(batch.name[rows]).tolist():
+        found[index] = labels.setdefault(label_of(batch.names[index]), len(labels))
+    return found[batch.name[rows]]
+
+
+def label_of(name: str) -> str:
+    """What ranges of that name are called: numbered ones, as steps are, have one label."""
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered[1] if numbered else name or "(no name)"

@@ -1,6 +1,6 @@
 """What to look for in a recording: a rule for each thing that makes programs slow, in the words of who has to mend it.
 
-A rule is given a recording and says what it found, or None. Shares are of ``Recording.whole_ns``.
+A rule is given the recording of a process and says what it found, or None. Shares are of ``Recording.whole_ns``.
 """
 
 from __future__ import annotations
@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.forward_links import NODES_PREFIX
-from otel_recfn.batches.number_sets import Places
-from otel_recfn.model.events import LEAST_WAIT_NS, EventKind
-from otel_recfn.report.process import Finding
+from otel_recfn.batches.number_sets import Places, distinct
+from otel_recfn.model.events import LEAST_WAIT_NS
 from otel_recfn.report.recording import Recording
 
+MOST = 5
+"""Who is told more at once mends nothing."""
 SHOWN = 0.1
 """Of the time: who mends less notices nothing."""
 SERIOUS = 0.25
@@ -34,9 +36,6 @@ SYNCS_OF_LOOP = 4
 """A loop with one call in so many that asks for a value, or more, does so for each element."""
 FEW_SYNCS = 32
 """A program that reads its loss now and then reads it less often."""
-LARGE_BLOCK = 1 << 20
-"""Bytes: memory allocators give blocks of this size back to the system, and each one is paged in anew."""
-
 MOST_SAID = 300
 """Characters of a reason."""
 
@@ -49,99 +48,164 @@ MAKERS = ("aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::new_"
 """Operators that compute nothing, but make tensors."""
 
 
+class Finding(NamedTuple):
+    """Something to look at first."""
+
+    title: str
+    text: str
+    """The evidence, in plain words."""
+    share: float
+    """Of the time that was recorded, 0 to 1."""
+    next_step: str
+    anchor: tuple[str, ...] = ()
+    """The names, outermost first, with which the path ends that it is about: the page shows the widest such frame."""
+    serious: bool = False
+    """Whether mending it is worth the work."""
+    code: str = ""
+    """The line of Python that it comes from, ``file(line): function``; empty where none is on record."""
+    process: str = ""
+    """The label of the process that has most of it."""
+    rule: str = ""
+    """What kind of finding it is, in a word."""
+
+
 Rule = Callable[[Recording], Finding | None]
+
+
+def findings(recordings: Sequence[Recording]) -> list[Finding]:
+    """What the rules found in these processes, of each rule the worst: at most five, the most serious first."""
+    found = [worst for rule in RULES if (worst := _worst(rule, recordings)) is not None]
+    return sorted(found, key=lambda each: (not each.serious, -each.share))[:MOST]
+
+
+def _worst(rule: Rule, recordings: Sequence[Recording]) -> Finding | None:
+    """Of what a rule finds in several processes, the one with the greatest share, which says how many there are."""
+    found = [each._replace(process=seen.processes[0].label) for seen in recordings if (each := rule(seen)) is not None]
+    worst = max(found, key=lambda each: each.share, default=None)
+    if worst is None or len(recordings) == 1:
+        return worst
+    return worst._replace(text=f"{worst.text} So in {len(found)} of {len(recordings)} processes; this is {worst.process}.")
+
+
+def _finding(seen: Recording, ranges: Places, times: Amounts, **told: Any) -> Finding | None:
+    """What these ranges took, where it is so much that it is shown; ``{most}`` in the text is where most of it is."""
+    share = seen.share(times)
+    if share < SHOWN:
+        return None
+    anchor = seen.main_path(ranges, times)
+    told["text"] = told["text"].replace("{most}", " in ".join(reversed(anchor[-2:])))
+    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges, times)}
+    return Finding(**{**shown, **told})
 
 
 def waits_for_data(seen: Recording) -> Finding | None:
     """The loop stands still while its DataLoader makes a batch. The first batch is left out: with it workers start."""
     ranges = seen.ranges_of(seen.outermost(lambda name: name.startswith(LOADER)))
-    ranges = ranges[np.argsort(seen.column("start_ns")[ranges])][1:]
-    times = seen.ranges.durations[ranges]
-    share = seen.share(times)
-    if share < SHOWN:
+    ranges = ranges[np.argsort(seen.start_ns[ranges])][1:]
+    if not len(ranges):
         return None
-    path = seen.main_path(ranges, times)
-    in_workers = "MultiProcessing" in path[-1]
-    made = "which waits for its workers" if in_workers else "which makes each batch in the loop itself"
-    return Finding(
+    times = seen.total_ns[ranges]
+    in_workers = "MultiProcessing" in seen.main_path(ranges, times)[-1]
+    made = "waits for its workers" if in_workers else "makes each batch in the loop itself"
+    return _finding(
+        seen,
+        ranges,
+        times,
         rule="data",
         title="Waits for data",
-        text=f"{share:.0%} of the time goes to the DataLoader, {made}: {len(ranges):,} batches, {duration(times.mean())} each.",
-        share=share,
+        text=f"The DataLoader {made}: {len(ranges):,} batches, {duration(times.mean())} each.",
         next_step="Do less for a sample, or give the DataLoader more num_workers or a larger prefetch_factor."
         if in_workers
         else "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True).",
-        anchor=path,
-        serious=share >= SERIOUS,
     )
 
 
-def waits_for_cpu(seen: Recording) -> Finding | None:
-    """A thread in a module call or step neither worked nor loaded data nor compiled: it waited for a core, the GIL or a lock.
-
-    Serious only where that is half of the time: on a machine that others use every thread waits a little.
-    """
+def stands_still(seen: Recording) -> Finding | None:
+    """A thread in a module call or step neither worked nor loaded data nor compiled. Others' programs on the machine may have
+    had its core, which a trace can't tell: it is serious only as far as other threads of this program worked meanwhile."""
     ranges, waited = _waiting(seen)
-    share = seen.share(waited)
-    if share < SERIOUS or waited.sum() < LEAST_WAIT_NS:
+    if seen.share(waited) < SERIOUS or waited.sum() < LEAST_WAIT_NS:
         return None
-    path = seen.main_path(ranges, waited)
-    return Finding(
+    of_ours = np.minimum(waited, _worked_beside(seen, ranges))
+    is_own_fault = seen.share(of_ours) >= SERIOUS
+    return _finding(
+        seen,
+        ranges,
+        waited,
         rule="cpu",
-        title="Waits for a core, the GIL or a lock",
-        text=f"{share:.0%} of the time ({duration(waited.sum())}) threads stood still, most of it in {path[-1]}: they neither "
-        "worked nor loaded data.",
-        share=share,
-        next_step="Look for what holds them up: Python threads beside them hold the GIL, more threads than cores share these "
-        "(OMP_NUM_THREADS), or the code sleeps, reads a file or waits for a lock; profile(python_calls=True) shows where.",
-        anchor=path,
-        serious=share >= 2 * SERIOUS,
-        code=seen.code(ranges, waited),
+        title="Threads hold each other up" if is_own_fault else "Threads stand still",
+        text=f"They neither worked nor loaded data for {duration(waited.sum())}, most of it in {{most}}. "
+        + (
+            f"For {duration(of_ours.sum())} of it, other threads of this program worked."
+            if is_own_fault
+            else "Nothing on record held them up: they slept, or waited for a lock, a file or the GIL; or other programs had "
+            "the cores."
+        ),
+        next_step="Have fewer threads of Python, as one alone has the GIL, and fewer threads than cores (OMP_NUM_THREADS)."
+        if is_own_fault
+        else "Record it again on a machine without other work. If it stays, profile(python_calls=True) shows what waits.",
+        serious=is_own_fault,
     )
 
 
 def _waiting(seen: Recording) -> tuple[Places, Amounts]:
     """The ranges whose CPU time is known, and what each waited itself."""
-    cpu, durations = seen.column("cpu_time_ns"), seen.ranges.durations
-    known = (cpu >= 0) & seen.synchronous
+    known = _timed(seen)
     timed = np.flatnonzero(known)
-    waited = np.where(known, np.maximum(durations - cpu, 0), 0)
+    waited = np.where(known, np.maximum(seen.total_ns - seen.cpu_ns, 0), 0)
     own = waited.copy()
     elsewhere = seen.ranges_of(seen.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS))))
-    for ranges, amounts in ((timed, waited), (elsewhere, durations)):
-        around = seen.nearest(ranges, known)
+    for ranges, amounts in ((timed, waited), (elsewhere, seen.total_ns)):
+        around = seen.nearest(seen.around[ranges], known)
         np.subtract.at(own, around[around >= 0], amounts[ranges[around >= 0]])
     return timed, np.maximum(own[timed], 0)
+
+
+def _timed(seen: Recording) -> NDArray[np.bool_]:
+    return np.asarray((seen.cpu_ns >= 0) & seen.counts)
+
+
+def _worked_beside(seen: Recording, ranges: Places) -> Amounts:
+    """What other threads worked while each of these ran: each evenly from begin to end of an outermost range whose CPU time is
+    known."""
+    outermost = ranges[seen.nearest(seen.around[ranges], _timed(seen)) < 0]
+    outermost = outermost[np.argsort(seen.start_ns[outermost], kind="stable")]
+    first_ns = seen.start_ns[ranges].min(initial=0)  # floats of Unix times would be inexact
+    worked = np.zeros(len(ranges))
+    for lane in distinct(seen.lane[outermost]).tolist():
+        of_lane = outermost[seen.lane[outermost] == lane]
+        moments = np.stack([seen.start_ns[of_lane], seen.end_ns[of_lane]], axis=1).ravel() - first_ns
+        done = np.cumsum(np.stack([np.zeros(len(of_lane)), seen.cpu_ns[of_lane]], axis=1).ravel())
+        began, ended = [np.interp(times[ranges] - first_ns, moments, done) for times in (seen.start_ns, seen.end_ns)]
+        worked += np.where(seen.lane[ranges] != lane, ended - began, 0)
+    return worked.astype(np.int64)
 
 
 def compiles(seen: Recording) -> Finding | None:
     """torch.compile compiles what it has compiled before, for other inputs; or for the first time, which is no fault."""
     ranges = seen.ranges_of(seen.outermost(lambda name: name.startswith(COMPILATIONS)))
-    share = seen.share(seen.ranges.durations[ranges])
-    if share < SHOWN:
-        return None
-    told = [json.loads(seen.batch.names[text] or "{}") for text in seen.column("attributes")[ranges].tolist()]
+    told = [json.loads(seen.text("attributes", place) or "{}") for place in ranges.tolist()]
     reasons = [str(each.get("recfn.compile.reason", "")) for each in told]
     again = ranges[[bool(reason) for reason in reasons]]
     if not any(told):  # a trace of torch.profiler's, where compiled code that ran says how often it was compiled
         again = ranges[: sum(_COMPILED_AGAIN.fullmatch(name) is not None for name in {*seen.names})]
-    is_fault = len(again) > 1 and seen.share(seen.ranges.durations[again]) >= SHOWN
+    share_of_faults = seen.share(seen.total_ns[again])
+    is_fault = len(again) > 1 and share_of_faults >= SHOWN
     blamed = again if is_fault else ranges
-    times = seen.ranges.durations[blamed]
-    text = f"{share:.0%} of the time goes to torch.compile: {len(ranges)} compilations"
-    text += f", {len(again)} of them of what was compiled before." if len(again) else "."
-    return Finding(
+    text = f"torch.compile compiled {len(ranges)} times"
+    text += f", {len(again)} of them what it had compiled before." if len(again) else "."
+    return _finding(
+        seen,
+        blamed,
+        seen.total_ns[blamed],
         rule="compile",
         title="Compiles again and again" if is_fault else "Compiles",
         text=text + _most_said("Most often because: ", reasons) + _most_said("A graph break: ", _breaks(told)),
-        share=share,
         next_step="Keep what the reason names the same in every call, or let it vary: torch.compile(dynamic=True), "
         "mark_dynamic(), a tensor in place of a number."
         if is_fault
         else "First calls cost this once: call the model before you measure it.",
-        anchor=seen.main_path(blamed, times),
-        serious=is_fault and seen.share(times) >= SERIOUS,
-        code=seen.code(blamed, times),
+        serious=is_fault and share_of_faults >= SERIOUS,
     )
 
 
@@ -158,28 +222,23 @@ def tiny_operators(seen: Recording) -> Finding | None:
     """A loop in Python calls operators on so little data that calls cost more than what is computed. Loops that ask for
     values are another rule's."""
     ranges = seen.ranges_of(seen.outermost(_is_operator) & ~seen.named(SYNCS.__contains__))
-    ranges = ranges[seen.ranges.durations[ranges] < CALL_NS]
-    around = seen.ranges.above[ranges]
-    of_loop = _counts(around * len(seen.names) + seen.paths.of_row[ranges]) >= LOOP
-    syncs = seen.ranges.above[seen.ranges_of(seen.outermost(SYNCS.__contains__))]
-    asks = np.bincount(syncs + 1, minlength=len(seen.ranges.above) + 1)[around + 1] * SYNCS_OF_LOOP >= _counts(around)
+    ranges = ranges[seen.total_ns[ranges] < CALL_NS]
+    around = seen.above[ranges]
+    of_loop = _counts(around * len(seen.names) + seen.path[ranges]) >= LOOP
+    syncs = seen.above[seen.ranges_of(seen.outermost(SYNCS.__contains__))]
+    asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[around + 1] * SYNCS_OF_LOOP >= _counts(around)
     ranges = ranges[of_loop & ~asks]
     times = _with_calls(seen, ranges)
-    share = seen.share(times)
-    if share < SHOWN:
-        return None
-    path = seen.main_path(ranges, times)
-    return Finding(
+    return _finding(
+        seen,
+        ranges,
+        times,
         rule="tiny",
         title="Many tiny operators",
-        text=f"{share:.0%} of the time goes to {len(ranges):,} operators in loops that take {duration(times.mean())} each, "
-        f"most of it to call them; most are {path[-1]}" + (f" in {path[-2]}." if len(path) > 1 else "."),
-        share=share,
+        text=f"{len(ranges):,} operators in loops take {duration(times.sum() / max(len(ranges), 1))} each, most of it to call "
+        "them; most are {most}.",
         next_step="Compute on whole tensors in place of loops over elements; in optimizers set fused=True or foreach=True; or "
         "torch.compile what is called.",
-        anchor=path,
-        serious=share >= SERIOUS,
-        code=seen.code(ranges, times),
     )
 
 
@@ -195,28 +254,24 @@ def _is_operator(name: str) -> bool:
 
 def _with_calls(seen: Recording, ranges: Places) -> Amounts:
     """What these operators take, with the calls that follow."""
-    return np.asarray(seen.ranges.durations[ranges] + np.minimum(seen.pauses[ranges], LONGEST_CALL_NS))
+    return np.asarray(seen.total_ns[ranges] + np.minimum(seen.pauses[ranges], LONGEST_CALL_NS))
 
 
 def synchronises(seen: Recording) -> Finding | None:
     """Python asks for a value of a tensor: it has to wait until all that was launched before is computed."""
     ranges = seen.ranges_of(seen.outermost(SYNCS.__contains__))
-    times = _with_calls(seen, ranges)
-    share = seen.share(times)
-    if share < SHOWN or len(ranges) < FEW_SYNCS:
+    if len(ranges) < FEW_SYNCS:
         return None
-    path = seen.main_path(ranges, times)
-    return Finding(
+    return _finding(
+        seen,
+        ranges,
+        _with_calls(seen, ranges),
         rule="sync",
         title="Asks tensors for their values",
-        text=f"{share:.0%} of the time goes to {len(ranges):,} calls that hand a value to Python, most by {path[-1]}. On a GPU "
-        "each waits until all that was launched before is done.",
-        share=share,
+        text=f"{len(ranges):,} calls hand a value to Python, most of the time {{most}}. On a GPU each waits until all that was "
+        "launched before is done.",
         next_step="Keep values in tensors: torch.where() in place of if and of masks, sums in place of .item() in loops; read "
         "losses every hundredth step.",
-        anchor=path,
-        serious=share >= SERIOUS,
-        code=seen.code(ranges, times),
     )
 
 
@@ -224,51 +279,40 @@ def copies(seen: Recording) -> Finding | None:
     """Tensors are copied: to another dtype, device or layout. Copies that take no longer than a call are tiny operators,
     and those inside of an operator are how it works."""
     ranges = seen.ranges_of(seen.outermost(_is_operator) & seen.named(COPIES.__contains__))
-    ranges = ranges[seen.ranges.durations[ranges] >= CALL_NS]
-    times = seen.ranges.durations[ranges]
-    share = seen.share(times)
-    if share < SHOWN:
-        return None
-    path = seen.main_path(ranges, times)
-    return Finding(
+    ranges = ranges[seen.total_ns[ranges] >= CALL_NS]
+    return _finding(
+        seen,
+        ranges,
+        seen.total_ns[ranges],
         rule="copy",
         title="Copies and casts",
-        text=f"{share:.0%} of the time goes to {len(ranges):,} copies of tensors to another dtype, device or layout, most of "
-        f"it by {path[-1]}" + (f" in {path[-2]}." if len(path) > 1 else "."),
-        share=share,
+        text=f"{len(ranges):,} copies of tensors to another dtype, device or layout, most of the time {{most}}.",
         next_step="Cast or move once, before the loop; keep tensors in one dtype and layout (channels_last for convolutions), "
         "and give operators what they want.",
-        anchor=path,
-        serious=share >= SERIOUS,
-        code=seen.code(ranges, times),
     )
 
 
 def churns(seen: Recording) -> Finding | None:
     """Large tensors are made and given back over and over. Known only where memory is recorded."""
-    batch = seen.batch
-    allocated = np.flatnonzero((batch.kind == EventKind.MEMORY) & (batch.nbytes >= LARGE_BLOCK))
-    ranges = seen.ranges_of(seen.outermost(lambda name: name.startswith(MAKERS)))
-    ranges = ranges[seen.hold(ranges, batch.parent[allocated])]
-    times = seen.ranges.durations[ranges]
-    share = seen.share(times)
-    if share < SHOWN or len(ranges) < LOOP:
+    is_maker = np.zeros(len(seen), np.bool_)
+    is_maker[seen.ranges_of(seen.outermost(lambda name: name.startswith(MAKERS)))] = True
+    ranges = seen.nearest(np.flatnonzero(seen.large), is_maker)
+    ranges = distinct(ranges[ranges >= 0])
+    if len(ranges) < LOOP:
         return None
-    path = seen.main_path(ranges, times)
-    return Finding(
+    return _finding(
+        seen,
+        ranges,
+        seen.total_ns[ranges],
         rule="memory",
         title="Makes large tensors over and over",
-        text=f"{share:.0%} of the time goes to {len(ranges):,} operators that only make large tensors, most of it to "
-        f"{path[-1]}: {batch.nbytes[allocated].sum() / (1 << 30):,.1f} GiB were allocated in blocks of 1 MiB or more.",
-        share=share,
+        text=f"{len(ranges):,} operators only make large tensors, most of the time {{most}}: "
+        f"{seen.large.sum() / (1 << 30):,.1f} GiB were allocated in blocks of 1 MiB or more.",
         next_step="Make them once and write into them (out=, copy_(), index_copy_()); let a list or a cache grow in blocks.",
-        anchor=path,
-        serious=share >= SERIOUS,
-        code=seen.code(ranges, times),
     )
 
 
-RULES: tuple[Rule, ...] = (waits_for_data, waits_for_cpu, compiles, synchronises, copies, churns, tiny_operators)
+RULES: tuple[Rule, ...] = (waits_for_data, stands_still, compiles, synchronises, copies, churns, tiny_operators)
 
 
 def duration(ns: float) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from otel_recfn.batches.averages import share_text, time_text
 from otel_recfn.batches.call_paths import CallPath, CallTree
-from otel_recfn.report.process import Finding
+from otel_recfn.report.rules import Finding
+from otel_recfn.report.texts import headline
 
 MOST_LINES = 40
 BAR = 10
@@ -23,7 +24,7 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
     width = shutil.get_terminal_size().columns
     rows = tree.shown(MOST_LINES)
     whole = sum(row.cpu_time_total for row in tree if len(row.path) == 1)
-    lines = [f"{'!' if finding.serious else '-'} {finding.title}: {finding.text}" for finding in found]
+    lines = [f"{'!' if finding.serious else '-'} {headline(finding)}: {finding.text}" for finding in found]
     lines += [*([""] if found else []), *[_line(row, whole, width) for row in rows]]
     if len(rows) < len(tree):
         lines.append(f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has them all")

@@ -1,28 +1,46 @@
-"""A report without a picture: as Markdown for people and coding agents, and as JSON for programs."""
+"""A report without a picture: as Markdown for people and coding agents, as JSON for programs, and in a few sentences."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from otel_recfn.batches.averages import KeyAverage, key_averages, share_text, time_text
-from otel_recfn.report.process import Finding, Process
-from otel_recfn.report.words import what_took_the_time
+from otel_recfn.batches.averages import share_text, time_text
+from otel_recfn.model.events import OPTIMIZER
+from otel_recfn.report.flame import table
+from otel_recfn.report.recording import BACKWARD, COMPILATION, GPU, MODULE, OPERATOR, PYTHON, Recording
+from otel_recfn.report.rules import COMPILATIONS, LOADER, Finding, duration
 
 MOST_NAMES = 30
 """Rows of the table by name."""
 _MEANS_SOMETHING = re.compile(r"[\\`*<>\[\]|]|\b_|_\b")
 """To Markdown, in a line of text."""
 
+WORK = {
+    OPERATOR: "Other operators",
+    BACKWARD: "Backward passes",
+    MODULE: "Calls of modules",
+    PYTHON: "Python functions",
+    COMPILATION: "Compiling",
+}
+"""What is said of the time of ranges, by their kind."""
+BY_NAME = {LOADER: "Loading data", OPTIMIZER: "Optimizers", **dict.fromkeys(COMPILATIONS, WORK[COMPILATION])}
+"""The same by how their names begin."""
+THE_REST = "What isn't recorded, as Python between operators,"
+THE_REST_AND_WAITING = "What isn't recorded, as Python between operators, and waiting, as this trace has no CPU time,"
+LEAST = 0.01
+"""Of the time: what is told."""
 
-def markdown(title: str, processes: Sequence[Process], found: Sequence[Finding]) -> str:
+
+def markdown(title: str, seen: Recording, found: Sequence[Finding]) -> str:
     """Findings, what took the time, and the names with most time for themselves."""
-    by_name = _by_name(processes)
+    by_name = _by_name(seen)
     whole = sum(row["self_us"] for row in by_name)
     lines = [f"# {_plain(title)}", "", "## Look at this first", ""]
     lines += [_item(number, finding) for number, finding in enumerate(found, 1)] or ["Nothing stands out."]
-    lines += ["", "## What took the time", "", *[f"- {_plain(text)}" for text in what_took_the_time(processes)]]
+    lines += ["", "## What took the time", "", *[f"- {_plain(text)}" for text in what_took_the_time(seen)]]
     lines += ["", "## By name", "", "Self is the time without what ran inside.", ""]
     lines += ["| Name | Self % | Self | Total | Count |", "|---|---:|---:|---:|---:|"]
     lines += [_row(row, whole) for row in by_name[:MOST_NAMES]]
@@ -31,19 +49,24 @@ def markdown(title: str, processes: Sequence[Process], found: Sequence[Finding])
     return "\n".join(lines) + "\n"
 
 
-def as_json(title: str, processes: Sequence[Process], found: Sequence[Finding]) -> dict[str, Any]:
+def as_json(title: str, seen: Recording, found: Sequence[Finding]) -> dict[str, Any]:
     """The same as JSON can say it; times in microseconds."""
     return {
         "title": title,
-        "processes": [process.label for process in processes],
+        "processes": [process.label for process in seen.processes],
         "findings": [{**finding._asdict(), "anchor": list(finding.anchor)} for finding in found],
-        "what_took_the_time": what_took_the_time(processes),
-        "by_name": _by_name(processes),
+        "what_took_the_time": what_took_the_time(seen),
+        "by_name": _by_name(seen),
     }
 
 
+def headline(finding: Finding) -> str:
+    """What it is, and how much of the time."""
+    return f"{finding.title}, {finding.share:.0%} of the time"
+
+
 def _item(number: int, finding: Finding) -> str:
-    parts = [f"{number}. **{_plain(finding.title)}{' (serious)' if finding.serious else ''}.** {_plain(finding.text)}"]
+    parts = [f"{number}. **{_plain(headline(finding))}{' (serious)' if finding.serious else ''}.** {_plain(finding.text)}"]
     parts.append(f"Next: {_plain(finding.next_step)}")
     parts.append(f"Where: {' > '.join(map(_code, finding.anchor))}" + (f", {_code(finding.code)}" if finding.code else ""))
     return "\n   ".join(parts)
@@ -66,16 +89,42 @@ def _code(name: str) -> str:
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
-def _by_name(processes: Sequence[Process]) -> list[dict[str, Any]]:
-    """The names of all processes, those with most time for themselves first."""
-    sums: dict[str, dict[str, Any]] = {}
-    for process in processes:
-        for average in key_averages(process.batch):
-            _add(sums.setdefault(average.key, {"name": average.key, "count": 0, "total_us": 0.0, "self_us": 0.0}), average)
-    return sorted(sums.values(), key=lambda row: -row["self_us"])
+def _by_name(seen: Recording) -> list[dict[str, Any]]:
+    shown = table(seen)
+    columns = [shown[name] for name in ("names", "count", "total", "self")]
+    return [
+        {"name": name, "count": count, "total_us": total / 1000, "self_us": own / 1000}
+        for name, count, total, own in zip(*columns, strict=True)
+    ]
 
 
-def _add(row: dict[str, Any], average: KeyAverage) -> None:
-    row["count"] += average.count
-    row["total_us"] = round(row["total_us"] + average.cpu_time_total, 3)
-    row["self_us"] = round(row["self_us"] + average.self_cpu_time_total, 3)
+def what_took_the_time(seen: Recording) -> list[str]:
+    """At most five sentences, the longest first: the kinds of work that a program does, and what had most of each."""
+    inside: dict[str, Counter[str]] = {}
+    for path, kind in enumerate(_work(seen)):
+        if kind and seen.path_kind[path] != GPU:
+            inside.setdefault(kind, Counter())[seen.names[path]] += int(seen.sums.self_ns[path])
+    times = Counter({kind: parts.total() for kind, parts in inside.items()})
+    times[THE_REST if bool((seen.cpu_ns >= 0).any()) else THE_REST_AND_WAITING] = max(seen.whole_ns - times.total(), 0)
+    told = [(kind, ns) for kind, ns in times.most_common(5) if ns >= LEAST * seen.whole_ns]
+    return [
+        f"{kind} took {ns / seen.whole_ns:.0%} of the time, {duration(ns)}{_most(inside.get(kind), ns)}." for kind, ns in told
+    ]
+
+
+def _work(seen: Recording) -> list[str]:
+    """What each path does: as the outermost one around it does, but for blocks and Python functions, which hold any work."""
+    kinds = [next((work for prefix, work in BY_NAME.items() if name.startswith(prefix)), "") for name in seen.names]
+    kinds = [work or WORK.get(kind, "") for work, kind in zip(kinds, seen.path_kind.tolist(), strict=True)]
+    for path, above in enumerate(seen.paths.above.tolist()):
+        if above >= 0 and kinds[above] not in ("", WORK[PYTHON]):
+            kinds[path] = kinds[above]
+    return kinds
+
+
+def _most(parts: Counter[str] | None, whole_ns: int) -> str:
+    """Which operation had most of it, unless it had all."""
+    if not parts:
+        return ""
+    name, ns = parts.most_common(1)[0]
+    return f": {name} itself {duration(ns)} of it" if LEAST <= ns / whole_ns <= 1 - LEAST else ""

@@ -1,43 +1,69 @@
-"""Events of a Chrome trace, one after the other, and the batch that they make."""
+"""Events of a Chrome trace, some thousand at a time, and the batch that they make: what a report shows, and no more."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.model.batch import Batch, empty_column
 from otel_recfn.model.columns import COLUMNS, Track
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, RecordScope
+from otel_recfn.report.nesting import Nested, Slices, nested_by_time, open_at
 
-Numbers = NDArray[np.int64]
 MOST_US = 4e15
 """Times later than in 126 years are none, and would not fit 64 bits of nanoseconds with what they count from."""
-ROUNDING_NS = 2
-"""By so much a range may end after the one that it lies in, where a trace has times as decimals."""
 ON_DEVICE = frozenset(["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
 """Categories of what a GPU did."""
 OF_THE_PROFILER = "Trace"
 """The category of slices that tell when the profiler itself ran."""
-BACKWARD, MODULE, COMPILATION = "autograd::engine::evaluate_function: ", "nn.Module: ", "torch.compile"
+ARROWS = "fwdbwd"
+"""The category of arrows from forward operators to their backward nodes."""
+THREAD = "thread "
+"""What names of threads begin with that Python doesn't know."""
+MODULE, COMPILATION = "nn.Module: ", "torch.compile"
 SCOPES = {scope.name: int(scope) for scope in RecordScope}
-ARGUMENTS = {column.argument: column for column in COLUMNS if column.argument and column.name != "node_id"}
-LARGEST = (1 << 63) - 1
+NUMBERS = {"CPU time (ns)": "cpu_time_ns", "Bytes": "nbytes"}
+TEXTS = {"Call stack": "stack", "Call site": "call_site", "Attributes": "attributes"}
+"""The columns that are arguments of few events."""
+FEW = frozenset([*NUMBERS, *TEXTS])
+MOST_NS = 1 << 62
+SLICES = frozenset("XbiI")
+NO_ARGUMENTS: dict[str, Any] = {}
 _STEP = re.compile(r"(.+)#(\d{1,18})")
 
 
+Row = tuple[float, float, int, int, int]
+"""Begin and length in microseconds, thread, sort, and the order where times are equal."""
+
+
+class Sort(NamedTuple):
+    """The columns that follow from the name and category of an event."""
+
+    name: int
+    kind: int
+    scope: int
+    source: int
+    step_number: int
+    device: int
+    flags: int
+    is_node: bool
+    """Whether it is what autograd runs for an operator."""
+
+
 class TraceEvents:
-    """The rows of a trace while it is parsed. Each event is given up as soon as its columns are filled: a million of them
-    would take a gigabyte."""
+    """The rows of a trace while it is read, as numbers: a million events would take a gigabyte."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, list[int]] = {
-            name: [] for name in ("start_ns", "end_ns", "thread", "name", "kind", "scope", "source", "flags", "order")
-        }
+        self._parts = [np.zeros((0, 5), np.int64)]
+        self.count = 0
+        self._sorts: dict[tuple[Any, ...], int] = {}
+        self._sort_columns: list[Sort] = []
         self._told: dict[str, dict[int, int]] = {}
         """Of columns that few rows have: the values by row."""
         self._texts = {"": 0}
@@ -45,78 +71,92 @@ class TraceEvents:
         self._labels: dict[tuple[Any, Any], str] = {}
         self._open: dict[Any, int] = {}
         """Asynchronous ranges, by their ids."""
+        self._ends: dict[int, int] = {}
+        """Of those that ended, by row."""
+        self._forward: dict[Any, int] = {}
+        """The threads of forward operators, by the ids of arrows."""
+        self._backward: list[tuple[int, int, Any]] = []
+        """Thread, time and id of the ends of arrows."""
 
-    def take(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """What JSON's parser calls with each object: None of an event, which is a row now; else the object."""
-        phase = event.get("ph")
-        if phase is None or "name" not in event:
-            return event
-        if phase == "M":
-            self._name_track(event)
-        elif phase in ("X", "b", "i", "I") and event.get("cat") != OF_THE_PROFILER:
-            self._add(event, phase)
-        elif phase == "e":
-            self._end(event)
-        return None
+    def add(self, events: Iterable[Any]) -> None:
+        """Take a part of the events; what is none is left out."""
+        rows: list[Row] = []
+        for event in events:
+            try:
+                phase = event["ph"]
+                if phase in SLICES:
+                    rows.append(self._row(event, phase, self.count + len(rows)))
+                else:
+                    self._note(event, phase)
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+                continue
+        self._parts.append(_in_nanoseconds(rows))
+        self.count += len(rows)
 
-    def _name_track(self, event: dict[str, Any]) -> None:
-        args = event.get("args")
-        told = {"thread_name": "name", "process_name": "name", "process_labels": "labels"}.get(str(event["name"]))
-        if told is not None and isinstance(args, dict):
-            of = str(event.get("tid")) if event["name"] == "thread_name" else event["name"]
-            self._labels[str(event.get("pid")), of] = str(args.get(told, ""))
-
-    def _add(self, event: dict[str, Any], phase: str) -> None:
-        """A row, if the event has times."""
-        start_ns = _nanoseconds(event.get("ts"))
-        length_ns = _nanoseconds(event.get("dur", 0)) if phase == "X" else 0
-        if start_ns is None or length_ns is None:
-            return
-        args = event.get("args")
-        args, row = args if isinstance(args, dict) else {}, len(self._rows["name"])
-        name, category = str(event["name"]), str(event.get("cat", ""))
-        step = _STEP.fullmatch(name) if category == "user_annotation" else None
-        if step:
-            name = step[1]
-            self._told.setdefault("step_number", {})[row] = int(step[2])
-        kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if "Bytes" in args else EventKind.MARK
-        key = str(event.get("pid")), str(event.get("tid"))
-        order = args.get("Event id", args.get("Ev Idx", 0))
-        self._tell(row, args)
-        if category in ON_DEVICE:
-            self._told.setdefault("device", {})[row] = self._text(f"GPU {args.get('device', event.get('pid'))}")
+    def _row(self, event: dict[str, Any], phase: str, row: int) -> Row:
+        args = event.get("args") or NO_ARGUMENTS
+        us, length_us = event["ts"], event.get("dur", 0.0) if phase == "X" else 0.0
+        if not (-MOST_US < us < MOST_US and length_us < MOST_US):
+            raise ValueError(us)
+        known = event["name"], event.get("cat", ""), phase, args.get("Scope")
+        sort = self._sorts.get(known)
+        if sort is None:
+            sort = self._sorts[known] = self._new_sort(*known, "Bytes" in args)
+        order, thread = args.get("Event id") or args.get("Ev Idx"), self._thread(event)
+        if not FEW.isdisjoint(args):
+            self._tell(args, row)
         if phase == "b":
             self._open[_async_id(event)] = row
-        values = {
-            "start_ns": start_ns,
-            "end_ns": start_ns + max(0, length_ns),
-            "thread": self._threads.setdefault(key, len(self._threads)),
-            "name": self._text(name),
-            "kind": int(kind),
-            "scope": _scope(name, category, args),
-            "source": _source(name, category, bool(step)),
-            "flags": (EventFlag.ASYNC if phase == "b" else 0) | (EventFlag.PARTIAL if args.get("Partial") else 0),
-            "order": order if isinstance(order, int) and 0 <= order <= LARGEST else row,
-        }
-        for column, value in values.items():
-            self._rows[column].append(int(value))
+        return us, length_us, thread, sort, order if isinstance(order, int) and 0 < order < MOST_NS else row
 
-    def _end(self, event: dict[str, Any]) -> None:
-        row, end_ns = self._open.pop(_async_id(event), None), _nanoseconds(event.get("ts"))
-        if row is not None and end_ns is not None:
-            self._rows["end_ns"][row] = max(end_ns, self._rows["end_ns"][row])
+    def _note(self, event: dict[str, Any], phase: str) -> None:
+        """What is told of threads, of ends, and of where backward nodes come from."""
+        if phase == "M":
+            self._name_track(event)
+        elif phase == "e":
+            self._ends[self._open.pop(_async_id(event))] = _nanoseconds(event["ts"])
+        elif phase == "s" and event["cat"] == ARROWS:
+            self._forward[event["id"]] = self._thread(event)
+        elif phase == "f" and event["cat"] == ARROWS:
+            self._backward.append((self._thread(event), _nanoseconds(event["ts"]), event["id"]))
 
-    def _tell(self, row: int, args: dict[str, Any]) -> None:
-        """The columns that are args of events."""
-        for argument, value in args.items():
-            column = ARGUMENTS.get(argument)
-            if argument == "Bytes":
-                self._told.setdefault("nbytes", {})[row] = value if isinstance(value, int) and abs(value) <= LARGEST else 0
-            elif column is not None and column.value is str:
-                text = json.dumps(value, separators=(",", ":"), ensure_ascii=False) if column.is_json else str(value)
-                self._told.setdefault(column.name, {})[row] = self._text(text)
-            elif column is not None and isinstance(value, int) and -1 <= value <= LARGEST:
-                self._told.setdefault(column.name, {})[row] = value
+    def _tell(self, args: dict[str, Any], row: int) -> None:
+        """The columns that are arguments of few events."""
+        for argument, column in NUMBERS.items():
+            value = args.get(argument)
+            if isinstance(value, int) and abs(value) < MOST_NS:
+                self._told.setdefault(column, {})[row] = value
+        for argument, column in TEXTS.items():
+            if argument in args:
+                value = args[argument]
+                text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+                self._told.setdefault(column, {})[row] = self._text(text)
+
+    def _new_sort(self, name: str, category: str, phase: str, scope: str | None, has_bytes: bool) -> int:
+        if category == OF_THE_PROFILER:
+            raise ValueError(category)
+        step = _STEP.fullmatch(name) if category == "user_annotation" else None
+        kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if has_bytes else EventKind.MARK
+        sort = Sort(
+            name=self._text(step[1] if step else name),
+            kind=int(kind),
+            scope=SCOPES.get(scope or "", _scope(name, category)),
+            source=EventSource.STEP if step else _source(name, category),
+            step_number=int(step[2]) if step else -1,
+            device=self._text("GPU") if category in ON_DEVICE else 0,
+            flags=int(EventFlag.ASYNC if phase == "b" else EventFlag.NONE),
+            is_node=name.startswith(NODES_PREFIX),
+        )
+        self._sort_columns.append(sort)
+        return len(self._sort_columns) - 1
+
+    def _name_track(self, event: dict[str, Any]) -> None:
+        told = {"thread_name": "name", "process_name": "name", "process_labels": "labels"}[event["name"]]
+        of = event["tid"] if event["name"] == "thread_name" else event["name"]
+        self._labels[event["pid"], of] = str(event["args"][told])
+
+    def _thread(self, event: dict[str, Any]) -> int:
+        return self._threads.setdefault((event.get("pid"), event.get("tid")), len(self._threads))
 
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
@@ -133,101 +173,94 @@ class TraceEvents:
         Args:
             base_ns: what times of the trace count from.
         """
-        rows: dict[str, NDArray[Any]] = {name: np.array(values, np.int64) for name, values in self._rows.items()}
-        nested = _Nesting(rows)
-        rows |= {"event_id": nested.event_id, "parent": nested.parent, "root": nested.root, "flags": nested.flags}
-        rows |= {"start_ns": rows["start_ns"] + base_ns, "end_ns": nested.end + base_ns, "end_thread": rows["thread"]}
-        columns: dict[str, Any] = {}
-        for column in COLUMNS:
-            told = self._told.get(column.name)
-            if column.name in rows:
-                columns[column.name] = rows[column.name].astype(column.dtype)[nested.closing]
-            elif told:
-                values = np.full(len(nested.closing), column.empty, column.dtype)
-                values[list(told)] = list(told.values())
-                columns[column.name] = values[nested.closing]
-            else:
-                columns[column.name] = empty_column(column.dtype, len(nested.closing), column.empty)
-        return Batch(**columns, names=list(self._texts), tracks=self._tracks())
+        start, end, thread, sort, order = np.concatenate(self._parts).T
+        end[list(self._ends)] = np.maximum(list(self._ends.values()), start[list(self._ends)])
+        columns = np.array(self._sort_columns, np.int64).reshape(-1, len(Sort._fields))[sort].T
+        rows: dict[str, NDArray[Any]] = dict(zip(Sort._fields, columns, strict=True))
+        slices = Slices(start, end, thread, order, (rows["kind"] == EventKind.RANGE) & (rows["flags"] == 0))
+        nested = nested_by_time(slices)
+        self._put_backward_where_it_was_launched(slices, nested, rows["is_node"] != 0)
+        event_id = (thread + 1 << ORDINAL_BITS) + 1
+        event_id[nested.ordered] += np.arange(len(start))
+        rows["flags"] |= np.where(nested.crosses, int(EventFlag.CROSSING), 0)
+        rows |= {"event_id": event_id, "parent": np.where(nested.above >= 0, event_id[nested.above], 0)}
+        rows |= {"start_ns": start + base_ns, "end_ns": nested.end + base_ns, "thread": thread}
+        return self._batch(rows, np.lexsort((-event_id, nested.end)))
 
-    def _tracks(self) -> list[Track]:
-        """The threads, in the order in which they first said something."""
-        of_ranges = {thread for thread, kind in zip(self._rows["thread"], self._rows["kind"], strict=True) if not kind}
-        several = len({pid for (pid, _), thread in self._threads.items() if thread in of_ranges}) > 1
+    def _put_backward_where_it_was_launched(self, slices: Slices, nested: Nested, is_node: NDArray[np.bool_]) -> None:
+        """Outermost nodes, which threads of autograd's run, lie in what is open meanwhile in the thread that ran their forward
+        operators, as that waits for them. Nodes without an arrow, which add up gradients, come after others that have one."""
+        arrows: dict[int, list[tuple[int, int]]] = {}
+        labels = [self._labels.get(key, THREAD) for key in self._threads]
+        for thread, at, number in self._backward:
+            if self._forward.get(number, thread) != thread and labels[thread].startswith(THREAD):
+                arrows.setdefault(thread, []).append((at, self._forward[number]))
+        for thread, of_thread in arrows.items():
+            times, forward = np.array(sorted(of_thread), np.int64).T
+            nodes = np.flatnonzero(is_node & (slices.thread == thread) & (nested.above < 0))
+            launchers = forward[np.maximum(np.searchsorted(times, slices.start[nodes], side="right") - 1, 0)]
+            for launcher in {*launchers.tolist()}:
+                launched = nodes[launchers == launcher]
+                nested.above[launched] = open_at(slices, nested, launcher, slices.start[launched])
+
+    def _batch(self, rows: dict[str, NDArray[Any]], closing: NDArray[np.int64]) -> Batch:
+        """The rows in the order in which they ended."""
+        for name, told in self._told.items():
+            rows[name] = np.full(len(closing), next(column.empty for column in COLUMNS if column.name == name), np.int64)
+            rows[name][list(told)] = list(told.values())
+        columns: dict[str, Any] = {
+            column.name: rows[column.name][closing].astype(column.dtype)
+            if column.name in rows
+            else empty_column(column.dtype, len(closing), column.empty)
+            for column in COLUMNS
+        }
+        with_ranges = {*rows["thread"][rows["kind"] == EventKind.RANGE].tolist()}
+        several = len({pid for (pid, _), thread in self._threads.items() if thread in with_ranges}) > 1
+        return Batch(**columns, names=list(self._texts), tracks=self._tracks(several))
+
+    def _tracks(self, several: bool) -> list[Track]:
+        """The threads, in the order in which they first said something; with their processes, where these are several."""
         tracks = []
         for number, (pid, tid) in enumerate(self._threads, 1):
-            name = self._labels.get((pid, tid)) or f"thread {tid}"
+            name = self._labels.get((pid, tid)) or f"{THREAD}{tid}"
             name_of_pid = f"{self._labels.get((pid, 'process_name'), 'process')} {pid}"
             process = self._labels.get((pid, "process_labels")) or name_of_pid
-            native_id = int(tid) if tid.isdecimal() and len(tid) < 19 else number
+            native_id = tid if isinstance(tid, int) else number
             tracks.append(Track(number, native_id, native_id, 0, f"{process}: {name}" if several else name))
         return tracks
 
 
-def _nanoseconds(us: Any) -> int | None:
-    """None where it is no time."""
-    if isinstance(us, str):
-        try:
-            us = float(us)
-        except ValueError:
-            return None
-    return round(us * 1000) if isinstance(us, (int, float)) and -MOST_US < us < MOST_US else None
+def _in_nanoseconds(rows: list[Row]) -> NDArray[np.int64]:
+    """Columns: begin, end, thread, sort and order."""
+    numbers = np.zeros((len(rows), 5), np.int64)
+    if rows:
+        us, length_us, *others = zip(*rows, strict=True)
+        numbers[:, 0] = np.rint(np.array(us, np.float64) * 1000)
+        numbers[:, 1] = numbers[:, 0] + np.maximum(np.rint(np.array(length_us, np.float64) * 1000), 0).astype(np.int64)
+        numbers[:, 2:] = np.array(others, np.int64).T
+    return numbers
 
 
-def _async_id(event: dict[str, Any]) -> Any:
+def _nanoseconds(us: float) -> int:
+    if not -MOST_US < us < MOST_US:
+        raise ValueError(us)
+    return round(us * 1000)
+
+
+def _async_id(event: dict[str, Any]) -> tuple[str, str]:
     local = event.get("id2")
     return str(event.get("pid")), str(local if local is not None else event.get("id"))
 
 
-def _scope(name: str, category: str, args: dict[str, Any]) -> int:
-    told = SCOPES.get(str(args.get("Scope")))
-    if told is not None:
-        return told
-    if name.startswith(BACKWARD):
+def _scope(name: str, category: str) -> int:
+    if name.startswith(NODES_PREFIX):
         return RecordScope.BACKWARD_FUNCTION
     return RecordScope.USER_SCOPE if "user_annotation" in category else RecordScope.FUNCTION
 
 
-def _source(name: str, category: str, is_step: bool) -> int:
-    if is_step:
-        return EventSource.STEP
+def _source(name: str, category: str) -> int:
     if name.startswith(COMPILATION):
         return EventSource.COMPILATION
     if category == "python_function":
         return EventSource.MODULE if name.startswith(MODULE) else EventSource.PYTHON_CALL
     return EventSource.RECORD_FUNCTION if category == "user_annotation" else EventSource.TORCH
-
-
-class _Nesting:
-    """What lies in what, by time: within a thread, what began and ended inside another range is inside it.
-
-    Args:
-        rows: start, end, thread, flags, and the order of begins where times are equal.
-    """
-
-    def __init__(self, rows: dict[str, Numbers]) -> None:
-        count, start, flags = len(rows["name"]), rows["start_ns"].tolist(), rows["flags"].tolist()
-        end, thread = rows["end_ns"].tolist(), rows["thread"].tolist()
-        ids, parent, root = [0] * count, [0] * count, [0] * count
-        order = np.lexsort((rows["order"], -rows["end_ns"], rows["start_ns"], rows["thread"]))
-        around: list[int] = []
-        last = -1
-        for ordinal, row in enumerate(order.tolist(), 1):
-            if thread[row] != last:
-                last = thread[row]
-                around.clear()
-            while around and end[around[-1]] <= start[row]:
-                around.pop()
-            if around and 0 < end[row] - end[around[-1]] <= ROUNDING_NS:
-                end[row] = end[around[-1]]
-            inside = next((each for each in reversed(around) if end[each] >= end[row]), -1)
-            ids[row] = make_event_id(last + 1, ordinal)
-            parent[row], root[row] = (ids[inside], root[inside]) if inside >= 0 else (0, ids[row])
-            if around and inside != around[-1]:
-                flags[row] |= int(EventFlag.CROSSING)
-            elif rows["kind"][row] == EventKind.RANGE and not flags[row] & EventFlag.ASYNC:
-                around.append(row)
-        self.event_id, self.parent, self.root = np.array(ids, np.uint64), np.array(parent, np.uint64), np.array(root, np.uint64)
-        self.flags, self.end = np.array(flags, np.int64), np.array(end, np.int64)
-        self.closing: Sequence[int] | Numbers = np.lexsort((-self.event_id.astype(np.int64), self.end))
-        """The rows in the order in which they ended."""

@@ -78,7 +78,7 @@ class Settings:
         1000,
         values.BUDGET,
         "spans per request (below one span of yours, or a trace that we start); repeated calls are one span if there are more, "
-        "and short ones are sums; `None`: every operation is a span",
+        "and short ones are sums; `None`: every operation is a span, sent when it ends, and none tells of its whole request",
     )
     ordinary_span_budget: int | None = _setting(
         50,
@@ -315,7 +315,14 @@ class ProcessVariable(NamedTuple):
 
 PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
 
-TORCH_PROFILER_ONLY = {"acc_events", "custom_trace_id_callback", "execution_trace_observer", "experimental_config", "use_cuda"}
+TORCH_PROFILER_ONLY = {
+    "acc_events",
+    "custom_trace_id_callback",
+    "execution_trace_observer",
+    "experimental_config",
+    "post_processing_timeout_s",
+    "use_cuda",
+}
 """Keywords of torch.profiler.profile that ``profile(...)`` refuses, unless they ask for nothing."""
 
 

@@ -11,28 +11,28 @@ import sys
 import pytest
 from recorded_ranges import Ran, process
 
-from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.call_tree import tree_of_rows
-from otel_recfn.report.findings import findings
-from otel_recfn.report.notebook import MOST_ROWS, in_notebook
-from otel_recfn.report.process import Process
-from otel_recfn.report.report import report
+from otel_recfn.model.events import EventSource
+from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
+from otel_recfn.report.recording import Process, Recording
+from otel_recfn.report.report import Report
 from otel_recfn.report.terminal import bar, tree_with_bars
-from otel_recfn.report.texts import as_json, markdown
-from otel_recfn.report.words import what_took_the_time
+from otel_recfn.report.texts import what_took_the_time
 
 NASTY = "a|b `c` <img src=x onerror=alert(1)>\n# *d*"
 
 
 def trained() -> Process:
-    forward = Ran("nn.Module: Net", 30_000, (Ran("aten::linear", 29_000, (Ran("aten::addmm", 28_000),)),))
+    linear = Ran("aten::linear", 29_000, (Ran("aten::addmm", 28_000),))
+    forward = Ran("nn.Module: Net", 30_000, (linear,), {"source": EventSource.MODULE})
     backward = Ran("autograd::engine::evaluate_function: AddmmBackward0", 50_000, (Ran("aten::mm", 40_000),))
-    step = Ran("train", 100_000, (forward, backward, Ran("Optimizer.step#SGD.step", 15_000)))
+    inside = (forward, backward, Ran("Optimizer.step#SGD.step", 15_000))
+    step = Ran("train", 100_000, inside, {"source": EventSource.STEP, "cpu_time_ns": 90_000_000})
     return process(Ran("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300), step, label="here")
 
 
 def test_what_took_the_time_is_said_in_words() -> None:
-    assert what_took_the_time([trained()]) == [
+    assert what_took_the_time(Recording([trained()])) == [
         "Backward passes took 50% of the time, 50 ms: aten::mm itself 40 ms of it.",
         "Calls of modules took 30% of the time, 30 ms: aten::addmm itself 28 ms of it.",
         "Optimizers took 15% of the time, 15 ms.",
@@ -40,16 +40,30 @@ def test_what_took_the_time_is_said_in_words() -> None:
     ]
 
 
+def test_python_that_is_recorded_is_no_rest() -> None:
+    inner = Ran("app.py(9): inner", 60_000, (Ran("aten::mm", 20_000),), {"source": EventSource.PYTHON_CALL})
+    outer = Ran("app.py(1): outer", 100_000, (inner,), {"source": EventSource.PYTHON_CALL})
+    assert what_took_the_time(Recording([process(outer)])) == [
+        "Python functions took 80% of the time, 80 ms: app.py(1): outer itself 40 ms of it.",
+        "Other operators took 20% of the time, 20 ms.",
+    ]
+
+
+def test_where_no_cpu_time_is_on_record_waiting_isnt_either() -> None:
+    (*_, rest) = what_took_the_time(Recording([process(Ran("aten::mm", 100), Ran("aten::mm", 100), pause_us=50)]))
+    assert rest.endswith("and waiting, as this trace has no CPU time, took 20% of the time, 50 us.")
+
+
 def test_several_processes_are_summed_up() -> None:
-    alone, twice = what_took_the_time([trained()]), what_took_the_time([trained(), trained()])
+    alone, twice = what_took_the_time(Recording([trained()])), what_took_the_time(Recording([trained(), trained()]))
     assert [text.partition(",")[0] for text in alone] == [text.partition(",")[0] for text in twice]
     assert "100 ms" in twice[0]
 
 
 def test_markdown_shows_names_as_they_are() -> None:
     batch = process(Ran(NASTY, 90_000, (Ran("aten::to", 80_000),)))
-    text = markdown(NASTY, [batch], findings([batch]))
-    assert "1. **Copies and casts (serious).** 89% of the time" in text
+    text = Report([batch], NASTY).text("md")
+    assert "1. **Copies and casts, 89% of the time (serious).** 1 copies" in text
     outside = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", text)
     assert not re.search(r"(?<!\\)[<`]", outside)
     rows = [line for line in text.splitlines() if line.startswith("| ") and "Name" not in line]
@@ -57,15 +71,15 @@ def test_markdown_shows_names_as_they_are() -> None:
 
 
 def test_markdown_says_where_nothing_stands_out() -> None:
-    assert "Nothing stands out." in markdown("a title", [trained()], [])
+    assert "Nothing stands out." in Report([process(Ran("aten::mm", 100))]).text("md")
 
 
 def test_json_has_the_same() -> None:
-    told = json.loads(json.dumps(as_json("a title", [trained()], findings([trained()]))))
+    told = json.loads(Report([trained()]).text("json"))
     assert told["processes"] == ["here"]
     assert told["by_name"][0] == {"name": "aten::mm", "count": 1, "total_us": 40_000.0, "self_us": 40_000.0}
     assert sum(row["self_us"] for row in told["by_name"]) == 100_300
-    assert told["what_took_the_time"] == what_took_the_time([trained()])
+    assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
 @pytest.mark.parametrize(
@@ -98,12 +112,12 @@ def test_the_tree_says_what_it_leaves_out_and_what_was_lost() -> None:
 
 
 def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:
-    recorded = process(*[Ran(f"{NASTY} it's {number}", 1000) for number in range(30)])
-    shown = in_notebook(report([recorded]), key_averages(recorded.batch))
+    recorded = process(*[Ran(f"{NASTY} it's {number}", 1000) for number in range(40)])
+    shown = Report([recorded]).in_notebook()
     (frame,) = re.findall(r"<iframe [^>]*srcdoc='([^']*)'></iframe>", shown)
     assert html.unescape(frame).startswith("<!doctype html>")
     rest = re.sub(r"<iframe.*?</iframe>|<style>.*?</style>", "", shown, flags=re.DOTALL)
-    assert rest.count("<tr>") == 1 + MOST_ROWS
+    assert rest.count("<tr>") == 1 + ROWS_WITHOUT_SCRIPTS
     assert "<img" not in rest
     assert "10 more names are not shown." in rest
 
@@ -111,4 +125,4 @@ def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:
 def test_a_notebook_keeps_a_few_hundred_kilobytes() -> None:
     names = [f"an operation with quite a long name, of which there are many: {number}" for number in range(20_000)]
     recorded = process(*[Ran(name, 1000, (Ran(name, 900),)) for name in names])
-    assert len(in_notebook(report([recorded]), key_averages(recorded.batch))) < 300_000
+    assert len(Report([recorded]).in_notebook()) < 300_000

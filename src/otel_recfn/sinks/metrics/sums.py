@@ -32,7 +32,8 @@ OVERFLOW = 0
 MIN_CAPACITY = 64
 SECOND_NS = 1e9
 LONGEST_NS = (1 << 63) - 1
-_PARTIAL = np.uint32(EventFlag.PARTIAL)
+_DONT_COUNT = np.uint32(EventFlag.PARTIAL | EventFlag.IN_COMPILATION)
+"""The flags of ranges that have no series: they are open, or operators that a compiler tries out."""
 FIELDS = 8
 """The number of columns, in 64 bytes."""
 
@@ -62,9 +63,9 @@ class SeriesTable:
         self._slots: Slots = np.zeros(0, np.int32)
 
     def numbers_of(self, batch: Batch) -> Slots:
-        """The series of each row; negative if it has none, as a partial range. New series get a number."""
+        """The series of each row; negative if it has none. New series get a number."""
         slots, keys = self._slots_for(batch), batch.name.astype(np.int64) * NUM_SCOPES + batch.scope
-        counts = (batch.kind == EventKind.RANGE) & ((batch.flags & _PARTIAL) == 0)
+        counts = (batch.kind == EventKind.RANGE) & ((batch.flags & _DONT_COUNT) == 0)
         is_new = np.zeros(len(slots), np.bool_)
         is_new[keys[counts & (slots[keys] < 0)]] = True
         for key in np.flatnonzero(is_new).tolist():

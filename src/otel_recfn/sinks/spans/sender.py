@@ -22,7 +22,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -86,6 +86,8 @@ class DecidedUnits:
     """The mapper of ranges that are still open, which come again when they have ended."""
     nbytes: int = 0
     """The bytes that they take while they wait."""
+    sums: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Without ``decided``: attributes for what ran in the compilations among the ranges, by event id."""
 
     def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
@@ -119,6 +121,9 @@ class DecidedUnits:
             return Chunk(spans, {"added": len(spans)})
         if self.decided is not None:
             further, folded = further_of_spans(self.decided, which.start, which.stop)
+        elif self.sums:
+            ids = zip(plan.row.tolist(), plan.batch.event_id[plan.row].tolist(), strict=True)
+            further = {row: self.sums[event_id] for row, event_id in ids if event_id in self.sums}
         if dropped:
             row = int(plan.row[0])
             further[row] = {**further.get(row, {}), DROPPED: dropped}
@@ -167,12 +172,11 @@ class Sender:
         self._logged = False
 
     def start(self) -> None:
-        """Start the thread, unless it runs; if none can be started now, the next units try again."""
-        if self._thread.ident is None:
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                self._log_once("no thread could be had for sending spans; the next ones try again", error)
+        """Start the thread; if none can be started now, the next units try again."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._log_once("no thread could be had for sending spans; the next ones try again", error)
 
     def count(self, **more: int) -> bool:
         """Add to the counts of ranges and spans, from any thread. False after the end."""
@@ -189,7 +193,8 @@ class Sender:
 
     def put(self, units: DecidedUnits) -> None:
         """Send these units. Their ranges are counted as ``folding`` by now."""
-        self.start()
+        if self._thread.ident is None:
+            self.start()
         for dropped in self._queue.put(units):
             self.count(queue_full=dropped.ranges, folding=-dropped.ranges)
 
@@ -304,8 +309,8 @@ class Sender:
 
     def _lost_since(self) -> int:
         """The number of ranges and spans that were lost since a span reported it."""
-        counts, delivered = self.counts(), self._delivery.counters()
-        lost = sum(counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
+        delivered = self._delivery.counters()
+        lost = sum(self._counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
         return max(0, lost + self._recorder_lost() - self._lost_before - self._reported)
 
     def _log_once(self, message: str, error: BaseException) -> None:

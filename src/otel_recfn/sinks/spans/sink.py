@@ -143,7 +143,8 @@ class SpansSink(Sink):
         roots = self._traces.advance(batch, target)
         added, decided = self._folded(lambda folding: folding.add(batch, roots))
         ranges, unsampled = sum(added.fates[Fate.SUPPRESSED :]), added.fates[Fate.SUPPRESSED] + added.fates[Fate.UNSAMPLED]
-        self._sender.count(recorded=ranges, unsampled=unsampled, folding=added.planned)
+        folded = ranges - unsampled - added.planned
+        self._sender.count(recorded=ranges, unsampled=unsampled, folded=folded, folding=added.planned)
         self._undecided += added.planned
         self._put(decided)
 

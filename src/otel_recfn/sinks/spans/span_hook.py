@@ -28,8 +28,8 @@ _logger = logging.getLogger(__name__)
 Hook: TypeAlias = Callable[[Event, dict[str, Any]], Any]
 """A function of a row and its span's attributes, which it may change. Returns another name, False to drop the span, or None."""
 MAX_REMEMBERED = 1 << 17
-FOLDED_COUNT = "recfn.folded.count"
-"""The attribute for the number of ranges that were folded into the span."""
+FOLDED_COUNT, FOLDED_NS = "recfn.folded.count", "recfn.folded.duration_ns"
+"""The attributes for the number and time of ranges that were folded into the span."""
 UNIT_FOLDED_COUNT = "recfn.unit.folded.count"
 """The attribute for the number of ranges of the whole unit that have no span of their own."""
 DROPPED = "recfn.dropped"

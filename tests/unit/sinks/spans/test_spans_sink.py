@@ -15,10 +15,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from otel_recfn.batches.stage import Fate
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
-from otel_recfn.model.events import ContextFlag, EventKind, make_event_id
+from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
+from otel_recfn.sinks.spans.folding import EveryRange
 from otel_recfn.sinks.spans.provider import HashedResource, hashed
 from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
 from otel_recfn.support.span_ids import span_id
 from patience import PATIENCE_S
 
@@ -211,3 +214,13 @@ class TestSpans:
         assert harness.write({"context": REQUEST})[0].resource.attributes == ATTRIBUTES
         harness.provider._resource = Resource({"service.name": "child"})
         assert harness.write({"context": REQUEST})[0].resource.attributes == {"service.name": "child"}
+
+
+def test_without_a_budget_what_runs_in_compilations_is_a_sum_of_the_range_around() -> None:
+    folding, context = EveryRange(), SpanContextRef(5, 6, 1)
+    inside = {"context": context, "flags": int(EventFlag.IN_COMPILATION), "root": 11}
+    rows = [{**inside, "event_id": 13, "parent": 12}, {**inside, "event_id": 12, "parent": 11}]
+    added, units = folding.add(make_batch([{**row, "start_ns": 1, "end_ns": 1 + row["event_id"]} for row in rows]), {})
+    assert (added.fates[Fate.IN_SPAN], added.planned, units) == (2, 0, [])
+    added, (unit,) = folding.add(make_batch([{"context": context, "event_id": 11, "name": "phase"}]), {})
+    assert (added.planned, unit.sums) == (1, {11: {FOLDED_COUNT: 2, FOLDED_NS: 12}})

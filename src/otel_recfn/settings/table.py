@@ -156,11 +156,6 @@ class Settings:
         advanced=True,
     )
 
-    @property
-    def has_destination_beside_global_providers(self) -> bool:
-        """Whether recorded ranges go anywhere if OpenTelemetry's global providers are disabled."""
-        return bool(self.chrome_trace or self.sinks or self.tracer_provider or self.meter_provider)
-
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
         """Settings from keyword arguments and the environment; a SettingError where one of either isn't allowed."""

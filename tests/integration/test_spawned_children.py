@@ -104,15 +104,21 @@ def test_what_can_be_handed_over(run_program: Run, tmp_path: Path, method: str) 
     program = (
         BEGIN
         + """
-from otel_recfn import InMemorySink
+from otel_recfn.sinks.protocol import Sink
 
-class Printing(InMemorySink):
+class Printing(Sink):
+    name = "printing"
     def __init__(self, where, lock=None):
-        super().__init__()
-        self.where, self.of_the_program = where, lock
+        self.where, self.lock = where, lock
     def write(self, batch):
         if len(batch):
             print(self.where, *[event.name for event in batch.events()], flush=True)
+    def flush(self, timeout_s):
+        return True
+    def close(self, timeout_s):
+        pass
+    def counters(self):
+        return {}
     def after_fork_in_child(self):
         return Printing("child:")
 

@@ -69,7 +69,6 @@ class ProfilerRun:
     """A run, from ``start`` to ``stop``; it ends when the last reference to it is dropped.
 
     Attributes:
-        config: what it records.
         number: what marks its rows; the process's first has 1.
         cuda_times: when its ranges came to pass on the GPU.
         callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE if it needs none.

@@ -92,9 +92,10 @@ def _finding(seen: Recording, ranges: Places, times: Amounts, **told: Any) -> Fi
     share = seen.share(times)
     if share < SHOWN:
         return None
-    anchor = seen.main_path(ranges, times)
+    main = seen.main_path(ranges, times)
+    anchor, of_main = seen.names_in(main), seen.path[ranges] == main
     told["text"] = told["text"].replace("{most}", " in ".join(reversed(anchor[-2:])))
-    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges, times)}
+    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges[of_main], times[of_main])}
     return Finding(**{**shown, **told})
 
 
@@ -105,7 +106,7 @@ def waits_for_data(seen: Recording) -> Finding | None:
     if not len(ranges):
         return None
     times = seen.total_ns[ranges]
-    in_workers = "MultiProcessing" in seen.main_path(ranges, times)[-1]
+    in_workers = "MultiProcessing" in seen.names[seen.main_path(ranges, times)]
     made = "waits for its workers" if in_workers else "makes each batch in the loop itself"
     return _finding(
         seen,

@@ -178,20 +178,17 @@ class Recording:
         return sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
 
     def named(self, is_wanted: Callable[[str], bool]) -> Mask:
-        """The paths that end with such a name."""
-        return np.array([is_wanted(name) for name in self.names], np.bool_)
+        """Which ranges have such a name."""
+        return np.array([is_wanted(name) for name in self.names], np.bool_)[self.path]
 
-    def outermost(self, is_wanted: Callable[[str], bool]) -> Mask:
-        """The paths that end with such a name and lie in no other one: no time counts twice."""
-        wanted = self.named(is_wanted)
+    def outermost(self, is_wanted: Callable[[str], bool]) -> Places:
+        """The ranges of such a name that lie in no other one, and took the time of a thread: no time counts twice."""
+        wanted = [is_wanted(name) for name in self.names]
         inside: list[bool] = []
         for above in self.paths.above.tolist():
-            inside.append(above >= 0 and (inside[above] or bool(wanted[above])))
-        return wanted & ~np.array(inside, np.bool_)
-
-    def ranges_of(self, paths: Mask) -> Places:
-        """The ranges of these paths that took the time of a thread."""
-        return np.flatnonzero(paths[self.path] & self.counts)
+            inside.append(above >= 0 and (inside[above] or wanted[above]))
+        are_outermost = np.array(wanted, np.bool_) & ~np.array(inside, np.bool_)
+        return np.flatnonzero(are_outermost[self.path] & self.counts)
 
     def main_path(self, ranges: Places, amounts: Amounts) -> int:
         """The path for which the amounts of these ranges add up to most."""

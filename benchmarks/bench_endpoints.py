@@ -20,16 +20,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration"))
 
 import torch
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from otlp_server import OtlpServer
 from torch_programs import Training
 
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.model.counters import losses
+from otlp_server import OtlpServer
 
 ROUNDS = 3
 SECONDS = 2.0

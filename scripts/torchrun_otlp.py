@@ -49,7 +49,7 @@ def rank() -> None:
 
 def main() -> None:
     """Begins them, and says what came."""
-    sys.path.insert(0, str(ROOT / "tests" / "integration"))
+    sys.path.insert(0, str(ROOT / "tests"))
     from otlp_server import OtlpServer
 
     found: Counter[tuple[str, int, int]] = Counter()

@@ -312,9 +312,9 @@ class profile:
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call. Needs ``python_calls``.
 
-        Modules are in the order of these calls, each without those in it, under the names of their ranges. ``left_out`` has the
-        parameters that one leaves out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]`` counts
-        the others.
+        Modules are in the order of these calls, each without those in it, under the names of their ranges. Parameters
+        of classes of your own are left out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]``
+        counts the others.
         """
         self._begun()
         return self._called.modules() if self._called is not None else []

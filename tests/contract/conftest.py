@@ -86,8 +86,7 @@ def make_program(recorder: Recorder) -> Iterator[Callable[..., Program]]:
 
     yield make
     for program in made:
-        program.session.at_exit()
-        program.provider.shutdown()
+        program.close()
 
 
 @pytest.fixture

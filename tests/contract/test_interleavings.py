@@ -228,18 +228,6 @@ def drive(recorder: Recorder, steps: list[tuple], buffer_bytes: int = DEFAULT_BU
 
 
 @many_examples
-@given(steps=st.lists(st.one_of(begin_sync, end_innermost, drain), max_size=60))
-def test_ranges_that_nest(recorder: Recorder, steps: list[tuple]) -> None:
-    drive(recorder, steps)
-
-
-@many_examples
-@given(steps=st.lists(st.one_of(begin, begin_sync, end_innermost, end_open, end_any, drain), max_size=60))
-def test_ranges_that_end_anywhere(recorder: Recorder, steps: list[tuple]) -> None:
-    drive(recorder, steps)
-
-
-@many_examples
 @given(steps=st.lists(st.one_of(begin, begin_sync, end_innermost, end_open, end_any, drain, seal, restart), max_size=60))
 def test_ranges_that_are_sealed_while_recording(recorder: Recorder, steps: list[tuple]) -> None:
     drive(recorder, steps)

@@ -11,54 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 from recording_helpers import Clock, reset, run_threads, workers_of
+from step_program import Program
 
-from otel_recfn.batches.selection import Selected
 from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session import draining
-from otel_recfn.session.capture import Capture
-from otel_recfn.session.session import Session
-from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
-from otel_recfn.sinks.spans.sink import SpansSink
-from otel_recfn.sources.steps import step
 from patience import PATIENCE_S
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 
 
-class Program:
-    """A session with a capture that makes spans, where it is looked when the test says so."""
+class Looked(Program):
+    """A program where it is looked when the test says so."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        clock: Clock,
-        *,
-        sampler: Sampler = ALWAYS_ON,
-        volume: Volume = EVERY_RANGE,
-        roots_per_second: float | None = None,
-        hook: Any = None,
-    ) -> None:
-        self.recorder, self.clock, self.session = recorder, clock, Session(recorder)
-        self.record_function, self.step = recorder.record_function, step
-        self.provider, self.exporter = TracerProvider(shutdown_on_exit=False, sampler=sampler), InMemorySpanExporter()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("program")
-        self.rows, self.sink = InMemorySink(), SpansSink(self.provider, roots_per_second, volume=volume, hook=hook)
-        self.capture = Capture(
-            Selected(), [self.rows, self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES, spans=self.sink, open_range_s=1e-9
-        )
-        self.session.start(self.capture)
+    def __init__(self, recorder: Recorder, clock: Clock, sampler: Sampler = ALWAYS_ON, **spans: Any) -> None:
+        self.clock = clock
+        super().__init__(recorder, sampler, 1e-9, roots_per_second=None, **spans)
 
     def look(self) -> list[list[str]]:
         """The traces of hangs so far, in their order: names from the root on, parents first."""
@@ -69,17 +44,14 @@ class Program:
     def flush(self) -> None:
         assert self.session.flush(self.capture, PATIENCE_S)
 
-    def spans(self) -> list[ReadableSpan]:
-        return list(self.exporter.get_finished_spans())
-
     def hangs(self) -> list[list[ReadableSpan]]:
-        roots = [span.context.trace_id for span in self.spans() if span.name == folding.OPEN_FOR_LONG]
-        return [[span for span in self.spans() if span.context.trace_id == trace_id] for trace_id in roots]
+        roots = [span.context.trace_id for span in self.sent() if span.name == folding.OPEN_FOR_LONG]
+        return [[span for span in self.sent() if span.context.trace_id == trace_id] for trace_id in roots]
 
     def end(self) -> list[ReadableSpan]:
         """What was sent beside hangs, when all has ended. The laws hold."""
         self.session.stop(self.capture, PATIENCE_S)
-        spans, counts = self.spans(), self.sink.counters()
+        spans, counts = self.sent(), self.spans_sink.counters()
         ids = Counter((span.context.trace_id, span.context.span_id) for span in spans)
         assert max(ids.values(), default=1) == 1, "a span was sent twice"
         assert [span.name for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in ids] == []
@@ -90,25 +62,24 @@ class Program:
 
 
 @pytest.fixture
-def make(recorder: Recorder, clock: Clock) -> Iterator[Callable[..., Program]]:
-    made: list[Program] = []
+def make(recorder: Recorder, clock: Clock) -> Iterator[Callable[..., Looked]]:
+    made: list[Looked] = []
 
-    def make(**keywords: Any) -> Program:
-        made.append(Program(recorder, clock, **keywords))
+    def make(**keywords: Any) -> Looked:
+        made.append(Looked(recorder, clock, **keywords))
         return made[-1]
 
     yield make
     for each in made:
-        each.session.at_exit()
-        each.provider.shutdown()
+        each.close()
 
 
 @pytest.fixture
-def program(make: Callable[..., Program]) -> Program:
+def program(make: Callable[..., Looked]) -> Looked:
     return make()
 
 
-def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Program) -> None:
+def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Looked) -> None:
     with (
         program.tracer.start_as_current_span("request") as request,
         program.record_function("outer"),
@@ -133,10 +104,10 @@ def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Program) -> N
         assert own.context.trace_id == around.trace_id
         assert own.end_time >= partial.end_time
     assert complete["outer"].parent.span_id == around.span_id
-    assert program.sink.counters()["recorded"] == 2, "a range counts once"
+    assert program.spans_sink.counters()["recorded"] == 2, "a range counts once"
 
 
-def test_a_hang_in_a_step_shows_the_step(program: Program) -> None:
+def test_a_hang_in_a_step_shows_the_step(program: Looked) -> None:
     with program.step("train", 7), program.record_function("forward"):
         assert program.look() == [["open for long", "train", "forward"]]
         [(root, train, _)] = program.hangs()
@@ -146,7 +117,7 @@ def test_a_hang_in_a_step_shows_the_step(program: Program) -> None:
     assert root.links[0].context.span_id == spans["train"].context.span_id
 
 
-def test_what_is_not_sampled_or_suppressed_is_not_told(make: Callable[..., Program]) -> None:
+def test_what_is_not_sampled_or_suppressed_is_not_told(make: Callable[..., Looked]) -> None:
     program = make(sampler=ParentBased(ALWAYS_ON))
     remote = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(0)))
     with trace.use_span(remote), program.record_function("unsampled"):
@@ -158,7 +129,7 @@ def test_what_is_not_sampled_or_suppressed_is_not_told(make: Callable[..., Progr
 
 @pytest.mark.parametrize("looks", [True, False])
 def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_alone(
-    make: Callable[..., Program], looks: bool
+    make: Callable[..., Looked], looks: bool
 ) -> None:
     seen: list[tuple[str, bool]] = []
 
@@ -186,7 +157,7 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
 
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 100)], ids=["every range", "folded"])
-def test_deep_hangs_are_bounded(make: Callable[..., Program], volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_hangs_are_bounded(make: Callable[..., Looked], volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "MOST_OPEN", 20)
     program = make(volume=volume)
     with program.tracer.start_as_current_span("request"):
@@ -200,7 +171,7 @@ def test_deep_hangs_are_bounded(make: Callable[..., Program], volume: Volume, mo
 
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(1)], ids=["every range", "folded"])
-def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(make: Callable[..., Program], volume: Volume) -> None:
+def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(make: Callable[..., Looked], volume: Volume) -> None:
     program = make(volume=volume)
     outer, inner = program.record_function("outer"), program.record_function("inner")
     outer.__enter__()
@@ -231,18 +202,17 @@ def test_ranges_that_are_told_and_end_in_any_order(
     with pytest.MonkeyPatch.context() as patch, workers_of(3) as workers:
         patch.setattr(draining, "time", clock)
         reset(recorder)
-        program = Program(recorder, clock, volume=volume)
+        program = Looked(recorder, clock, volume=volume)
         try:
             _play(program, workers, moves)
             told = {(span.attributes or {})["recfn.event_id"] for spans in program.hangs() for span in spans[1:]}
             program.end()
             assert told <= {event.event_id for event in program.rows.events()}
         finally:
-            program.session.at_exit()
-            program.provider.shutdown()
+            program.close()
 
 
-def _play(program: Program, workers: list[Any], moves: list[tuple[int, int]]) -> None:
+def _play(program: Looked, workers: list[Any], moves: list[tuple[int, int]]) -> None:
     stacks: list[list[Any]] = [[], [], []]
     crossing: list[int] = []
     recorder = program.recorder

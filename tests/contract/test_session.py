@@ -120,13 +120,6 @@ def test_what_one_capture_has_no_memory_for_is_counted_and_the_others_have_it(
     assert (counters["recorded"], counters["in_memory.dropped.error"]) == (2, 1)
 
 
-def test_stopping_twice_changes_nothing(recorder: Recorder, session: Session) -> None:
-    running = Running(session, Selected())
-    running.stop()
-    running.stop()
-    assert running.names() == []
-
-
 @pytest.mark.one_python
 def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture

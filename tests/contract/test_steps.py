@@ -58,15 +58,6 @@ def test_steps_without_a_number_are_counted_by_name(alone: Running) -> None:
     assert [(row.name, row.step_number) for row in rows] == [(first, 0), (first, 1), (second, 0), (first, 2)]
 
 
-def test_all_that_runs_in_a_step_lies_below_one_span(program: Program) -> None:
-    with program.step("train", 3):
-        with program.record_function("forward"), program.record_function("mm"):
-            pass
-        with program.record_function("backward"):
-            pass
-    assert program.paths() == ["train:3", "train:3/backward", "train:3/forward", "train:3/forward/mm"]
-
-
 def test_a_step_is_a_child_of_the_current_span_or_range(program: Program) -> None:
     with program.tracer.start_as_current_span("epoch"):
         with program.step("train", 0), program.record_function("mm"):

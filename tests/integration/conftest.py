@@ -101,12 +101,6 @@ def capturing() -> Iterator[None]:
 
 
 @pytest.fixture
-def needs_observer() -> None:
-    """Skips where operators can't be observed."""
-    pytest.importorskip("torch")
-
-
-@pytest.fixture
 def instrument() -> Iterator[Callable[..., Instrumented]]:
     """Makes an Instrumented; what is left of it at the end of the test is uninstrumented."""
     yield Instrumented

@@ -22,22 +22,17 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
 
 
-def trained(model: nn.Module, batches: Any, every: int = 1) -> None:
+def trained(model: nn.Module, batches: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for number, batch in enumerate(batches):
         with step("train", number):
             model(batch).square().mean().backward()
-            if number % every == every - 1:
-                optimizer.step()
-                optimizer.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def a_training_loop() -> None:
     trained(perceptron(), [torch.ones(256, WIDTH)] * 6)
-
-
-def accumulated_gradients() -> None:
-    trained(perceptron(), [torch.ones(256, WIDTH)] * 6, every=3)
 
 
 def a_generation() -> None:
@@ -58,27 +53,6 @@ def a_convolution_net() -> None:
         nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 32, 3), nn.Flatten()
     )
     trained(model, [torch.ones(8, 3, 64, 64)] * 4)
-
-
-class Recurrent(nn.Module):
-    """An RNN and what is read off it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.head = nn.LSTM(128, 256, batch_first=True), nn.Linear(256, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.rnn(x)[0][:, -1])
-
-
-def an_rnn() -> None:
-    trained(Recurrent(), [torch.ones(64, 30, 128)] * 3)
-
-
-def embeddings_looked_up() -> None:
-    table = nn.EmbeddingBag(20_000, 256)
-    model = nn.Sequential(table, nn.Linear(256, 256))
-    trained(model, [torch.arange(16_384).reshape(512, 32)] * 4)
 
 
 def an_evaluation() -> None:
@@ -129,11 +103,8 @@ def compiled_and_warm() -> None:
 
 HEALTHY: list[Callable[[], None]] = [
     a_training_loop,
-    accumulated_gradients,
     a_generation,
     a_convolution_net,
-    an_rnn,
-    embeddings_looked_up,
     an_evaluation,
     ranks_of_one,
     a_loader_with_workers,

@@ -21,7 +21,7 @@ from kineto import profile_of_all_threads  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 AROUND_A_NODE = "autograd::engine::evaluate_function: "
 IN_TORCH = (EventSource.TORCH, EventSource.RECORD_FUNCTION)
 """Whose ranges PyTorch has: its own, and those that are told to it."""

@@ -26,7 +26,7 @@ from torch_programs import Training, run_together, scripted_programs  # noqa: E4
 
 from perfetto_ui import ask_perfetto  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 class Exported:

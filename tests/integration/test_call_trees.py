@@ -10,16 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+from exported_traces import Traces  # noqa: E402
+from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
 from opentelemetry.trace import StatusCode  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from otel_recfn import OtelRecordFunctionInstrumentor  # noqa: E402
 from patience import PATIENCE_S  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 CALLS, LAYERS, WIDTH = 20, 3, 256
@@ -49,22 +47,19 @@ class Model(nn.Module):
         return self.blocks(x)
 
 
-class Program:
-    """An instrumented one."""
+class Program(Traces):
+    """One that is instrumented anew for each kind of requests."""
 
     def __init__(self) -> None:
-        self.exporter, self.provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.instrumentor = OtelRecordFunctionInstrumentor()
+        super().__init__(budgets={})
 
     def requests(self, count: int, work: Callable[[], object], fails: bool = False, **settings: Any) -> Sequence[ReadableSpan]:
         """Our spans of the last one; the first three of a name are told in more detail."""
-        if self.instrumentor.is_instrumented_by_opentelemetry:
-            self.instrumentor.uninstrument()
+        self.instrumentor.uninstrument()
         self.instrumentor.instrument(tracer_provider=self.provider, **settings)
         for number in range(count):
             self.exporter.clear()
-            with self.provider.get_tracer("program").start_as_current_span("request") as span:
+            with self.tracer.start_as_current_span("request") as span:
                 work()
                 if fails and number == count - 1:
                     span.set_status(StatusCode.ERROR)
@@ -77,7 +72,6 @@ def program() -> Iterator[Program]:
     made = Program()
     yield made
     made.instrumentor.uninstrument()
-    made.provider.shutdown()
 
 
 def generation() -> tuple[Model, Callable[[], None]]:

@@ -204,7 +204,6 @@ def test_phases_lie_in_it_as_torch_profiler_names_them(instrument: Callable[...,
     assert of["build_guards"][:-1] == ["torch.compile: add"]
 
 
-@pytest.mark.usefixtures("needs_observer")
 @pytest.mark.parametrize("detail", ["normal", "all"])
 def test_of_what_runs_inside_only_sums_become_spans(traces: Any, detail: str) -> None:
     traces.instrumentor.uninstrument()
@@ -254,7 +253,6 @@ def test_spans_of_phases_may_keep_torchs_names(traces: Any) -> None:
     assert phases["build_guards (dynamo_timed)"] == "build_guards"
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_operators_know_that_they_run_inside(instrument: Callable[..., Any]) -> None:
     seen = instrument(modules=False)
     run = torch.compile(add, backend=eager)
@@ -311,7 +309,6 @@ def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend:
     assert compilations(seen.events())
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..., Any]) -> None:
     def phases() -> Counter[str]:
         torch._dynamo.reset()
@@ -381,7 +378,6 @@ def test_scopes_select_it() -> None:
     assert not [event for event in prof.events() if event.source == EventSource.COMPILATION]
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_where_pytorch_announces_phases_operators_know_it_too(instrument: Callable[..., Any]) -> None:
     seen = instrument()
     with torch.profiler.record_function("phase (dynamo_timed)"), torch.profiler.record_function("inside"):

@@ -38,7 +38,6 @@ def test_in_the_graph_where_torchs_own_is(make: Any, capturing: None) -> None:
 
 @captures
 @every_form
-@pytest.mark.usefixtures("needs_observer")
 def test_what_is_in_the_graph_is_recorded_once(make: Any, capturing: None, instrument: Callable[..., Any]) -> None:
     if make is FORMS["name_as_keyword"] and VERSION < (2, 13):
         pytest.skip("PyTorch 2.12 forgets it, also of its own")
@@ -55,7 +54,6 @@ def test_what_is_in_the_graph_is_recorded_once(make: Any, capturing: None, instr
 
 
 @captures
-@pytest.mark.usefixtures("needs_observer")
 def test_operators_lie_in_their_range(capturing: None, instrument: Callable[..., Any]) -> None:
     function = torch.compile(FORMS["nested"](record_function), backend="eager", fullgraph=True)
     function(X)

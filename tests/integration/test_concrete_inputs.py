@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ProfilerActivity  # noqa: E402
 from torch_programs import Training  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.one_python]
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
 NUMBERS = [
     *(0, 7, -1, (1 << 31) - 1, -(1 << 31), 1 << 31, -(1 << 31) - 1, (1 << 63) - 1, -(1 << 63), True, False),

@@ -9,11 +9,9 @@ import gzip
 import importlib
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -23,33 +21,11 @@ from typing import Any
 import pytest
 
 from jaeger_upload import uploaded
-from patience import PATIENCE_S
 
 pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW_STEPS = ("--steps", "4", "--epoch-steps", "2", "--layers", "1")
-
-
-def run(command: list[str], where: Path, **environment: str) -> str:
-    """What a command prints; it must succeed."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    kept = {name: os.environ[name] for name in ("OTEL_RECFN_CACHE_DIR",) if name in os.environ}
-    done = subprocess.run(
-        command,
-        cwd=where,
-        env=inherited | kept | environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        encoding="utf-8",
-    )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
-    return done.stdout
-
-
-def example(name: str, *arguments: str) -> list[str]:
-    return [sys.executable, str(EXAMPLES / name), *arguments]
 
 
 def losses(output: str) -> list[float]:
@@ -65,16 +41,16 @@ def ancestors(span: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> list[st
     return names
 
 
+def program_of(name: str) -> str:
+    """An example as the program of a process."""
+    where, script = str(EXAMPLES), str(EXAMPLES / name)
+    return f"import runpy, sys\nsys.path.insert(0, {where!r})\nrunpy.run_path({script!r}, run_name='__main__')\n"
+
+
 @pytest.fixture
 def run_example(run_with_dynamo: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
     """Runs one where PyTorch is imported already, with what its optimizer wants of it; gives what it prints."""
-
-    def run(name: str, *arguments: str) -> str:
-        where, script = str(EXAMPLES), str(EXAMPLES / name)
-        program = f"import runpy, sys\nsys.path.insert(0, {where!r})\nrunpy.run_path({script!r}, run_name='__main__')\n"
-        return run_with_dynamo(program, *arguments).stdout
-
-    return run
+    return lambda name, *arguments: run_with_dynamo(program_of(name), *arguments).stdout
 
 
 @pytest.fixture
@@ -155,25 +131,20 @@ def test_operators_stand_below_the_request_that_caused_them(run_example: Callabl
     assert all(names[-1] == "GET /write" for names in above)
 
 
-def test_opentelemetry_instrument_observes_the_training(tmp_path: Path) -> None:
+def test_opentelemetry_instrument_observes_the_training(run_by: Callable[..., Any], tmp_path: Path) -> None:
     if importlib.util.find_spec("opentelemetry.distro") is None:
         pytest.skip("opentelemetry-distro is not installed: pip install '.[examples]'")
-    wrapper = [str(Path(sysconfig.get_path("scripts")) / "opentelemetry-instrument")]
-    output = run(
-        [*wrapper, *example("train.py", *FEW_STEPS, "--steps", "2", "--workers", "0")],
-        tmp_path,
-        OTEL_TRACES_EXPORTER="console",
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_LOGS_EXPORTER="none",
-    )
+    run = run_by(tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable)
+    exporters = {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    output = run(program_of("train.py"), *FEW_STEPS, "--steps", "2", "--workers", "0", **exporters).stdout
     names = Counter(re.findall(r'^    "name": "(.*)",$', output, flags=re.MULTILINE))
     assert names["step"] == 2
     assert names["aten::addmm"] >= 2
     assert len(losses(output)) == 1
 
 
-def test_arrays_as_spans_chrome_trace_and_graph(tmp_path: Path) -> None:
-    said = run(example("arrays.py", "trace.json"), tmp_path)
+def test_arrays_as_spans_chrome_trace_and_graph(run_program: Callable[..., Any], tmp_path: Path) -> None:
+    said = run_program(program_of("arrays.py"), "trace.json").stdout
     operators = Counter(re.findall(r"= arrays::(\w+)\(", said))
     assert len(operators) == 10
     assert f"{operators.total()} operators as spans" in said

@@ -65,8 +65,3 @@ def test_one_that_hangs_is_waited_for_no_longer_than_was_said(run_program: Calla
     seconds, exports, _, _ = ended(run_program, 1.5, "SUCCESS", 0.5, "at once")
     assert exports <= 2
     assert seconds < 4.0
-
-
-def test_one_that_works_gets_all(run_program: Callable[..., Any]) -> None:
-    _, _, ours, spans = ended(run_program, 0.01, "SUCCESS", 10.0, "at once")
-    assert ours == spans > 2000

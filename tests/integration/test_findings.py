@@ -1,4 +1,4 @@
-"""What a report says first of twelve programs with a fault each, and that it leaves twelve healthy ones alone, also where the
+"""What a report says first of twelve programs with a fault each, and that it leaves healthy ones alone, also where the
 machine has other work."""
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from exported_traces import Traces  # noqa: E402
 
 from otel_recfn import record_function  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 LONG = 30
 
 

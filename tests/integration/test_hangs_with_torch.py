@@ -73,7 +73,6 @@ def told() -> Iterator[Told]:
     instrumentor.uninstrument()
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_an_operator_that_hangs_in_a_module(hang: Callable[..., Any], told: Told) -> None:
     class Hangs(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
@@ -85,7 +84,6 @@ def test_an_operator_that_hangs_in_a_module(hang: Callable[..., Any], told: Told
     assert told.path() == ["step", "nn.Module: Sequential_0", "nn.Module: Hangs_0", "recfn_hangs::hang"]
 
 
-@pytest.mark.usefixtures("needs_observer")
 def test_an_operator_that_hangs_in_a_backward_pass(hang: Callable[..., Any], told: Told) -> None:
     class Hangs(torch.autograd.Function):  # type: ignore[misc, name-defined]
         @staticmethod

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from same_in_each_thread import assert_same_in_each_thread  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 pytest.importorskip("torch.autograd.profiler_legacy", reason="this torch has no legacy profiler any more")
 

@@ -19,7 +19,7 @@ from torch_programs import run_together, scripted_programs  # noqa: E402
 from otel_recfn.model.batch import Event  # noqa: E402
 from otel_recfn.model.events import EventKind, Extra  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 NUMBERS = 1000
 BYTES = 4 * NUMBERS

@@ -70,27 +70,3 @@ run("late", 500)
     assert (found["early"], found["late"]) == (3, 500)
     if order.startswith("provide"):  # else the counters begin with what had been counted by then
         assert {name: count for name, count in found.items() if count} == {"early": 3, "late": 500, "unsampled": 503}
-
-
-def test_forked_children_count_their_own(exported: Callable[..., Any]) -> None:
-    """A child goes on from what the SDK had of its parent, as with every counter of a program."""
-    program = """
-provide()
-OtelRecordFunctionInstrumentor().instrument()
-run("parent", 100)
-OtelRecordFunctionInstrumentor().flush(60)
-metrics.get_meter_provider().force_flush()
-run("parent", 11)
-child = os.fork()
-print("pid:", "child" if child == 0 else "parent", os.getpid(), flush=True)
-if child == 0:
-    run("child", 7)
-    assert OtelRecordFunctionInstrumentor().flush(60)
-    metrics.get_meter_provider().force_flush()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-"""
-    found = exported(program)
-    assert (found["parent"]["parent"], "child" in found["parent"]) == (111, False)
-    assert (found["child"]["parent"], found["child"]["child"]) == (100, 7)
-    assert (found["parent"]["unsampled"], found["child"]["unsampled"]) == (111, 107)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch_programs import Training  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 def points(reader: InMemoryMetricReader) -> Iterator[Any]:

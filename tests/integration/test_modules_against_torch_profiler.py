@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from compiled_forms import VERSION, X  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "forget_what_was_compiled")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compiled")]
 nn = torch.nn
 
 Line = tuple[int, str]

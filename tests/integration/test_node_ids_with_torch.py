@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.one_python]
+pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
 PROGRAM = """
 import torch, torch.autograd

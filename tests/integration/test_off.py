@@ -60,7 +60,7 @@ print(OtelRecordFunctionInstrumentor().counters().get("recorded"))
 
 
 @pytest.mark.torch
-def test_operators_are_recorded_once_torch_is_imported(run_program: Callable[..., Any], needs_observer: None) -> None:
+def test_operators_are_recorded_once_torch_is_imported(run_program: Callable[..., Any]) -> None:
     program = """
 import torch
 torch.ones(3).neg()

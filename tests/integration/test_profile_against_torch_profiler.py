@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ProfilerActivity  # noqa: E402
 from torch_programs import Training  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 class Run:

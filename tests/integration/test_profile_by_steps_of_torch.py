@@ -12,7 +12,7 @@ from otel_recfn import profile
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 def test_torchs_own_schedule_activities_and_handler(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from trace_files import names_in
 
 pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 EXITS = 6 * SOAK
 

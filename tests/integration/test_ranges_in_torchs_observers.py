@@ -28,7 +28,7 @@ from otel_recfn import (  # noqa: E402
     record_function_exit,
 )
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_callbacks_left")]
 
 Tree = list[tuple[str, list[Any]]]
 """Names, each with what lies in it."""

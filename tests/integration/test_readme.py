@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp_server import OtlpServer
 
 from otel_recfn.pytorch import observer_build
+from otlp_server import OtlpServer
 from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ ALONE = {page: text for page, text in PAGES.items() if page != "codegen"}  # who
 EXAMPLES = [pytest.param(block, id=page) for page, text in ALONE.items() for block in blocks(text)]
 EXAMPLES += [pytest.param(block, id=f"readme{number}") for number, block in enumerate(OTHERS, 2)]
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from otel_recfn.pytorch import details  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.usefixtures("needs_observer"),
     pytest.mark.skipif(not rpc.is_available(), reason="this torch has no RPC"),
 ]
 

@@ -30,7 +30,7 @@ from compiled_forms import VERSION  # noqa: E402
 checkpoint = pytest.importorskip("torch.utils.checkpoint")
 pytest.importorskip("torch._dynamo.convert_frame")
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 OPERATORS = {
     "torchscript_stack": ["currentCallstack"],

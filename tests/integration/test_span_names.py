@@ -11,16 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+from exported_traces import Traces  # noqa: E402
+from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile  # noqa: E402
+from otel_recfn import profile  # noqa: E402
 from otel_recfn.batches.span_names import class_of  # noqa: E402
-from patience import PATIENCE_S  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 class Block(nn.Module):
@@ -45,18 +43,13 @@ class Net(nn.Module):
 
 def spans_of(net: nn.Module, **settings: Any) -> Sequence[ReadableSpan]:
     """The spans of a call below a request."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(tracer_provider=provider, **settings)
+    traces = Traces(budgets={}, **settings)
     try:
-        with provider.get_tracer("program").start_as_current_span("request"), torch.no_grad():
-            net(torch.ones(2, 4))
-        assert instrumentor.flush(PATIENCE_S)
+        with torch.no_grad():
+            traces.serve(lambda: net(torch.ones(2, 4)))
+        return traces.spans()
     finally:
-        instrumentor.uninstrument()
-        provider.shutdown()
-    return exporter.get_finished_spans()
+        traces.instrumentor.uninstrument()
 
 
 def called(spans: Sequence[ReadableSpan]) -> set[tuple[str, Any, Any]]:

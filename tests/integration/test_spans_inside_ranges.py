@@ -21,7 +21,7 @@ from patience import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 RANGES = [record_function, torch.profiler.record_function]
 
 

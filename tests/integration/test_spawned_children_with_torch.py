@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from otlp_server import OtlpServer
 
+from otlp_server import OtlpServer
 from trace_files import names_in
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 Run = Callable[..., Any]
 
 PROGRAM = """

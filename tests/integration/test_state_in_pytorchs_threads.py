@@ -16,27 +16,9 @@ from otel_recfn.callbacks.thread_locals import Carried, TorchState, debug_info_g
 torch = pytest.importorskip("torch")
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch_programs import reentrant_training  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
-
-
-class Nested(torch.autograd.Function):  # type: ignore[misc]
-    """Its backward starts a backward pass again, so deep that autograd takes another thread for it, and works there."""
-
-    @staticmethod
-    def forward(context: Any, x: Any, depth: int, work: Callable[[], None]) -> Any:
-        context.depth, context.work = depth, work
-        return x * 2
-
-    @staticmethod
-    def backward(context: Any, gradient: Any) -> tuple[Any, None, None]:
-        if context.depth > 0:
-            with torch.enable_grad():
-                x = torch.ones(2, requires_grad=True)
-                Nested.apply(x, context.depth - 1, context.work).sum().backward()  # type: ignore[no-untyped-call]
-        else:
-            context.work()
-        return gradient * 2, None, None
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_callbacks_left")]
 
 
 def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
@@ -65,7 +47,7 @@ def in_autograds_thread(work: Callable[[], None]) -> None:
         threads.append(threading.get_ident())
         work()
 
-    Nested.apply(torch.ones(2, requires_grad=True), 70, noted).sum().backward()  # type: ignore[no-untyped-call]
+    reentrant_training(torch.tensor(70.0, requires_grad=True), noted)
     assert threads != [threading.get_ident()]
 
 

@@ -20,7 +20,7 @@ from otel_recfn.errors import InputsError, RangeOver, RecfnError  # noqa: E402
 from otel_recfn.model.events import RecordScope  # noqa: E402
 from otel_recfn.observing import RecordFunctionCallback  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer", "no_callbacks_left")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_callbacks_left")]
 
 
 class TestWhatACallbackSees:

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 
 
 PROGRAM = """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_recfn import profile, record_function
 from otel_recfn.model.events import EventSource
-from patience import PATIENCE_S
 from thoroughness import SOAK
-from trace_files import read_trace
 
 
 def load() -> int:
@@ -53,38 +49,6 @@ def test_calls_are_spans() -> None:
     [c_function] = [span for span in spans.values() if span.name == "<built-in function len>" and span.parent == called.context]
     assert (c_function.attributes or {})["code.function.name"] == "<built-in function len>"
     assert "code.file.path" not in (c_function.attributes or {})
-
-
-def test_calls_are_python_functions_in_a_chrome_trace(tmp_path: Path) -> None:
-    with profile(python_calls=True) as prof:
-        train()
-    prof.export_chrome_trace(tmp_path / "trace.json")
-    events = read_trace(tmp_path / "trace.json")["traceEvents"]
-    calls: dict[int, Any] = {event["args"]["Python id"]: event for event in events if "Python id" in event.get("args", {})}
-    assert {event["cat"] for event in calls.values()} == {"python_function"}
-    [load_call] = [event for event in calls.values() if event["name"].endswith(": load")]
-    assert calls[load_call["args"]["Python parent id"]]["name"].endswith(": train")
-    in_thread = {key: event for key, event in calls.items() if event["tid"] == load_call["tid"]}
-    assert sorted(in_thread, key=lambda key: in_thread[key]["ts"]) == sorted(in_thread)
-
-
-def test_threads_that_run_already_are_traced() -> None:
-    go, done = threading.Event(), threading.Event()
-
-    def wait_and_load() -> None:
-        go.wait(PATIENCE_S)
-        load()
-        done.set()
-
-    thread = threading.Thread(target=wait_and_load)
-    thread.start()
-    with profile(python_calls=True) as prof:
-        go.set()
-        assert done.wait(PATIENCE_S)
-    thread.join(PATIENCE_S)
-    by_id = {event.event_id: event for event in prof.events()}
-    [call] = [event for event in by_id.values() if event.name.endswith(": load")]
-    assert by_id[call.parent].name.endswith(": wait_and_load")
 
 
 def test_captures_that_ask_for_none_see_none() -> None:

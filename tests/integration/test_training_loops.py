@@ -17,7 +17,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from trace_files import events_in
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 nn = torch.nn
 X = torch.ones(2, 3)
 STEP, VALIDATION = "training step", "module call"

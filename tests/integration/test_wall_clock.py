@@ -38,7 +38,7 @@ int clock_gettime(clockid_t which, struct timespec* now) {
 }
 """
 PROGRAM = """
-import contextvars, ctypes, json, sys, threading, time
+import ctypes, json, sys, time
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -71,10 +71,6 @@ def across():
     timed("inside before")
     set_clock()
     timed("inside after")
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=lambda: context.run(timed, "in a thread after"))
-    thread.start()
-    thread.join()
 
 instrumentor.instrument(chrome_trace="trace.json")
 with profile() as prof:

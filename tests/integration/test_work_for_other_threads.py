@@ -7,7 +7,8 @@ import os
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch_programs import reentrant_training, scripted_programs  # noqa: E402
 import otel_recfn  # noqa: E402
 from otel_recfn import record_function  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("needs_observer")]
+pytestmark = pytest.mark.torch
 NODE = "autograd::engine::evaluate_function: "
 DEVICE = """
 import torch, asyncio, json, sys, threading
@@ -178,42 +179,42 @@ def test_forks_of_torchscript(traces: Traces) -> None:
     assert not [path for path in paths if "forked" in path and path.split("/")[0] not in ("one", "other")]
 
 
-def test_collectives(traces: Traces, tmp_path: Any) -> None:
+@contextmanager
+def gloo(folder: Path) -> Iterator[Any]:
+    """PyTorch's collectives, in a group of one, whose threads have ended afterwards."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=0, world_size=1)
     try:
-        for name in ("one", "other"):
-            with traces.tracer.start_as_current_span(name):
-                waiting = distributed.all_reduce(traces.x, async_op=True)
-                waiting.wait()
+        yield distributed
     finally:
         distributed.destroy_process_group()
+
+
+def test_collectives(traces: Traces, tmp_path: Path) -> None:
+    with gloo(tmp_path) as distributed:
+        for name in ("one", "other"):
+            with traces.tracer.start_as_current_span(name):
+                distributed.all_reduce(traces.x, async_op=True).wait()
     found = Counter(path.split("/")[0] for path in traces.all_paths().elements() if path.endswith("gloo:all_reduce"))
     assert found == {"one": 1, "other": 1}
 
 
-def test_hooks_of_distributed_data_parallel(traces: Traces, tmp_path: Any) -> None:
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        pytest.skip("this torch has no gloo")
+def test_hooks_of_distributed_data_parallel(traces: Traces, tmp_path: Path) -> None:
     current: list[str] = []
 
     def reduce(_state, bucket):  # type: ignore[no-untyped-def] # PyTorch refuses annotations that are not its own
         current.append(trace.get_current_span().name)  # type: ignore[attr-defined]
         with record_function("in the hook"):
-            return distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+            return torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    try:
+    with gloo(tmp_path):
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         model.register_comm_hook(None, reduce)
         for name in ("one", "other"):
             with traces.tracer.start_as_current_span(name):
                 model(torch.ones(1, 2)).sum().backward()
-    finally:
-        distributed.destroy_process_group()
     assert current == ["one", "other"]
     for ends in ("in the hook", "gloo:all_reduce"):
         found = Counter(path.split("/")[0] for path in traces.all_paths().elements() if path.endswith(ends))
@@ -299,17 +300,11 @@ def test_a_chain_of_callbacks(traces: Traces) -> None:
 
 def test_collectives_that_call_back(traces: Traces, tmp_path: Path) -> None:
     """Some of them call back in gloo's thread, some at once."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        pytest.skip("this torch has no gloo")
     many = torch.ones(100_000)
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    try:
+    with gloo(tmp_path) as distributed:
         for _ in range(50):
             with traces.tracer.start_as_current_span("step"):
                 distributed.all_reduce(many, async_op=True).get_future().then(lambda _: torch.cos(traces.x)).wait()
-    finally:
-        distributed.destroy_process_group()
     assert traces.all_paths()["step/aten::cos"] == 50
 
 

@@ -98,19 +98,21 @@ class Reentrant(torch.autograd.Function):  # type: ignore[misc]
     """Gives its input less one; its backward runs the same forward and backward on what it gave, until that is negative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
+    def forward(ctx: Any, x: Any, work: Callable[[], object]) -> Any:
         with torch.enable_grad():
-            ctx.given = x.detach().requires_grad_() - 1
+            ctx.given, ctx.work = x.detach().requires_grad_() - 1, work
         return ctx.given.detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
         if ctx.given >= 0:
-            reentrant_training(ctx.given)
-        return gradient * 1
+            reentrant_training(ctx.given, ctx.work)
+        else:
+            ctx.work()
+        return gradient * 1, None
 
 
-def reentrant_training(x: Any) -> None:
-    """A backward within a backward, ``x`` deep: beyond sixty, autograd goes on in a thread of its own, every sixty anew."""
+def reentrant_training(x: Any, work: Callable[[], object] = lambda: None) -> None:
+    """A backward within a backward, ``x`` deep, and work in the last one: every sixty, autograd goes on in another thread."""
     with torch.enable_grad():
-        Reentrant.apply(x).sum().backward()
+        Reentrant.apply(x, work).sum().backward()

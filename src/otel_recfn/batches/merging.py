@@ -123,6 +123,8 @@ class WaitingRows:
 
     def add(self, batch: Batch, row: Places) -> None:
         """Add rows of a batch. Their numbers follow those of the rows before, from 0 on."""
+        if self.rows > self._most or len(self._held) >= MOST_BATCHES:
+            self._make_room()
         first, self._numbers = self._numbers, self._numbers + len(row)
         if len(row):
             self._held.append(_HeldRows(first, None, row, batch))
@@ -132,10 +134,8 @@ class WaitingRows:
         """The rows with these numbers, all of which must be needed, in this order, with no more texts than they have."""
         return _gathered(self._held, numbers)
 
-    def make_room(self) -> None:
-        """Drop the rows that aren't needed, if they are many. Called before rows are added, when units have been decided."""
-        if self.rows <= self._most and len(self._held) < MOST_BATCHES:
-            return
+    def _make_room(self) -> None:
+        """Drop the rows that aren't needed."""
         kept = self._kept()
         ends = np.searchsorted(kept, [*[held.first for held in self._held], self._numbers]).tolist()
         self._held = [held for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True) if first < end]

@@ -3,7 +3,7 @@
 The number is public (``torch.utils.data.get_worker_info``), but since torch 2.15 only until the worker's loop ends, and its
 ranges may be drained after that. So it is also read where multiprocessing keeps the process's target and its arguments, in
 private attributes; and so is whether workers outlive their iterator. Without them a worker counts as one that does.
-``tests/integration/test_data_workers.py`` notices when they change.
+``tests/integration/test_data_workers_exports.py`` notices when they change.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import FrameType, FunctionType
@@ -80,13 +79,12 @@ class _Call(NamedTuple):
 class _Thread:
     """The open steps and calls of a thread."""
 
-    __slots__ = ("chains", "step_began_cpu_ns", "steps", "training")
+    __slots__ = ("chains", "steps", "training")
 
     def __init__(self, growing: WeakIdentityMap[bool]) -> None:
         self.chains = Chains(growing)
         self.steps: list[_Step] = []
         self.training = ThreadTraining()
-        self.step_began_cpu_ns = 0
         """The thread's CPU time at the begin of a step that PyTorch announces itself; 0 if there is none."""
 
 
@@ -209,7 +207,6 @@ class ModuleRanges(Source):
         code = self._step.of(optimizer)
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
-            thread.step_began_cpu_ns = time.thread_time_ns()
             return
         event_id = self._recorder.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
         steps.append(_Step(event_id, frame))
@@ -222,9 +219,6 @@ class ModuleRanges(Source):
         self._end_left_steps(steps, frame)
         if steps and steps[-1].frame is frame:
             self._recorder.end(steps.pop().event_id)
-        elif thread.step_began_cpu_ns:
-            self._recorder.say_cpu_time(time.thread_time_ns() - thread.step_began_cpu_ns)
-            thread.step_began_cpu_ns = 0
 
     def stop_unless_interrupted(self, error: Exception) -> None:
         """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""

@@ -99,7 +99,6 @@ class TorchObserver(Source):
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(self._recorder.core_api_address())
-        self._recorder.default_node_id()  # PyTorch and the recorder exchange what they know
 
 
 def set_profiler(profiler: int) -> None:

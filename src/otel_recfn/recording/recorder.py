@@ -76,8 +76,6 @@ class Recorder:
     """Record a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
     say_code = staticmethod(_native.say_code)
     """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
-    say_cpu_time = staticmethod(_native.say_cpu_time)
-    """Add the CPU time of the same range, in nanoseconds."""
     memory = staticmethod(_native.memory)
     """Record bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
 
@@ -258,7 +256,7 @@ class Recorder:
     def _call_soon(self, call: Callable[[], object]) -> None:
         """Call it in another thread, since this one begins a range and may hold locks that ``threading.Thread`` takes."""
         try:
-            _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
+            _thread.start_new_thread(_call_later, (call,))
         except RuntimeError:  # no thread can be started: the next thread that records tries again
             self._when_recorded = self._when_recorded or call
 
@@ -288,8 +286,8 @@ def _threads_are_greenlets() -> bool:
     return not isinstance(threading.get_ident, BuiltinFunctionType)
 
 
-def _call_later(seconds: float, call: Callable[[], object]) -> None:
-    time.sleep(seconds)
+def _call_later(call: Callable[[], object]) -> None:
+    time.sleep(SOON_SECONDS)
     call()
 
 

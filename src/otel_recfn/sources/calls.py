@@ -1,7 +1,7 @@
 """The source of Python calls, which traces every thread, also those that run already.
 
-By ``sys.monitoring`` where CPython has it (from 3.12 on) and a place for one more tool is free, else by the profile function of
-each thread. For each thread there is the stack of calls that were seen to begin:
+By ``sys.monitoring`` where CPython has it (from 3.12 on), else by the profile function of each thread. For each thread there is
+the stack of calls that were seen to begin:
 
     call    name of the code object ─► `begin_call` ─► push
     return                             Recorder.end        ◄─ pop
@@ -95,25 +95,25 @@ WITH_CALL = OF_C[1:]
 class Monitoring:
     """The events of all threads of the interpreter, handed to the tracer from ``start`` to ``stop``."""
 
-    def __init__(self) -> None:
-        self._sys: Any = getattr(sys, "monitoring", None)
+    def __init__(self, monitoring: Any) -> None:
+        self._sys = monitoring
         self._tool: int | None = None
         self._events: dict[str, int] = {}
         """The numbers of the events that the tracer takes."""
 
-    def start(self, *, c_calls: bool) -> bool:
-        """Start events, if there is a place for the tool; returns whether there is."""
-        free = [] if self._sys is None else [tool for tool in TOOLS if self._sys.get_tool(tool) is None]
+    def start(self, *, c_calls: bool) -> None:
+        """Start events, if there is a place for the tool."""
+        free = [tool for tool in TOOLS if self._sys.get_tool(tool) is None]
         self._tool = next(iter(free), None)
         if self._tool is None:
-            return False
+            log.warning("Python calls are not traced: other tools have taken %s of sys.monitoring; free one of them", TOOLS)
+            return
         self._sys.use_tool_id(self._tool, TOOL)
-        callbacks = _native.monitoring_callbacks()
+        callbacks = _native.monitoring_callbacks(self._sys.MISSING)
         self._events = {name: getattr(self._sys.events, name) for name in callbacks}
         for name, callback in callbacks.items():
             self._sys.register_callback(self._tool, self._events[name], callback)
         self.change(c_calls=c_calls)
-        return True
 
     def change(self, *, c_calls: bool) -> None:
         """Change whether events of C functions come, too."""
@@ -130,9 +130,50 @@ class Monitoring:
             self._sys.free_tool_id(self._tool)
         self._tool = None
 
+    def look(self) -> None:
+        """Do nothing: no other tool takes its place unseen."""
+
     def _has_place(self) -> bool:
         """Whether its place is still its own: a program may free the places of others, and take them."""
         return self._tool is not None and bool(self._sys.get_tool(self._tool) == TOOL)
+
+
+# --- the profile function
+
+
+class ProfileFunctions:
+    """The native profile function in every thread that has none, from ``start`` to ``stop``."""
+
+    def __init__(self) -> None:
+        self._logged = False
+        """Whether it has logged another profiler since the start."""
+
+    def start(self, *, c_calls: bool) -> None:
+        """Set it, also in threads that start from now on. The tracer leaves out C functions itself."""
+        self._logged = False
+        others = _native.profile_threads()
+        has_profiler = threading.getprofile() is not None
+        if not has_profiler:
+            threading.setprofile(_native.profile_this_thread)
+        self._log_others(has_profiler or others)
+
+    def change(self, *, c_calls: bool) -> None:
+        """Do nothing: the tracer leaves out C functions itself."""
+
+    def look(self) -> None:
+        """Set it again in threads that another profiler has left, and log those that have or had one."""
+        self._log_others(_native.profile_threads())
+
+    def stop(self) -> None:
+        """Take it away."""
+        if threading.getprofile() is _native.profile_this_thread:
+            threading.setprofile(None)
+        _native.unprofile_threads()
+
+    def _log_others(self, others: bool) -> None:
+        if others and not self._logged:
+            self._logged = True
+            log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
 
 
 # --- the source
@@ -153,64 +194,44 @@ class CallSource(Source):
 
     def __init__(self, texts: Callable[[PythonCalls], ProgramTexts]) -> None:
         self._texts = texts
-        self._monitoring = Monitoring()
+        self._events: Monitoring | ProfileFunctions
+        if sys.version_info >= (3, 12):
+            self._events = Monitoring(sys.monitoring)
+        else:
+            self._events = ProfileFunctions()
         self._shown: PythonCalls | None = None
         """The choice of calls that it traces now."""
-        self._profiles = False
-        """Whether it traces by the profile function."""
-        self._logged = False
-        """Whether it has logged another profiler, while it traces."""
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def enable(self, wanted: Wanted) -> None:
         """Trace what is wanted now, in every thread that can be traced."""
         before, self._shown = self._shown, wanted.calls
-        if before is None:
-            self._start(self._texts(wanted.calls))
-        elif before != wanted.calls:  # it holds for calls that begin from now on
-            texts = self._texts(wanted.calls)
-            _native.show_calls(texts)
-            self._monitoring.change(c_calls=texts.c_calls)
-
-    def _start(self, texts: ProgramTexts) -> None:
-        _native.trace_calls(texts, is_own_thread)
-        self._logged = False
-        self._profiles = not self._monitoring.start(c_calls=texts.c_calls)
-        if not self._profiles:
+        if before == wanted.calls:
             return
-        left_alone = _native.profile_calls()
-        if not _native.profiles_other_threads():
-            log.warning("this CPython has no _PyEval_SetProfile: threads that run already are not traced, later ones are")
-        has_profiler = threading.getprofile() is not None
-        if not has_profiler:
-            threading.setprofile(_native.profile_this_thread)
-        self._log_other_profiler(has_profiler or left_alone > 0)
+        texts = self._texts(wanted.calls)
+        if before is None:
+            _native.trace_calls(texts, is_own_thread)
+            self._events.start(c_calls=texts.c_calls)
+        else:  # it holds for calls that begin from now on
+            _native.show_calls(texts)
+            self._events.change(c_calls=texts.c_calls)
 
     def look(self, *, last: bool) -> None:
-        """Trace threads again that another profiler has left, and log those that have or had one.
+        """Look for threads that another profiler has or had.
 
         At the last drain, threads which have been blocked since tracing began get their calls.
         """
         if self._shown is None:
             return
-        sees_all_threads = not self._profiles or _native.profiles_other_threads()
-        if self._profiles and sees_all_threads:
-            self._log_other_profiler(_native.profile_calls() > 0)
-        if last and sees_all_threads:
+        self._events.look()
+        if last:
             threads = [thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)]
             _native.stand_in_for_blocked_threads({thread.ident: thread.native_id or 0 for thread in threads})
-
-    def _log_other_profiler(self, left_alone: bool) -> None:
-        if left_alone and not self._logged:
-            self._logged = True
-            log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
 
     def disable(self) -> None:
         """Leave every thread as it was, and end the calls that are open."""
         if self._shown is None:
             return
-        self._shown, self._profiles = None, False
-        if threading.getprofile() is _native.profile_this_thread:
-            threading.setprofile(None)
+        self._shown = None
         _native.untrace_calls()
-        self._monitoring.stop()
+        self._events.stop()

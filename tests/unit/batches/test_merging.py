@@ -93,7 +93,6 @@ def add(rows: WaitingRows, event_ids: Sequence[int], others: int = 0) -> None:
     """Ranges, after so many rows that are no spans."""
     before = [{"event_id": 1000 + number} for number in range(others)]
     batch = make_batch([*before, *[{"event_id": one, "name": f"range {one}"} for one in event_ids]])
-    rows.make_room()
     rows.add(batch, np.arange(others, len(batch)))
 
 
@@ -140,10 +139,9 @@ def test_of_tables_only_what_kept_rows_use_is_held(monkeypatch: pytest.MonkeyPat
     rows = WaitingRows(lambda: numbers(*kept))
     for number in range(20):
         of_others = {"event_id": 2 * number + 1, "context": context(1, 100 + number)}
-        rows.make_room()
         rows.add(make_batch([{"event_id": 2 * number, "context": context(1, 2)}, of_others]), np.arange(2))
         kept.append(2 * number)
-    rows.make_room()
+    rows.add(make_batch([]), numbers())
     batch = rows.take(numbers(*kept))
     assert {batch.contexts[index] for index in batch.context.tolist()} == {context(1, 2)}
     assert len(batch.contexts) <= 4

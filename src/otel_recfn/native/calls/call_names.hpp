@@ -3,10 +3,10 @@
 #pragma once
 #include <dlfcn.h>
 
-#include <algorithm>
+#include <map>
 #include <memory>
+#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "calls/call_texts.hpp"
 #include "core/known_calls.hpp"
@@ -63,14 +63,14 @@ class NamesOfCode {
     return place >= 0;
   }
 
-  // Of calls that run this code from that instruction on; null where it isn't known yet. Names of another version than the
-  // present one aren't. Numbers below kAtBegin stand for what is called from an instruction (`kFirstCallSite`).
+  // Of calls that run this code from that instruction on: the first one, or of a generator where it was suspended. Null where it
+  // isn't known yet. Names of another version than the present one aren't. Numbers below kAtBegin stand for what is called from an
+  // instruction (`kFirstCallSite`).
   static const CallName* find(PyObject* code, int instruction, uint64_t version) {
     const NamesOfCode* names = of(code);
     if (names == nullptr || names->version_ != version) return nullptr;
-    if (names->first_.instruction == instruction) return names->first_.name.get();
-    const auto at = names->place_among_others(instruction);
-    return at != names->others_.end() && at->instruction == instruction ? at->name.get() : nullptr;
+    const auto found = names->by_instruction_.find(instruction);
+    return found != names->by_instruction_.end() ? &found->second : nullptr;
   }
 
   // Null where CPython has no place for it.
@@ -78,26 +78,13 @@ class NamesOfCode {
     NamesOfCode* names = of(code);
     if (names == nullptr) names = make(code, version);
     if (names == nullptr) return nullptr;
-    if (names->version_ != version) names->clear(), names->version_ = version;
-    Entry entry{instruction, std::make_unique<CallName>(std::move(name))};
-    const CallName* const kept = entry.name.get();
-    if (names->first_.name == nullptr) {
-      names->first_ = std::move(entry);
-    } else {
-      names->others_.insert(names->place_among_others(instruction), std::move(entry));
-    }
-    return kept;
+    if (names->version_ != version) names->forget(), names->version_ = version;
+    return &names->by_instruction_.emplace(instruction, std::move(name)).first->second;
   }
 
-  ~NamesOfCode() { clear(); }
+  ~NamesOfCode() { forget(); }
 
  private:
-  // A call begins at the first instruction, a generator's also where it was suspended.
-  struct Entry {
-    int instruction;
-    std::unique_ptr<CallName> name;
-  };
-
   NamesOfCode(PyObject* code, uint64_t version) : code_(code), version_(version) {}
 
   static NamesOfCode* of(PyObject* code) {
@@ -113,23 +100,11 @@ class NamesOfCode {
     return nullptr;
   }
 
-  // Where that instruction's is, or would be.
-  std::vector<Entry>::const_iterator place_among_others(int instruction) const {
-    const auto is_before = [](const Entry& entry, int other) { return entry.instruction < other; };
-    return std::lower_bound(others_.begin(), others_.end(), instruction, is_before);
-  }
-
-  void clear() {
-    forget(first_);
-    for (Entry& entry : others_) forget(entry);
-    others_.clear();
-  }
-
-  void forget(Entry& entry) {
-    if (entry.name == nullptr) return;
-    recent_names.remove(code_, entry.instruction);
-    Py_XDECREF(entry.name->of_frame);
-    entry.name.reset();
+  // To free a name may run Python, which may ask for the names that are left: there are none by then.
+  void forget() {
+    std::map<int, CallName> forgotten;
+    forgotten.swap(by_instruction_);
+    for (const auto& [instruction, name] : forgotten) recent_names.remove(code_, instruction);
   }
 
 #if PY_VERSION_HEX >= 0x030C0000
@@ -145,8 +120,7 @@ class NamesOfCode {
 
   PyObject* code_;    // which they go with
   uint64_t version_;  // whose names they are
-  Entry first_{-1, nullptr};
-  std::vector<Entry> others_;  // by instruction: a long function may call from thousands
+  std::map<int, CallName> by_instruction_;
 };
 
 inline uint64_t scrambled(const PyMethodDef* definition, const PyTypeObject* type) {
@@ -211,61 +185,35 @@ class FunctionNames {
  public:
   // Null where it isn't known yet.
   const CallName* find(const CFunction& function) const {
-    if (slots_.empty()) return nullptr;
-    const CallName* name = slots_[place_of(function.definition, type_of(function))].name.get();
-    return name != nullptr && CallTexts::is_of_function(name->text, function) ? name : nullptr;
+    const auto found = names_.find(key_of(function));
+    return found != names_.end() && CallTexts::is_of_function(found->second.text, function) ? &found->second : nullptr;
   }
 
-  // Frees what was kept of others at these addresses.
+  // Null where the function has no definition.
   const CallName* keep(const CFunction& function, CallName name) {
     if (function.definition == nullptr) return nullptr;
-    if (count_ >= kMostNames) clear();
-    if (2 * count_ >= slots_.size()) grow();
-    auto kept = std::make_unique<CallName>(std::move(name));
-    Slot& slot = slots_[place_of(function.definition, type_of(function))];
-    count_ += slot.name == nullptr;
-    slot = {function.definition, type_of(function), std::move(kept)};
-    return slot.name.get();
+    if (names_.size() >= kMostNames) clear();
+    return &names_.insert_or_assign(key_of(function), std::move(name)).first->second;
   }
 
   void clear() {
     recent_functions.clear();
-    slots_.clear();
-    count_ = 0;
+    names_.clear();
   }
 
  private:
-  static constexpr size_t kFirstSlots = 1024, kMostNames = 1 << 16;
+  static constexpr size_t kMostNames = 1 << 16;
 
-  struct Slot {
-    const PyMethodDef* definition = nullptr;
-    const PyTypeObject* type = nullptr;
-    std::unique_ptr<CallName> name;
+  using Key = std::pair<const PyMethodDef*, const PyTypeObject*>;
+  struct HashOfKey {
+    size_t operator()(const Key& key) const { return scrambled(key.first, key.second); }
   };
 
-  static const PyTypeObject* type_of(const CFunction& function) {
-    return function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+  static Key key_of(const CFunction& function) {
+    return {function.definition, function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr};
   }
 
-  // Where their name is, or would be.
-  size_t place_of(const PyMethodDef* definition, const PyTypeObject* type) const {
-    const size_t mask = slots_.size() - 1;
-    for (size_t at = static_cast<size_t>(scrambled(definition, type) >> 32);; ++at) {
-      const Slot& slot = slots_[at & mask];
-      if (slot.name == nullptr || (slot.definition == definition && slot.type == type)) return at & mask;
-    }
-  }
-
-  void grow() {
-    std::vector<Slot> old(slots_.empty() ? kFirstSlots : 2 * slots_.size());
-    old.swap(slots_);
-    for (Slot& slot : old) {
-      if (slot.name != nullptr) slots_[place_of(slot.definition, slot.type)] = std::move(slot);
-    }
-  }
-
-  std::vector<Slot> slots_;  // 2^n, half empty; each at the first free slot from its hash on
-  size_t count_ = 0;
+  std::unordered_map<Key, CallName, HashOfKey> names_;
 };
 
 // With the hash that threads' dictionaries have.
@@ -303,10 +251,7 @@ class CallNames {
     const int line = PyFrame_GetLineNumber(frame);
     CallName name = texts_.of_code(reinterpret_cast<PyCodeObject*>(code), line);
     if (name.hides == Hides::kAskFrame && !ask_python(code, line, name)) return nullptr;
-    PyObject* const of_frame = name.of_frame;
-    const CallName* kept = NamesOfCode::keep(code, instruction, version, hashed(std::move(name)));
-    if (kept == nullptr) Py_XDECREF(of_frame);
-    return kept;
+    return NamesOfCode::keep(code, instruction, version, hashed(std::move(name)));
   }
 
   // Of the line that the frame is at, where it calls. Without a text for ours; null as above. Runs no Python.
@@ -338,14 +283,13 @@ class CallNames {
   // What Python answers where only it knows.
   bool ask_python(PyObject* code, int line, CallName& name) {
     const Reference asked(Py_NewRef(of_code_.get()));
-    const Reference answer(PyObject_CallFunction(asked.get(), "Oi", code, line));
+    Reference answer(PyObject_CallFunction(asked.get(), "Oi", code, line));
     if (!answer) return false;
-    name.hides = Hides::kNothing;
     if (PyUnicode_Check(answer.get())) {
       name.text = as_utf8(answer.get());
+      name.hides = Hides::kNothing;
     } else {
-      name.of_frame = Py_NewRef(answer.get());
-      name.hides = Hides::kAskFrame;
+      name.of_frame = std::move(answer);
     }
     return true;
   }

@@ -43,7 +43,7 @@ enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame
 struct CallName {
   std::string text;
   Hides hides = Hides::kNothing;
-  PyObject* of_frame = nullptr;  // kAskFrame: names each call by its frame
+  Reference of_frame;            // kAskFrame: names each call by its frame
   uint64_t hash = 0;             // of the text, as threads' dictionaries of names have it
   const char* in_library = nullptr;  // of a C function: its definition's name, where that can't be freed
 

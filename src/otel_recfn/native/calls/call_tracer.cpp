@@ -58,19 +58,10 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   if (!NamesOfCode::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!read_texts(texts)) return nullptr;
   const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
-  if (!tracer->is_on()) note_begin(), forget_other_profile_functions();
+  if (!tracer->is_on()) note_begin(), tracer->with_other_profile_functions.clear();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
-
-PyObject* profile_calls(PyObject*, PyObject*) {
-  return guarded([] {
-    const Py_ssize_t others = profile_threads();
-    return others >= 0 ? PyLong_FromSsize_t(others) : nullptr;
-  });
-}
-
-PyObject* profiles_other_threads(PyObject*, PyObject*) { return PyBool_FromLong(reaches_other_threads()); }
 
 PyObject* stand_in(PyObject*, PyObject* native_ids) {
   if (!PyDict_Check(native_ids)) return PyErr_Format(PyExc_TypeError, "a dict of native ids by ident");
@@ -82,7 +73,6 @@ PyObject* untrace_calls(PyObject*, PyObject*) {
   call_site_now = nullptr;
   tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
-  unprofile_threads();
   Py_RETURN_NONE;
 }
 
@@ -97,16 +87,9 @@ PyMethodDef functions[] = {
      "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on. A thread of which\n"
      "is_own_thread() says None is asked about again at its next call."},
     {"show_calls", show_calls, METH_O, "show_calls(texts): other names and limits from now on, in the middle of tracing."},
-    {"profile_calls", profile_calls, METH_NOARGS,
-     "profile_calls() -> of how many threads it is news that they have another profile function, and keep it, or had one for a "
-     "while; those without one have ours now."},
-    {"profiles_other_threads", profiles_other_threads, METH_NOARGS,
-     "profiles_other_threads() -> whether CPython has the means by which profile_calls reaches threads that run already."},
     {"stand_in_for_blocked_threads", stand_in, METH_O,
      "stand_in_for_blocked_threads(native ids by ident): begins, for these threads, the calls that were open when tracing "
      "began, where nothing was told of them since. Once a tracing, before its last drain."},
-    {"profile_this_thread", profile_this_thread, METH_VARARGS,
-     "A profile function that puts the native one in its own place."},
     {"untrace_calls", untrace_calls, METH_NOARGS, "untrace_calls(): ends the calls that are open, and traces no thread any more."},
     {"go_on_after_fork", go_on_after_fork, METH_NOARGS, "go_on_after_fork(): in a child, where calls can be recorded again."},
     {nullptr, nullptr, 0, nullptr}};

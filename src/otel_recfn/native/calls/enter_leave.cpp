@@ -152,7 +152,7 @@ int enter(ThreadCalls& calls, Begun begun) {
     if (!tracer->call_sites) recent_names.keep(code, begun.instruction, *name);
     return push(calls, {begin(calls, *name, begun.frame, begun.began_at), begun.key}, tracing), 0;
   }
-  if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame, tracing);
+  if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame.get(), tracing);
   if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_below();
   push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
   return 0;

@@ -1,9 +1,11 @@
 // What `sys.monitoring` (CPython 3.12 and later) calls at each call and return, in every thread.
-
 #include "calls/tracer.hpp"
 #include "cpython/python.hpp"
 
 namespace recfn {
+
+#if PY_VERSION_HEX >= 0x030C0000
+
 namespace {
 
 using Arguments = PyObject* const*;
@@ -12,24 +14,15 @@ using Arguments = PyObject* const*;
 const PyObject* missing = nullptr;
 
 // CPython's own, because to ask for the frame object makes one.
-[[gnu::always_inline]] inline const void* running_frame([[maybe_unused]] PyThreadState* thread) {
+[[gnu::always_inline]] inline const void* running_frame(PyThreadState* thread) {
 #if PY_VERSION_HEX >= 0x030D0000
   return thread->current_frame;
-#elif PY_VERSION_HEX >= 0x030C0000
-  return thread->cframe->current_frame;
 #else
-  return PyEval_GetFrame();
+  return thread->cframe->current_frame;
 #endif
 }
 
-// From 3.12 on None is never freed, and needs no counting.
-PyObject* none() {
-#if PY_VERSION_HEX >= 0x030C0000
-  return Py_None;
-#else
-  return Py_NewRef(Py_None);
-#endif
-}
+PyObject* none() { return Py_None; }  // which is never freed, and needs no counting
 
 PyObject* answer(int result) { return result < 0 ? nullptr : none(); }
 
@@ -177,12 +170,9 @@ bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<con
   return true;
 }
 
-PyObject* monitoring_callbacks(PyObject*, PyObject*) {
-  PyObject* monitoring = PySys_GetObject("monitoring");
-  if (monitoring == nullptr) return PyErr_Format(PyExc_RuntimeError, "this CPython has no sys.monitoring");
-  const Reference none(PyObject_GetAttrString(monitoring, "MISSING"));
-  missing = none.get();
-  PyObject* callbacks = missing != nullptr ? PyDict_New() : nullptr;
+PyObject* monitoring_callbacks(PyObject*, PyObject* without_argument) {
+  missing = without_argument;
+  PyObject* callbacks = PyDict_New();
   const bool made = callbacks != nullptr && add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
                     add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) && add(callbacks, on_begin_of_c, {"CALL"}) &&
                     add(callbacks, on_end_of_c, {"C_RETURN", "C_RAISE"});
@@ -190,12 +180,14 @@ PyObject* monitoring_callbacks(PyObject*, PyObject*) {
   return callbacks;
 }
 
-PyMethodDef monitoring_functions[] = {{"monitoring_callbacks", monitoring_callbacks, METH_NOARGS,
-                                       "monitoring_callbacks() -> callbacks by the names of sys.monitoring's events."},
+PyMethodDef monitoring_functions[] = {{"monitoring_callbacks", monitoring_callbacks, METH_O,
+                                       "monitoring_callbacks(sys.monitoring.MISSING) -> callbacks by the names of its events."},
                                       {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int add_monitoring(PyObject* module) { return PyModule_AddFunctions(module, monitoring_functions); }
+int add_call_events(PyObject* module) { return PyModule_AddFunctions(module, monitoring_functions); }
+
+#endif
 
 }  // namespace recfn

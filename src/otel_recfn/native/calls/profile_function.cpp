@@ -1,14 +1,11 @@
-// The profile function: what it does at each call and return, and which threads have it.
-#include <dlfcn.h>
-
-#include <algorithm>
-#include <unordered_map>
-#include <utility>
-
+// The profile function, before CPython 3.12: what it does at each call and return, and which threads have it.
 #include "calls/tracer.hpp"
 #include "cpython/python.hpp"
 
 namespace recfn {
+
+#if PY_VERSION_HEX < 0x030C0000
+
 namespace {
 
 // The frame's code object, borrowed.
@@ -91,40 +88,24 @@ namespace {
 
 // Where calls can't be recorded now, or the thread hasn't been met.
 [[gnu::noinline]] int on_event_elsewhere(PyFrameObject* frame, int what, PyObject* argument) {
-  if (!tracer->is_on()) {  // it is still there in a thread that couldn't be reached
-    if (!reaches_other_threads()) PyEval_SetProfile(nullptr, nullptr);
-    return 0;
-  }
+  if (!tracer->is_on()) return 0;
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
   ThreadCalls* const calls = tls_calls;
   const bool met = calls != nullptr && calls->met_in == tracer->tracing;
   return begins || !met ? begin_first(frame, what, argument) : on_event(*calls, frame, what, argument);
 }
 
-using SetProfile = int (*)(PyThreadState*, Py_tracefunc, PyObject*);
-
-// CPython's own means for other threads has no public name before 3.12, and there only one for all threads at once.
-SetProfile set_profile() {
-  static const auto found = reinterpret_cast<SetProfile>(dlsym(RTLD_DEFAULT, "_PyEval_SetProfile"));
-  return found;
+// What `PyEval_SetProfile` takes. The object is of no use.
+[[gnu::hot]] int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
+  ThreadCalls* const calls = ready_calls();
+  if (__builtin_expect(calls == nullptr, 0)) return on_event_elsewhere(frame, what, argument);
+  return on_event(*calls, frame, what, argument);
 }
 
-int set(PyThreadState* thread, Py_tracefunc function, PyObject* argument) {
-  if (const SetProfile set_of = set_profile()) return set_of(thread, function, argument);
-  PyEval_SetProfile(function, argument);
-  return PyErr_Occurred() ? -1 : 0;
-}
-
-// By the ids of the threads that had another profile function in this tracing: whether they have it now.
-std::unordered_map<uint64_t, bool>& other_profile_functions() {
-  static auto* instance = new std::unordered_map<uint64_t, bool>;
-  return *instance;
-}
-
-// Whether it is news that the thread has another one.
-bool is_news(uint64_t thread, bool has_other) {
-  if (!has_other && !had_other_profile_function(thread)) return false;
-  return !std::exchange(other_profile_functions()[thread], has_other) && has_other;
+// A profile function in Python that puts the native one in its own place.
+PyObject* profile_this_thread(PyObject*, PyObject*) {
+  PyEval_SetProfile(tracer->is_on() ? on_profile_event : nullptr, tracer->is_on() ? Py_None : nullptr);
+  Py_RETURN_NONE;
 }
 
 // Or is about to have it: one that `threading` has just started sets it at its first event.
@@ -134,56 +115,54 @@ bool has_it(PyThreadState* thread) {
   return hook != nullptr && PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == profile_this_thread;
 }
 
-// What was open when another profile function came is over as far as anybody knows.
-Py_ssize_t profile(PyThreadState* thread) {
+// 1: the thread has another one, which it keeps, or had one for a while: what was open then is over as far as anybody knows.
+int profile(PyThreadState* thread) {
   if (has_it(thread) || !tracer->is_on()) return 0;
   const uint64_t id = PyThreadState_GetID(thread);
-  const bool has_other = thread->c_profilefunc != nullptr, was_traced = end_calls_of(id), news = is_news(id, has_other);
-  if (!has_other && set(thread, on_profile_event, Py_None) < 0) return -1;
-  return was_traced || news ? 1 : 0;
+  const bool has_other = thread->c_profilefunc != nullptr, was_traced = end_calls_of(id);
+  if (has_other && !had_other_profile_function(id)) tracer->with_other_profile_functions.push_back(id);
+  if (!has_other && _PyEval_SetProfile(thread, on_profile_event, Py_None) < 0) return -1;
+  return was_traced || has_other ? 1 : 0;
 }
 
-// Each thread that can be reached, as each_thread has it.
-template <typename Work>
-bool each_reached(Work work) {
-  return reaches_other_threads() ? each_thread(work) : work(PyThreadState_Get());
-}
-
-}  // namespace
-
-[[gnu::hot]] int on_profile_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) {
-  ThreadCalls* const calls = ready_calls();
-  if (__builtin_expect(calls == nullptr, 0)) return on_event_elsewhere(frame, what, argument);
-  return on_event(*calls, frame, what, argument);
-}
-
-bool reaches_other_threads() { return set_profile() != nullptr; }
-
-Py_ssize_t profile_threads() {
-  Py_ssize_t others = 0;
-  const bool all = each_reached([&](PyThreadState* thread) {
-    const Py_ssize_t other = profile(thread);
-    others += other;
-    return other >= 0;
-  });
-  if (!tracer->is_on()) unprofile_threads();  // it was stopped while a thread's was set
-  return all ? others : -1;
-}
-
-bool had_other_profile_function(uint64_t thread) { return other_profile_functions().count(thread) != 0; }
-
-void forget_other_profile_functions() { other_profile_functions().clear(); }
-
-PyObject* profile_this_thread(PyObject*, PyObject*) {
-  PyEval_SetProfile(tracer->is_on() ? on_profile_event : nullptr, tracer->is_on() ? Py_None : nullptr);
-  Py_RETURN_NONE;
-}
-
-void unprofile_threads() {
-  each_reached([&](PyThreadState* thread) {
-    if (thread->c_profilefunc == on_profile_event && set(thread, nullptr, nullptr) < 0) PyErr_Clear();
+void take_away() {
+  each_thread([](PyThreadState* thread) {
+    if (thread->c_profilefunc == on_profile_event && _PyEval_SetProfile(thread, nullptr, nullptr) < 0) PyErr_Clear();
     return true;
   });
 }
+
+PyObject* profile_threads(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    bool others = false;
+    const bool all = each_thread([&others](PyThreadState* thread) {
+      const int other = profile(thread);
+      others = others || other > 0;
+      return other >= 0;
+    });
+    if (!tracer->is_on()) take_away();  // it was stopped while a thread's was set
+    return all ? PyBool_FromLong(others) : nullptr;
+  });
+}
+
+PyObject* unprofile_threads(PyObject*, PyObject*) {
+  take_away();
+  Py_RETURN_NONE;
+}
+
+PyMethodDef profile_functions[] = {
+    {"profile_threads", profile_threads, METH_NOARGS,
+     "profile_threads() -> whether threads have another profile function, and keep it, or had one for a while; those without one\n"
+     "have ours now."},
+    {"profile_this_thread", profile_this_thread, METH_VARARGS,
+     "A profile function that puts the native one in its own place."},
+    {"unprofile_threads", unprofile_threads, METH_NOARGS, "unprofile_threads(): takes ours away wherever it is."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+int add_call_events(PyObject* module) { return PyModule_AddFunctions(module, profile_functions); }
+
+#endif
 
 }  // namespace recfn

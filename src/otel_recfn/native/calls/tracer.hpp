@@ -35,6 +35,7 @@ struct Tracer {
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
   PyObject* is_own_thread = nullptr;
+  std::vector<uint64_t> with_other_profile_functions;  // the ids of the PyThreadStates that were seen to have one
   CallNames names;
 
   bool is_on() const { return (tracing & 1) != 0; }
@@ -107,6 +108,11 @@ bool end_calls_of(uint64_t thread);
 constexpr uint64_t event_id_of(uint64_t entry) { return entry & ~(ThreadCalls::kOfC | ThreadCalls::kHidden); }
 
 inline bool is_recording() { return (tracer->globals->recording.load(std::memory_order_acquire) & kRecordingBit) != 0; }
+
+inline bool had_other_profile_function(uint64_t thread) {
+  const auto& threads = tracer->with_other_profile_functions;
+  return std::find(threads.begin(), threads.end(), thread) != threads.end();
+}
 
 inline bool is_deep_enough(const ThreadCalls& calls) { return calls.shown >= tracer->max_depth; }
 
@@ -189,30 +195,6 @@ inline void stack_leaf_of(ThreadCalls& calls) {
 [[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction = kAtBegin) {
   return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
 }
-
-// --- CPython's profile function, which it calls at each call and return of the threads that have it
-
-// What `PyEval_SetProfile` takes. The object is of no use.
-int on_profile_event(PyObject* object, PyFrameObject* frame, int what, PyObject* argument);
-
-// For Python: a profile function that puts the native one in its own place.
-PyObject* profile_this_thread(PyObject* module, PyObject* event);
-
-// Whether this CPython lets us set the profile function of other threads than the calling one.
-bool reaches_other_threads();
-
-// Sets it in every thread that has none, while the tracer is on. -1 with the error set; else of how many threads it is news that
-// they have another one, which they keep, or had one for a while.
-Py_ssize_t profile_threads();
-
-// Takes it away wherever it is set.
-void unprofile_threads();
-
-// Whether the thread with this PyThreadState's id was seen to have another one in this tracing.
-bool had_other_profile_function(uint64_t thread);
-
-// To be called when another tracing begins.
-void forget_other_profile_functions();
 
 // Each thread once, until `work` says false: false then. Work may let other threads run, which may start and end: so the list is
 // read anew after each.

@@ -373,24 +373,13 @@ inline int64_t worked_until_now(ThreadBuffer& buffer) {
   return buffer.worked_ns;
 }
 
-// Of the innermost open range, where there is room to say something of it; else 0.
-inline uint32_t ordinal_of_open(const Globals& globals, ThreadBuffer& buffer, uint32_t words) {
-  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
-  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return 0;
-  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
-  return buffer.has_room(words + uint64_t{kEndWords} * buffer.open_recorded) ? ordinal : 0;
-}
-
 // Says of the innermost open range, where it is PyTorch's, what it is a call of: Python learns that only when it has begun.
 inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
-  const uint32_t ordinal = ordinal_of_open(globals, buffer, text_words(code));
-  if (ordinal != 0) put_text(buffer, kCodeOfOpen, code, ordinal);
-}
-
-// And what the thread worked in it.
-inline void put_cpu_time_of_open(const Globals& globals, ThreadBuffer& buffer, int64_t cpu_time_ns) {
-  const uint32_t ordinal = ordinal_of_open(globals, buffer, 2);
-  if (ordinal != 0) put_number(buffer, header(kNumber, kCpuTimeOfOpen, 0, 0, ordinal), cpu_time_ns);
+  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
+  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
+  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
+  const bool has_room = buffer.has_room(text_words(code) + uint64_t{kEndWords} * buffer.open_recorded);
+  if (ordinal != 0 && has_room) put_text(buffer, kCodeOfOpen, code, ordinal);
 }
 
 }  // namespace recfn

@@ -8,11 +8,10 @@
 // CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a number that changes only when
 // somebody sets the wall clock.
 //
-// That number is the offset. It is read on every drain. What begins in an open range keeps the offset of that, whatever the wall
-// clock is set to meanwhile; a change of over a second is a jump, which the batch reports.
+// That number is the offset. It is read on every drain. What begins in an open range of its thread keeps the offset of that, whatever
+// the wall clock is set to meanwhile; a change of over a second is a jump, which the batch reports.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -97,61 +96,49 @@ class ClockMapping {
 
   // A recording begins: its line and its offset are what the clocks say now, whatever they were before.
   void begin(const Reading& now) {
-    follow_ticks(now), used_ticks_ = 0;
-    if (now.ticks < lines_[num_lines_ - 1].ticks) begin_line(now);
-    lines_[num_lines_ - 1] = {now.ticks, now.monotonic_ns, nominal_};
+    follow_ticks(now);
+    if (now.ticks < last_.ticks) begin_line(now);
+    last_ = {now.ticks, now.monotonic_ns, nominal_};
     offset_ns_ = now.unix_ns - now.monotonic_ns;
   }
 
   // Returns by how much the wall clock jumped, 0 where it didn't.
   int64_t anchor(const Reading& now) {
-    follow_ticks(now), used_ticks_ = 0;
+    follow_ticks(now);
     const int64_t change = now.unix_ns - now.monotonic_ns - offset_ns_;
     if (std::abs(change) > std::max(kSmallestChangeNs, now.took_ns)) offset_ns_ += change;
     return std::abs(change) > kJumpNs + now.took_ns ? change : 0;
   }
 
-  int64_t monotonic_ns(uint64_t ticks) {
-    if (ticks - used_from_ >= used_ticks_) use_line_at(ticks);
-    return used_.at(ticks);
-  }
+  // Of what was recorded since the anchor before the last one: earlier records have been read.
+  int64_t monotonic_ns(uint64_t ticks) const { return (ticks >= last_.ticks ? last_ : before_).at(ticks); }
 
   int64_t offset_ns() const { return offset_ns_; }
 
  private:
   struct Line {
-    uint64_t ticks;
-    int64_t monotonic_ns;
-    double rate;
+    uint64_t ticks = 0;
+    int64_t monotonic_ns = 0;
+    double rate = 1;
 
     int64_t at(uint64_t at_ticks) const {
       return monotonic_ns + std::llrint(static_cast<double>(static_cast<int64_t>(at_ticks - ticks)) * rate);
     }
   };
 
-  // What was recorded one after the other mostly goes by one line. The first one also holds before it begins.
-  void use_line_at(uint64_t ticks) {
-    size_t line = num_lines_ - 1;
-    while (line > 0 && lines_[line].ticks > ticks) --line;
-    used_ = lines_[line];
-    used_from_ = line > 0 ? used_.ticks : 0;
-    used_ticks_ = (line + 1 < num_lines_ ? lines_[line + 1].ticks : UINT64_MAX) - used_from_;
-  }
-
   void follow_ticks(const Reading& now) {
-    const Line last = lines_[num_lines_ - 1];
-    const int64_t predicted = last.at(now.ticks), error = now.monotonic_ns - predicted;
+    const int64_t predicted = last_.at(now.ticks), error = now.monotonic_ns - predicted;
     if (std::abs(error) > kJumpNs) return begin_line(now);  // the ticks themselves jumped: the machine slept, or moved
-    if (now.ticks <= last.ticks) return;
+    if (now.ticks <= last_.ticks) return;
     measure_rate(now);
-    const double elapsed_ns = static_cast<double>(now.ticks - last.ticks) * nominal_;
+    const double elapsed_ns = static_cast<double>(now.ticks - last_.ticks) * nominal_;
     const double slew = static_cast<double>(error) / std::max(elapsed_ns, kHorizonNs);
-    if (num_lines_ == kKeptLines) std::move(lines_.begin() + 1, lines_.end(), lines_.begin()), --num_lines_;
-    lines_[num_lines_++] = {now.ticks, predicted, nominal_ * (1 + std::clamp(slew, -kMaxSlew, kMaxSlew))};
+    before_ = last_;
+    last_ = {now.ticks, predicted, nominal_ * (1 + std::clamp(slew, -kMaxSlew, kMaxSlew))};
   }
 
   void begin_line(const Reading& now) {
-    lines_[0] = {now.ticks, now.monotonic_ns, nominal_}, num_lines_ = 1;
+    before_ = last_ = {now.ticks, now.monotonic_ns, nominal_};
     rated_ = now;
   }
 
@@ -164,11 +151,7 @@ class ClockMapping {
 
   static constexpr int64_t kSmallestChangeNs = 10'000, kPreciseNs = 100'000;
   static constexpr double kHorizonNs = 1e9, kMaxSlew = 500e-6;
-  static constexpr size_t kKeptLines = 8;
-  std::array<Line, kKeptLines> lines_{};
-  size_t num_lines_ = 1;
-  Line used_{};  // last, from these ticks on, for so many
-  uint64_t used_from_ = 0, used_ticks_ = 0;
+  Line before_{}, last_{};
   Reading rated_{};
   double nominal_ = 1;
   int64_t offset_ns_ = 0;

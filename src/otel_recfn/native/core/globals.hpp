@@ -197,6 +197,7 @@ struct Globals {
   std::atomic<uint64_t (*)()> logical_thread_id{nullptr};
   std::atomic<int64_t (*)()> default_node_id{nullptr};
   std::atomic<void (*)(int64_t)> set_default_node_id{nullptr};
+  std::atomic<int64_t> node_id{-1};  // what the program told us
   std::atomic<void (*)(ThreadBuffer&)> on_thread_exit{nullptr};
   // Torch observer: PyTorch's switch of the calling thread, which is the thread's one switch once PyTorch is observed.
   std::atomic<bool (*)()> is_enabled{nullptr};

@@ -19,7 +19,7 @@
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
 //   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
-//   Number       | (ordinal)       |                      | which | kind |   the number
+//   Number       |                                        | which | kind |   the number
 //   Generation   | recording       |                              | kind |
 //   Profiler     | profiler run    |                              | kind |
 //   Parent       63                        24 23                   | kind |
@@ -71,7 +71,7 @@ enum TextKind : uint64_t {
   kCodeOfOpen = kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
-enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kCpuTimeOfOpen };
+enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) };
 #undef RECFN_KIND
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;

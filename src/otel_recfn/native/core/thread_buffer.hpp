@@ -256,7 +256,7 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   return true;
 }
 
-constexpr uint64_t kCoreApiVersion = 15;
+constexpr uint64_t kCoreApiVersion = 16;
 constexpr uint64_t kCoreLayout =
     kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
 

@@ -1,7 +1,6 @@
 #include "drain/drain.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 namespace recfn {
@@ -28,21 +27,17 @@ void each_text(FullRow& row, const Visit& visit) {
 #undef RECFN_VISIT
 }
 
-std::atomic<int64_t> told_node_id{-1};  // what PyTorch isn't told yet
-
 }  // namespace
 
 int64_t default_node_id() {
   const auto of_torch = globals().default_node_id.load();
-  if (of_torch == nullptr) return told_node_id.load();
-  const int64_t told = told_node_id.exchange(-1);
-  if (told >= 0) globals().set_default_node_id.load()(told);
-  return of_torch();
+  return of_torch != nullptr ? of_torch() : globals().node_id.load();
 }
 
 void set_default_node_id(int64_t node_id) {
-  told_node_id.store(node_id);
-  default_node_id();
+  globals().node_id.store(node_id);
+  const auto of_torch = globals().set_default_node_id.load();
+  if (of_torch != nullptr && node_id >= 0) of_torch(node_id);
 }
 
 Drain& drain() {
@@ -99,12 +94,9 @@ void Drain::start_clock() {
 void Drain::follow_clock() {
   const int64_t jump_ns = clock_.anchor(read_clocks(globals_.use_cycle_counter));
   out_.clock_jump_ns += jump_ns;
-  other_offsets_.clear();
+  if (jump_ns == 0) return;
   for (Thread& thread : threads_) {
-    for (OpenRange& open : thread.open) {
-      if (jump_ns != 0) open.row.flags |= kClockJumped;
-      if (open.row.offset_ns != clock_.offset_ns()) other_offsets_.emplace(open.row.event_id, open.row.offset_ns);
-    }
+    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
   }
 }
 

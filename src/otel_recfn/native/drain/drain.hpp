@@ -132,7 +132,6 @@ class Drain {
   static const OpenRange* range_around(const Thread& thread, bool base);
   Place told_place(const Thread& thread, bool base, uint64_t event_id) const;
   static std::optional<Place> place_in_named(const Thread& thread);
-  int64_t offset_below(uint64_t parent) const;
   uint64_t innermost_call(const Thread& thread) const;
   static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
   void seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags, uint32_t end_thread);
@@ -147,8 +146,6 @@ class Drain {
   std::mutex mutex_;
   ClockMapping clock_;
   bool clock_started_ = false;
-  // Of ranges that go by another offset than the clock's now: those that are open, and those that this run closed.
-  std::unordered_map<uint64_t, int64_t> other_offsets_;
   int64_t node_id_ = -1;  // of what this run reads
   NamePool names_;
   std::vector<Thread> threads_;
@@ -164,7 +161,7 @@ class Drain {
 Drain& drain();
 
 // The process's node in a distributed run: as PyTorch has it, where it is observed, which the program and torch.distributed tell;
-// else what the program told. -1: PyTorch's own, or none.
+// else what the program told. -1: none.
 int64_t default_node_id();
 void set_default_node_id(int64_t node_id);
 

@@ -48,13 +48,6 @@ std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) {
   }
 }
 
-// What makes the times of a range Unix times that begins in that one, which another thread may have begun.
-int64_t Drain::offset_below(uint64_t parent) const {
-  if (other_offsets_.empty()) return clock_.offset_ns();  // mostly it is, and a look into it costs a division
-  const auto other = other_offsets_.find(parent);
-  return other != other_offsets_.end() ? other->second : clock_.offset_ns();
-}
-
 // Event id of the innermost Python call that is open in the thread; 0: there is none. A call is a traced one, or a module's inside
 // one, which is no optimizer's step.
 uint64_t Drain::innermost_call(const Thread& thread) const {

@@ -148,10 +148,6 @@ void Drain::read_text(Thread& thread, uint64_t head) {
 
 void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
   const uint64_t kind = scope_of(head);
-  if (kind == kCpuTimeOfOpen) {
-    if (SeldomRow* const row = row_of_open(thread, payload_of(head))) row->cpu_time_ns = static_cast<int64_t>(number);
-    return;
-  }
   SeldomRow& row = thread.pending_seldom();
 #define RECFN_READ(type, name, empty) \
   if (kind == k_##name##_number) row.name = static_cast<type>(number);
@@ -204,7 +200,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
     one.offset_ns = around->row.offset_ns;
   } else {
     one.place = told_place(thread, base, event_id);
-    one.offset_ns = offset_below(one.place.parent);
+    one.offset_ns = clock_.offset_ns();
   }
   return one;
 }
@@ -245,7 +241,6 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
     out_.opened.add({one.event_id, thread.dictionary[slot_of(head)], source_of(head), one.start_ns + one.offset_ns, thread.index,
                      one.place.context, flags_of(head) & kEventFlags});
   }
-  if (one.offset_ns != clock_.offset_ns()) other_offsets_.insert_or_assign(one.event_id, one.offset_ns);
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);

@@ -38,7 +38,7 @@ PyMethodDef functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARG
 #define RECFN_PARTS(PART) \
   PART(add_recorder) PART(add_ranges) PART(add_context_reader) PART(add_task_entries) \
   PART(add_record_function_type) PART(add_range_observer) PART(add_watched_calls) \
-  PART(add_call_tracer) PART(add_monitoring) PART(add_gathering) PART(add_stage_type) PART(add_links_type) \
+  PART(add_call_tracer) PART(add_call_events) PART(add_gathering) PART(add_stage_type) PART(add_links_type) \
   PART(add_chrome_encoder) PART(add_otlp_encoder) PART(add_metrics)
 #define RECFN_DECLARE(add) int add(PyObject* module);
 #define RECFN_NAME(add) add,

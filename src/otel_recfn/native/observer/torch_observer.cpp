@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -57,7 +58,8 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
-// A range of the program's that began in the thread with no range around it, or directly in one of Python's, and is recorded.
+// A range of the program's that is recorded: an optimizer's step, or what began in the thread with no range around it or directly in
+// one of Python's.
 struct TellsCpuTime {
   uint64_t handle = 0;
   int64_t began_ns = 0;  // what the thread had worked by then
@@ -76,8 +78,10 @@ void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   const uint32_t place = buffer.depth - 1;
   const OpenEntry& entry = buffer.stack[place];
   if (entry.key != fn.handle() || entry.ordinal() == 0) return;
+  constexpr char kStep[] = "Optimizer.step#";
   const bool is_outermost = entry.is_base() && buffer.context.enclosing == 0;
-  if (!is_outermost && (place == 0 || !buffer.stack[place - 1].is_entered())) return;
+  const bool is_in_pythons = place > 0 && buffer.stack[place - 1].is_entered();
+  if (!is_outermost && !is_in_pythons && std::strncmp(fn.name(), kStep, sizeof kStep - 1) != 0) return;
   tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }
 
@@ -216,6 +220,7 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   shared->logical_thread_id.store([]() -> uint64_t { return at::RecordFunction::currentThreadId(); });
   shared->set_default_node_id.store(at::RecordFunction::setDefaultNodeId);
   shared->default_node_id.store(at::RecordFunction::getDefaultNodeId);
+  if (const int64_t told = shared->node_id.load(); told >= 0) at::RecordFunction::setDefaultNodeId(told);
   shared->enable.store([](bool enable) { at::enableRecordFunction(enable); });
   shared->is_enabled.store([] { return at::isRecordFunctionEnabled(); });
   shared->on_thread_exit.store(forget_thread);

@@ -131,15 +131,6 @@ PyObject* say_code(PyObject*, PyObject* code) {
   Py_RETURN_NONE;
 }
 
-PyObject* say_cpu_time(PyObject*, PyObject* cpu_time_ns) {
-  const long long given = PyLong_AsLongLong(cpu_time_ns);
-  if (given == -1 && PyErr_Occurred() != nullptr) return nullptr;
-  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
-  ThreadBuffer* buffer = recording ? registry().current() : nullptr;
-  if (buffer != nullptr) put_cpu_time_of_open(globals(), *buffer, given);
-  Py_RETURN_NONE;
-}
-
 PyObject* memory(PyObject*, PyObject* args) {
   long long nbytes;
   PyObject* device;
@@ -157,7 +148,6 @@ PyMethodDef range_functions[] = {
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee Recorder.end."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"say_code", say_code, METH_O, "say_code(code): see Recorder.say_code."},
-    {"say_cpu_time", say_cpu_time, METH_O, "say_cpu_time(cpu_time_ns): see Recorder.say_cpu_time."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -168,7 +168,7 @@ class OtlpMapper(SpanMapper):
         """
         if not self._limits.unbound:
             return encoded(super().spans(plan, further))
-        plan = plan.named()
+        plan = plan.named(further)
         columns = (plan.row, plan.parent, plan.above, plan.linked_id, plan.linked_above)
         above = [_above(span) for span in plan.spans_above]
         rows = [row for row in plan.row.tolist() if row in further] if further else []

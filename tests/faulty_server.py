@@ -29,10 +29,10 @@ Act = Callable[[Any, bytes], bytes | None]
 
 
 class Answers:
-    """What a server does, and what it got."""
+    """What a server does, one after the other and then always, and what it got."""
 
-    def __init__(self, acts: Sequence[Act] = ()) -> None:
-        self._acts = list(acts)
+    def __init__(self, acts: Sequence[Act] = (), then: Act | None = None) -> None:
+        self._acts, self._then = list(acts), then or take
         self._lock = threading.Lock()
         self.released = threading.Event()
         """Who hangs goes on."""
@@ -50,7 +50,7 @@ class Answers:
         with self._lock:
             self.bodies.append(body)
             self.times.append(time.monotonic())
-            act = self._acts.pop(0) if self._acts else take
+            act = self._acts.pop(0) if self._acts else self._then
         where.answers = self
         answer = act(where, body)
         self.asked.release()
@@ -94,16 +94,6 @@ def reset() -> Act:
         where.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         where.connection.close()
         where.close_connection = True
-
-    return act
-
-
-def slow(seconds: float) -> Act:
-    """It takes spans, but not at once."""
-
-    def act(where: Any, body: bytes) -> bytes:
-        where.answers.released.wait(seconds)
-        return take(where, body)
 
     return act
 

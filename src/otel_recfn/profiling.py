@@ -25,7 +25,7 @@ from otel_recfn.report.page import show_page
 from otel_recfn.report.recording import Process, Recording
 from otel_recfn.report.report import Report
 from otel_recfn.report.rules import Finding, findings
-from otel_recfn.report.terminal import tree_with_bars
+from otel_recfn.report.texts import tree_with_bars
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
 from otel_recfn.settings.table import ProfileSettings, log_other_activities, refuse_others, selected, with_frames

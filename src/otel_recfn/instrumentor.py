@@ -300,7 +300,7 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
-    from otel_recfn.sinks.otlp.exporters import otlp_delivery
+    from otel_recfn.sinks.otlp.delivery import otlp_delivery
     from otel_recfn.sinks.spans.provider import provider_from
 
     parts = inherited["provider"] if inherited is not None else None

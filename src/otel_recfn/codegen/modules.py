@@ -42,9 +42,7 @@ class WrapperRequest:
     """A request: which operators are to be wrapped, and in how many modules.
 
     Attributes:
-        schema: the file.
         dispatch: ``module:attribute`` where the operators are found; empty for ``torch.ops``.
-        shards: how many modules.
     """
 
     schema: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch.profiler as theirs  # noqa: E402
 from torch_programs import run_together  # noqa: E402
 
 from otel_recfn import profile  # noqa: E402
-from otel_recfn.callbacks.state import PropagatingThread  # noqa: E402
+from otel_recfn.callbacks.state import propagate  # noqa: E402
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy  # noqa: E402
 from otel_recfn.model.events import EventKind  # noqa: E402
 
@@ -99,7 +100,7 @@ def legacy_frees(lists: Any) -> list[int]:
 def test_a_legacy_run_has_it_in_every_thread_that_takes_part() -> None:
     enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, profile_memory=True))
     free_one()
-    thread = PropagatingThread(target=free_one)
+    thread = threading.Thread(target=propagate(free_one))
     thread.start()
     thread.join()
     run_together(free_one)

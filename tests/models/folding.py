@@ -232,11 +232,6 @@ class Awaited:
     children_ns: int = 0
 
 
-def shown_budget(rows: int, budget: int) -> int:
-    """How many of so many ranges are kept: of a budget that is too small for all, a quarter is for sums."""
-    return budget if rows <= budget else max(0, budget - max(1, budget // 4))
-
-
 class Unit:
     """One unit's ranges."""
 
@@ -248,7 +243,7 @@ class Unit:
         self.begin_part()
 
     def begin_part(self) -> None:
-        self.rows = self.compared = 0
+        self.compared = 0
         self.held: list[Held] = []
         """Those that were kept when ranges were compared last, and those that wait."""
         self.folded = Tree(PATHS_OF_A_UNIT)
@@ -260,11 +255,10 @@ class Unit:
             self.rank(0)
             self.fold_all(self.highest(self.budget), parents_may_come=True)
         self.held.append(Held(one))
-        self.rows += 1
 
     def finish(self, budget: int, duration_ns: int) -> tuple[list[Held], Tree]:
         """What is kept, outermost ranges first, and what lies directly in the unit."""
-        spans = min(shown_budget(self.rows, budget), self.budget)
+        spans = min(budget, self.budget)
         self.note_parents()
         self.least_ns = duration_ns // LEAST_SHARE
         long_ones = [one for one in self.held if one.range.duration_ns >= self.least_ns and not one.range.in_compilation]
@@ -276,8 +270,8 @@ class Unit:
             self.rank(0)
             kept = self.highest(0)
             self.settle()
-            if min(budget, self.budget) > 0:
-                self.least_ns = choose_tree(self, kept, min(budget, self.budget), duration_ns)
+            if spans > 0:
+                self.least_ns = choose_tree(self, kept, spans, duration_ns)
         self.settle()
         self.find_nodes(kept)
         self.fold_all(kept, parents_may_come=False)
@@ -286,7 +280,7 @@ class Unit:
         for one in found:
             around = self.by_id.get(one.parent)
             one.parent = around.told.event_id if around is not None and around in kept else 0
-        owed = [(parent, around.children_ns) for parent, around in self.awaited.items() if around.children_ns]
+        owed = [(parent, around.children_ns) for parent, around in sorted(self.awaited.items()) if around.children_ns]
         self.awaited = {parent: Awaited(children_ns=time) for parent, time in owed[:MAX_AWAITED]}
         self.begin_part()
         return found, folded
@@ -313,7 +307,7 @@ class Unit:
 
     def settle(self) -> None:
         """What belongs to ranges that haven't come lies directly in the unit."""
-        for awaited in self.awaited.values():
+        for _, awaited in sorted(self.awaited.items()):
             if awaited.folded is not None:
                 self.folded.merge(self.folded.root, awaited.folded)
                 awaited.folded = None
@@ -440,9 +434,6 @@ class FoldModel:
 
     def kept(self) -> np.ndarray:
         return np.array(sorted(held.range.row for one in self.units.values() for held in one.held), np.int64)
-
-    def rows(self, units: Sequence[int]) -> list[int]:
-        return [self.units[number].rows if number in self.units else 0 for number in units]
 
     def finish(
         self, units: Sequence[int], budgets: Sequence[int], durations_ns: Sequence[int], goes_on: Sequence[bool]

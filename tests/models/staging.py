@@ -112,7 +112,8 @@ class Model:
         self.open -= outermost
         fates, units, rows = self.plan(batch, roots)
         self.link(rows)
-        numbers = self.names.numbers_of(batch.names)
+        self.names.number_all(batch.names)
+        numbers = self.names.numbers
         called = np.array([self.called(row.event, numbers, batch, row.place) for row in rows], np.uint32).reshape(-1, 4)
         unit = np.array([self.numbers[row.above.trace_id, row.above.span_id] for row in rows], np.uint32)
         place, parent = np.array([row.place for row in rows], np.int64), np.array([row.parent for row in rows], np.uint64)
@@ -188,9 +189,7 @@ class Model:
 
     def kept(self, number: int, start_ns: int, end_ns: int) -> Event:
         """A row that is kept; that of a backward node is as long as the range around it."""
-        event = self.rows[number]
-        is_longer = end_ns - start_ns > max(0, event.end_ns - event.start_ns)
-        return replace(event, start_ns=start_ns, end_ns=end_ns) if is_longer else event
+        return replace(self.rows[number], start_ns=start_ns, end_ns=end_ns)
 
     def module(self, number: int) -> str:
         return self.names.text(number) if number else ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import SOURCES, EventSource, RecordScope
+from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.model.generation import PREFILL
 from otel_recfn.model.phases import phase_name
 
 PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
-_MODULE = int(EventSource.MODULE)
 _INSTANCE = re.compile(r"_\d+$")
 """The number of an instance, at the end of a module call's name."""
 
@@ -57,16 +56,17 @@ class NumberedNames:
         """By number: that of what a module call (its class) or a range around a backward node (the node) is shown as; and
         that of a module's path with ``*`` in place of numbers. Else the same."""
         self._number_of = dict[str, int]()
-        self._seen: Sequence[str] = ()
-        self._numbers = np.zeros(0, np.uint32)
+        self.seen: Sequence[str] = ()
+        """The list that was numbered last."""
+        self.numbers = np.zeros(0, np.uint32)
+        """The number of each of its names."""
         self._number(first)
 
-    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
-        """A number for each, the same for the same name."""
-        known = self._numbers if names is self._seen else self._numbers[:0]
+    def number_all(self, names: Sequence[str]) -> None:
+        """Number the names of a list, the same name always by the same number."""
+        known = self.numbers if names is self.seen else self.numbers[:0]
         new = [self._number(name) for name in names[len(known) :]]
-        self._seen, self._numbers = names, np.append(known, np.array(new, np.uint32)) if new else known
-        return self._numbers
+        self.seen, self.numbers = names, np.append(known, np.array(new, np.uint32))
 
     def _number(self, name: str) -> int:
         number = self._number_of.setdefault(name, len(self.values))
@@ -93,48 +93,43 @@ class NumberedNames:
         return name if self._torch_names else phase_name(name.removeprefix(PREFIX))
 
 
-def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool) -> Batch:
-    """The batch with the names that these rows have in spans, and with the classes of those that are module calls.
+class _WithMore(Sequence[str]):
+    """The first ``count`` names of a list, which many batches share, and more of one batch's own."""
+
+    def __init__(self, names: Sequence[str], count: int, more: Sequence[str]) -> None:
+        self._names, self._count, self._more = names, count, more
+
+    def __len__(self) -> int:
+        return self._count + len(self._more)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._names[index] if index < self._count else self._more[index - self._count]
+
+
+def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool, prefills: Container[int] = ()) -> Batch:
+    """The batch with the names that spans have in these rows, and with the classes of module calls.
 
     Args:
         batch: the batch.
-        rows: some of its rows.
+        rows: module calls and phases of compilations.
         torch_names: whether spans have torch.profiler's names.
+        prefills: those of the rows that are the first calls of generations.
     """
-    source = batch.source[rows]
-    may_be_phase = (source == EventSource.COMPILATION) | (source == EventSource.TORCH)
-    may_be_phase &= batch.scope[rows] == RecordScope.USER_SCOPE
-    named = rows[(source == _MODULE) | may_be_phase]
-    if not len(named):
-        return batch
-    names, place_of = [*batch.names], dict[str, int]()
-    found = dict[tuple[int, int], tuple[int, int]]()
-
-    def place(text: str) -> int:
-        if text not in place_of:
-            place_of[text] = len(names)
-            names.append(text)
-        return place_of[text]
-
-    pairs = list(zip(batch.name[named].tolist(), batch.module[named].tolist(), strict=True))
-    for name, path in set(pairs):
-        kind = class_of(names[name])  # an optimizer's step and a phase have none
-        shown = names[name] if torch_names else called(names[path], kind) if kind else phase_name(names[name])
-        found[name, path] = place(shown), place(kind) if kind else 0
-    changed: dict[str, Any] = {"names": names, "name": batch.name.copy(), "module_class": batch.module_class.copy()}
-    changed["name"][named], changed["module_class"][named] = np.array([found[pair] for pair in pairs], np.uint32).T
-    return replace(batch, **changed)
+    names, count, texts = batch.names, len(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
+    calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), map(prefills.__contains__, rows), strict=True))
+    for name, path, is_prefill in set(calls):
+        kind = class_of(names[name])  # a phase and an optimizer's step have none
+        shown = called(names[path], kind) if kind else phase_name(names[name])
+        shown = prefill_name(shown) if is_prefill else shown
+        texts[name, path, is_prefill] = names[name] if torch_names else shown, kind
+    more = list({text for both in texts.values() for text in both})
+    place_of = {text: place for place, text in enumerate(more, count)} | {"": 0}
+    changed: dict[str, Any] = {"name": batch.name.copy(), "module_class": batch.module_class.copy()}
+    changed["name"][rows] = [place_of[texts[call][0]] for call in calls]
+    changed["module_class"][rows] = [place_of[texts[call][1]] for call in calls]
+    return replace(batch, names=_WithMore(names, count, more), **changed)
 
 
 def prefill_name(name: str) -> str:
     """The name of the span of a generation's first call."""
     return f"{PREFILL}: {name}"
-
-
-def with_prefills(batch: Batch, rows: Sequence[int]) -> Batch:
-    """The batch with names that say that these rows are prefills."""
-    changed: dict[str, Any] = {"names": [*batch.names], "name": batch.name.copy()}
-    for row in rows:
-        changed["names"].append(prefill_name(batch.names[batch.name[row]]))
-        changed["name"][row] = len(changed["names"]) - 1
-    return replace(batch, **changed)

@@ -17,6 +17,7 @@ parts, the descendants of a range that comes with a later part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -27,10 +28,10 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from otel_recfn import _native
 from otel_recfn.batches.merging import NOTHING, WaitingRows
 from otel_recfn.batches.number_sets import Places
-from otel_recfn.batches.span_names import NumberedNames, with_prefills, with_span_names
+from otel_recfn.batches.span_names import NumberedNames, with_span_names
 from otel_recfn.model.batch import Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMNS
-from otel_recfn.model.events import OVERLAPPING, ContextFlag
+from otel_recfn.model.events import OVERLAPPING, ContextFlag, EventSource, RecordScope
 from otel_recfn.model.generation import PHASE
 from otel_recfn.support.span_ids import current_key, span_ids
 
@@ -126,9 +127,14 @@ class SpanPlan(NamedTuple):
 
     def named(self, further: Mapping[int, Mapping[str, Any]]) -> SpanPlan:
         """The same plan with the names of its spans, and the classes of module calls. ``further`` are attributes, by row."""
-        batch = with_span_names(self.batch, self.row, torch_names=self.torch_names)
+        batch, rows = self.batch, self.row
+        source, scope = batch.source[rows], batch.scope[rows]
+        phases = (source == EventSource.COMPILATION) | (source == EventSource.TORCH) & (scope == RecordScope.USER_SCOPE)
+        rows = rows[(source == EventSource.MODULE) | phases]
+        if not len(rows):
+            return self
         prefills = [row for row, told in further.items() if PHASE in told]
-        return self._replace(batch=with_prefills(batch, prefills) if prefills and not self.torch_names else batch)
+        return self._replace(batch=with_span_names(batch, rows, torch_names=self.torch_names, prefills=prefills))
 
     @property
     def span_id(self) -> Ids:
@@ -218,8 +224,6 @@ class UnitToDecide(NamedTuple):
     goes_on: bool
     tells_itself: bool
     """Whether the span above takes the sums of what was folded directly below it."""
-    further: Mapping[str, Any] = {}
-    """Attributes of the whole unit, which its first span has."""
 
 
 class Decided(NamedTuple):
@@ -245,7 +249,7 @@ class Decided(NamedTuple):
     """The classes of those summaries that are of module calls, by the number of the name."""
     single: Batch
     """The rows of those summaries that stand for one range and have a ``row``, in their order: they aren't folded."""
-    further: dict[int, Mapping[str, Any]]
+    further: dict[int, dict[str, Any]]
     """Attributes of whole units, by the numbers of their first spans."""
 
     @property
@@ -268,8 +272,9 @@ class Stage:
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
         self._stage, self._torch_names = _native.Stage(budget, most_waiting), torch_names
-        self._names = NumberedNames(OTHER_NAME, torch_names=torch_names)
-        self._waiting = WaitingRows(self._kept)
+        self.waiting = WaitingRows(self._kept)
+        """The rows that are held because they may be kept."""
+        self.forget_names()
 
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
         """Add a batch; returns what became of its rows.
@@ -278,10 +283,9 @@ class Stage:
             batch: the batch.
             roots: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
-        self._waiting.make_room()
         fates, units, row = self._stage.add(*self._given(batch, roots))
         rows = np.frombuffer(row, np.int64)
-        self._waiting.add(batch, rows)
+        self.waiting.add(batch, rows)
         return _added(batch, roots, fates, units, len(rows))
 
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
@@ -300,11 +304,14 @@ class Stage:
             units: each once.
             rows: how many they have.
         """
-        given = np.array([(*_above(one.above), *one[1:-1]) for one in units], _TO_DECIDE)
+        given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        batch, parent = _as_long_as(self._waiting.take(kept["row"]), kept), kept["parent"]
-        single = self._waiting.take(summaries["row"][summaries["row"] >= 0])
+        batch, parent = self.waiting.take(kept["row"]), kept["parent"]
+        if len(kept):  # a backward node is as long as the range around it
+            times: dict[str, Any] = {name: np.ascontiguousarray(kept[name]) for name in ("start_ns", "end_ns")}
+            batch = replace(batch, **times)
+        single = self.waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
@@ -312,7 +319,7 @@ class Stage:
         used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
         names = {number: self._names.text(number) for number in used}
         classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
-        decided = Decided(
+        return Decided(
             plan._replace(torch_names=self._torch_names),
             sums,
             top,
@@ -323,9 +330,6 @@ class Stage:
             single,
             {},
         )
-        if any(one.further for one in units):
-            decided.further.update({span: units[unit].further for unit, span in decided.first_spans.items()})
-        return decided
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """The parents; ranges below no kept one get their outermost range if it is open, as it will be kept when it comes."""
@@ -335,19 +339,11 @@ class Stage:
         parents[lower[is_open]] = batch.root[lower[is_open]]
         return parents
 
-    @property
-    def waiting(self) -> int:
-        """The number of rows that are held because they may be kept."""
-        return self._waiting.rows
-
-    @property
-    def has_many_names(self) -> bool:
-        """Whether a program has made so many names that all units should be decided in part, to forget them."""
-        return len(self._names.values) > MAX_NAMES
-
     def forget_names(self) -> None:
         """Forget the names, none of which is needed any more."""
         self._names = NumberedNames(OTHER_NAME, torch_names=self._torch_names)
+        self.has_many_names = False
+        """Whether a program has made so many names that all units should be decided in part, to forget them."""
 
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
@@ -357,10 +353,12 @@ class Stage:
         rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
         contexts = np.array(rows, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
-        names, in_order = self._names.numbers_of(batch.names), batch.closed < len(batch)
+        names, in_order = self._names, batch.closed < len(batch)
+        if batch.names is not names.seen or len(batch.names) > len(names.numbers):
+            names.number_all(batch.names)
+            self.has_many_names = len(names.values) > MAX_NAMES
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        known = (threads, names, self._names.shown, self._names.modules)
-        return batch, announced, contexts, of_roots, *known, in_order
+        return batch, announced, contexts, of_roots, threads, names.numbers, names.shown, names.modules, in_order
 
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
@@ -373,15 +371,6 @@ def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: An
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
         found.append(UnitInBatch(above, *rest))
     return Added(np.frombuffer(fates, np.int64).tolist(), found, planned)
-
-
-def _as_long_as(batch: Batch, kept: Table) -> Batch:
-    """Kept rows, of which some are of backward nodes that are as long as the range around them."""
-    longer = kept["end_ns"] - kept["start_ns"] > np.maximum(batch.end_ns - batch.start_ns, 0)
-    if not longer.any():
-        return batch
-    start_ns, end_ns = [np.where(longer, kept[name], getattr(batch, name)) for name in ("start_ns", "end_ns")]
-    return batch.take(slice(None), start_ns=start_ns, end_ns=end_ns)
 
 
 def _plan(

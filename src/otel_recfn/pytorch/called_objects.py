@@ -9,12 +9,12 @@ import heapq
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.pytorch import details
@@ -127,7 +127,6 @@ def _read(outermost: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
 
 MOST_OBJECTS = 10_000
 """The objects that a capture keeps: a program that makes modules in every step would fill the memory."""
-ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -170,13 +169,7 @@ class CalledObject:
     class_id: int
     """The ``id`` of its class."""
     parameters: tuple[ParameterFacts, ...]
-    left_out: tuple[str, ...] = ()
-    """The names of parameters that are left out, as their classes are the program's; ``*``: all, kept in the object's own
-    way."""
-
-
-Named: TypeAlias = "Iterable[tuple[str, ParameterFacts | None]]"
-"""Parameters by name; None for those that are left out."""
+    """Those that are plain tensors: a class of the program's own may make of attributes what it wants."""
 
 
 class CalledObjects:
@@ -205,7 +198,7 @@ class CalledObjects:
         """Note an optimizer that has just made a step."""
         self._see(optimizer, name, self._optimizers, _parameters_of_optimizer)
 
-    def _see(self, seen: object, name: str, among: list[CalledObject], read: Callable[[Any], Named]) -> None:
+    def _see(self, seen: object, name: str, among: list[CalledObject], read: Callable[[Any], Iterable[ParameterFacts]]) -> None:
         if self._known.get(seen):
             return
         self._known.set(seen, True)
@@ -214,31 +207,28 @@ class CalledObjects:
             return
         kind = type(seen)
         try:
-            named = list(read(seen))
-            parameters = tuple([facts for _, facts in named if facts is not None])
-            left_out = tuple([name for name, facts in named if facts is None])
+            parameters = tuple(read(seen))
         except Exception:  # a class of the program's own, which has no such attributes
-            parameters, left_out = (), (ALL,)
-        among.append(CalledObject(name, kind.__name__, id(seen), id(kind), parameters, left_out))
+            parameters = ()
+        among.append(CalledObject(name, kind.__name__, id(seen), id(kind), parameters))
 
 
 captures_of_calls: list[CalledObjects] = []
 """The objects of each running capture that asks for them."""
 
 
-def _parameters_of_module(module: Any) -> Named:
+def _parameters_of_module(module: Any) -> Iterator[ParameterFacts]:
     for name, parameter in list(module._parameters.items()):
-        if parameter is not None:
-            facts = _facts(parameter)
-            yield str(name), None if facts is None else ParameterFacts(str(name), facts, _facts(parameter.grad))
+        if (facts := _facts(parameter)) is not None:
+            yield ParameterFacts(str(name), facts, _facts(parameter.grad))
 
 
-def _parameters_of_optimizer(optimizer: Any) -> Named:
+def _parameters_of_optimizer(optimizer: Any) -> Iterator[ParameterFacts]:
     for number, group in enumerate(list(optimizer.param_groups)):
         for place, parameter in enumerate(list(group.get("params", ()))):
-            facts, name = _facts(parameter), f"{number}.{place}"
-            state = {} if facts is None else _state(optimizer.state.get(parameter, {}))
-            yield name, None if facts is None else ParameterFacts(name, facts, _facts(parameter.grad), state)
+            if (facts := _facts(parameter)) is not None:
+                state = _state(optimizer.state.get(parameter, {}))
+                yield ParameterFacts(f"{number}.{place}", facts, _facts(parameter.grad), state)
 
 
 def _state(kept: Mapping[Any, Any]) -> dict[str, TensorFacts]:

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import sysconfig
-import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from types import ModuleType
 
-from otel_recfn.support.forks import ForkSafeLock, OwnThread
+from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 
 log = logging.getLogger("otel_recfn")
-
-POLL_SECONDS = 0.02
 
 _lock = ForkSafeLock()
 _waiting: dict[str, list[_Waiting]] = {}
@@ -54,15 +49,11 @@ class _Waiting:
                 others.remove(self)
 
 
-def is_being_imported(module: ModuleType) -> bool:
-    """Whether a thread is in the middle of importing the module."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 def is_imported(module: str) -> bool:
     """Whether the module is there and all of its code has run."""
     found = sys.modules.get(module)
-    return found is not None and (module in _executed or not is_being_imported(found))
+    is_being_imported = getattr(getattr(found, "__spec__", None), "_initializing", False)
+    return found is not None and (module in _executed or not is_being_imported)
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
@@ -93,19 +84,13 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
 
     What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
     """
-    import wrapt  # noqa: F401 - here because it takes 50 ms, and because a thread of ours may need it later and must not import
-
     waiting = _Waiting(module, callback, lost)
     if sys.modules.get(module) is None:
         _wait_for_import(waiting)
-    elif not is_imported(module):
-        sysconfig.get_config_vars()  # imports a module at its first call, which the thread must not
-        try:
-            OwnThread(partial(_wait_in_thread, waiting), "otel-recfn torch import").start()
-        except RuntimeError as error:  # no thread can be started
-            log.warning("PyTorch is not observed: nothing can wait for the end of its import (%s)", error)
-    else:
+    elif is_imported(module):
         waiting.run()
+    else:  # too late for the hook
+        log.warning("otel-recfn was asked for while %s is being imported: %s; ask before or after that", module, lost)
     return waiting.cancel
 
 
@@ -114,7 +99,7 @@ def _wait_for_import(waiting: _Waiting) -> None:
         is_first = waiting.module not in _waiting
         _waiting.setdefault(waiting.module, []).append(waiting)
     if is_first:
-        import wrapt
+        import wrapt  # late, as it takes 50 ms
 
         wrapt.register_post_import_hook(_was_imported, waiting.module)
 
@@ -125,12 +110,3 @@ def _was_imported(module: ModuleType) -> None:
         ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
     for waiting in ready:
         waiting.run()
-
-
-def _wait_in_thread(waiting: _Waiting) -> None:
-    """Wait in a thread, because another thread, or torch itself, is in the middle of the import: too late for the hook."""
-    while (module := sys.modules.get(waiting.module)) is not None:
-        if not is_being_imported(module):
-            return waiting.run()
-        time.sleep(POLL_SECONDS)
-    return _wait_for_import(waiting)  # that import failed; there may be another

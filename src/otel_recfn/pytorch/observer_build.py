@@ -86,7 +86,7 @@ def find_built(library: NativeLibrary) -> Path | None:
 
 
 def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
-    """Open the library, after building it if the cache doesn't have it, or has one that can't be loaded.
+    """Open the library, after building it if the cache doesn't have it.
 
     Where it can't be compiled or loaded, or the cache can't be trusted, ObserverUnavailable says why.
     """
@@ -94,20 +94,13 @@ def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
     try:
         return open_library(path)
     except CANNOT_BE_LOADED as error:
-        log.info("the cached %s cannot be loaded (%s); building it again", library.name, error)
-        unusable = f"{path} cannot be loaded: {error}; run `otel-recfn doctor`"
-    try:
-        return open_library(build(library, again=True))
-    except CANNOT_BE_LOADED as error:
-        message = f"what was built of {library.name} cannot be loaded: {error}; run `otel-recfn doctor`"
-    except ObserverUnavailable as error:
-        message = f"{unusable}. It cannot be built again: {error}"
+        message = f"{path} cannot be loaded: {error}; remove it, or set {build_cache.ENVIRONMENT_VARIABLE} to another directory"
     _failed[_asked(find_torch(), library)] = message
     raise ObserverUnavailable(message)
 
 
-def build(library: NativeLibrary, *, again: bool = False) -> Path:
-    """The library for the installed torch, compiled if the cache doesn't have it (``again``: even if it does).
+def build(library: NativeLibrary) -> Path:
+    """The library for the installed torch, compiled if the cache doesn't have it.
 
     What a compiler has failed at is not tried again in this process.
     """
@@ -115,12 +108,12 @@ def build(library: NativeLibrary, *, again: bool = False) -> Path:
     if (message := _failed.get(_asked(torch, library))) is not None:
         raise ObserverUnavailable(message)
     cache, name = build_cache.open_directory(), _build_name(torch, library)
-    if not again and (built := build_cache.find(cache, name)) is not None:
+    if (built := build_cache.find(cache, name)) is not None:
         return built
     compiler = find_compiler()
     try:
         with build_cache.workshop(cache, WAIT_SECONDS) as workshop:
-            built = None if again else build_cache.find(cache, name)
+            built = build_cache.find(cache, name)
             return built or build_cache.keep(_compile(compiler, torch, library, workshop), cache, name, library.name)
     except OSError as error:
         raise ObserverUnavailable(

@@ -80,7 +80,7 @@ class Sources:
     def look(self, *, last: bool) -> None:
         """Let the enabled sources check that all is as they left it."""
         for switch in list(self._switches):
-            if switch.enabled_with is not None:
+            if switch.enabled_with is not None and switch.source.look is not None:
                 self._guarded(switch, partial(switch.source.look, last=last))
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:

@@ -121,7 +121,7 @@ class TaskQueue(Generic[T]):
             return task
 
     def _has_next(self) -> bool:
-        return not self.is_empty and not (self._in_hand and isinstance(self._waiting[0][0], Flush))
+        return bool(self._waiting) and not (self._in_hand and isinstance(self._waiting[0][0], Flush))
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Wait until no more than half of the room is taken, or nothing comes any more."""
@@ -151,7 +151,7 @@ class TaskQueue(Generic[T]):
     @property
     def has_ended(self) -> bool:
         """Whether nothing comes any more and the queue is empty."""
-        return self._ended and self.is_empty
+        return self._ended and not self._waiting
 
     def end(self) -> None:
         """Take no more tasks."""

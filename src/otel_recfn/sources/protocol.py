@@ -14,6 +14,7 @@ makes anew itself: ``support/forks.py`` says how.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventSource, Extra
@@ -52,6 +53,9 @@ class Source:
     """The ``source`` of its rows, by which captures ask for it; None: it has no rows and serves every capture."""
     needs: str | None = None
     """The module that the program has to import before, ``"torch"`` for instance; None: it can be enabled at once."""
+    look: Callable[..., None] | None = None
+    """A check, before each drain, that all is as it left it, if others may disturb it. It must not wait. From one thread at a
+    time, with ``last``: whether the last capture ends with that drain."""
 
     def prepare(self) -> bool:
         """Do what takes long before ``enable``, with no lock held; does nothing if that is done. From any thread.
@@ -65,9 +69,3 @@ class Source:
 
     def disable(self) -> None:
         """Announce nothing more, and leave the program as it was; called even if it wasn't enabled. Open ranges were sealed."""
-
-    def look(self, *, last: bool) -> None:
-        """Check that all is as it left it, if others may disturb it. Called before each drain, from one thread at a time.
-
-        It must not wait. ``last``: the last capture ends with that drain.
-        """

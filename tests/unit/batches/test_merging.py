@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches import merging
-from otel_recfn.batches.merging import EventStore, WaitingRows, merged
+from otel_recfn.batches.merging import WaitingRows, merged
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, empty_column
 from otel_recfn.model.columns import COLUMNS
 
@@ -93,7 +93,6 @@ def add(rows: WaitingRows, event_ids: Sequence[int], others: int = 0) -> None:
     """Ranges, after so many rows that are no spans."""
     before = [{"event_id": 1000 + number} for number in range(others)]
     batch = make_batch([*before, *[{"event_id": one, "name": f"range {one}"} for one in event_ids]])
-    rows.make_room()
     rows.add(batch, np.arange(others, len(batch)))
 
 
@@ -140,10 +139,9 @@ def test_of_tables_only_what_kept_rows_use_is_held(monkeypatch: pytest.MonkeyPat
     rows = WaitingRows(lambda: numbers(*kept))
     for number in range(20):
         of_others = {"event_id": 2 * number + 1, "context": context(1, 100 + number)}
-        rows.make_room()
         rows.add(make_batch([{"event_id": 2 * number, "context": context(1, 2)}, of_others]), np.arange(2))
         kept.append(2 * number)
-    rows.make_room()
+    rows.add(make_batch([]), numbers())
     batch = rows.take(numbers(*kept))
     assert {batch.contexts[index] for index in batch.context.tolist()} == {context(1, 2)}
     assert len(batch.contexts) <= 4
@@ -154,11 +152,3 @@ def test_a_thread_is_called_what_was_last_known_of_it() -> None:
     nameless = MAIN_THREAD._replace(name="")
     batches = [make_batch([{"thread": thread}]) for thread in (nameless, MAIN_THREAD, nameless)]
     assert {event.thread.name for event in merged(batches).events()} == {MAIN_THREAD.name}
-
-
-def test_a_store_keeps_the_newest_and_counts_anew_when_it_is_started_empty() -> None:
-    store = EventStore(max_events=3)
-    store.append(make_batch([{}] * 4))
-    assert (len(store.rows()), store.dropped) == (3, 1)
-    store.start_empty()
-    assert (store.dropped, store.events(), len(merged([]))) == (0, [], 0)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from batches import make_batch
-from otel_recfn.batches.span_names import with_span_names
+from otel_recfn.batches.stage import SpanPlan
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.model.phases import phase_name
 
@@ -25,10 +26,20 @@ def test_names(name: str, shown: str) -> None:
     assert phase_name(name) == shown
 
 
+def named(batch: Batch, rows: list[int]) -> Batch:
+    zeros = np.zeros(len(rows), np.int64)
+    return SpanPlan(batch, np.array(rows), zeros.astype(np.uint64), zeros, zeros.astype(np.uint64), zeros, []).named({}).batch
+
+
 def test_of_those_rows_that_are_phases() -> None:
     phase = {"name": "build_guards (dynamo_timed)", "scope": int(RecordScope.USER_SCOPE)}
     kinds = (EventSource.COMPILATION, EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.COMPILATION)
     batch = make_batch([{**phase, "source": int(source)} for source in kinds])
-    shown = with_span_names(batch, np.array([0, 1, 2]), torch_names=False)
+    shown = named(batch, [0, 1, 2])
     assert [shown.names[name] for name in shown.name.tolist()] == ["Dynamo: guards"] * 2 + [phase["name"]] * 2
     assert [batch.names[name] for name in batch.name.tolist()] == [phase["name"]] * 4
+
+
+def test_a_batch_without_any_is_left_as_it_is() -> None:
+    batch = make_batch([{}])
+    assert named(batch, [0]) is batch

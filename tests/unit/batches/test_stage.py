@@ -33,8 +33,6 @@ from thoroughness import examples
 pytestmark = pytest.mark.one_python
 
 IDS = [0, *[make_event_id(thread, number) for thread in (1, 2) for number in range(1, 9)], (1 << 64) - 1]
-FAR_IDS = [make_event_id(thread, ordinal) for thread in (1, 2) for ordinal in (1, 9, 1 << 20, 1 << 39)]
-OF_MANY_THREADS = [make_event_id(thread, ordinal) for thread in range(1, 13) for ordinal in (1, 2)]
 TIMES = [-9, 0, 1, 2, 3, 3, 1000, 1 << 56, (1 << 61) - 1, 1 << 61, 1 << 62]
 CONTEXTS = [NO_CONTEXT, *[SpanContextRef(of, of + 7, flags) for of, flags in enumerate((0, 1, 1, 2, 3, 5, 7, 4), 1)]]
 any_row = st.builds(
@@ -53,20 +51,12 @@ any_row = st.builds(
 """Also such as no program has: ranges that come twice, that lie in themselves or in each other."""
 
 
-@st.composite
-def scattered(draw: st.DrawFn) -> list[Row]:
-    """Ranges whose ids lie far from each other, or are of many threads."""
-    rows = draw(st.lists(any_row, max_size=40))
-    ids = st.sampled_from(draw(st.sampled_from([FAR_IDS, OF_MANY_THREADS])))
-    return [replace(row, event_id=draw(ids), parent=draw(ids)) for row in rows]
-
-
 def cut(rows: Sequence[Row], cuts: Sequence[int]) -> list[Batch]:
     edges = [0, *sorted(place for place in cuts if place < len(rows)), len(rows)]
     return [batch_of(rows[first:last]) for first, last in pairwise(edges)]
 
 
-any_rows = st.lists(any_row, max_size=40) | scattered() | threads()
+any_rows = st.lists(any_row, max_size=40) | threads()
 folded_batches = st.builds(cut, any_rows, st.lists(st.integers(0, 60), max_size=4))
 
 any_columns = st.fixed_dictionaries(

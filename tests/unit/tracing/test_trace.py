@@ -14,7 +14,7 @@ import numpy as np
 import numpy_wrappers as ops
 import pytest
 
-from otel_recfn import PropagatingExecutor, RecordFunctionCallback, add_global_callback, remove_callback
+from otel_recfn import RecordFunctionCallback, add_global_callback, propagate, remove_callback
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.errors import OperatorMissingError
 from otel_recfn.recording.watched import Watched
@@ -183,8 +183,8 @@ def test_a_thread_that_nobody_told_is_not_traced() -> None:
 
 def test_work_that_takes_the_state_along_is_traced() -> None:
     def model(x: Any) -> Any:
-        with PropagatingExecutor(ThreadPoolExecutor(2)) as pool:
-            return list(pool.map(ops.add, [x] * 50, [x] * 50))
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(propagate(ops.add), [x] * 50, [x] * 50))
 
     graph = trace(model, A)
     assert kinds(graph) == ["add"] * 50

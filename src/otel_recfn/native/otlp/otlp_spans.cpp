@@ -226,12 +226,12 @@ class OtlpSpans : BatchColumns {
     }
   }
 
-  // Whether it has nothing in the columns that are seldom filled.
+  // Whether it has no texts of its own, flags or code.
   bool is_plain(Py_ssize_t row) const {
     bool plain = (code[row] | (flags[row] & kToldFlags)) == 0 && source[row] != kPythonCallSource;
 #define RECFN_PLAIN(type, name, empty, attribute, ...) \
   if constexpr (sizeof attribute > 1) plain = plain && name[row] == static_cast<type>(empty);
-    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_PLAIN, RECFN_PLAIN, RECFN_PLAIN)
+    RECFN_TEXT_COLUMNS(RECFN_PLAIN)
 #undef RECFN_PLAIN
     return plain;
   }
@@ -253,7 +253,7 @@ class OtlpSpans : BatchColumns {
     time_field<tags::kSpanStartTime>(out, start);
     time_field<tags::kSpanEndTime>(out, end);
     out.padded(fragments_.text(kScopeAndThread, scope_and_thread(row)));
-    encode_usual(out, row);
+    encode_numbers(out, row);
     if (!plain) encode_seldom(out, row);
     out.padded(fragments_.told(row));
     if (!plain) encode_events(out, row, end);
@@ -272,15 +272,12 @@ class OtlpSpans : BatchColumns {
     span_id_field<tags::kSpanParentId>(out, parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
   }
 
-  void encode_usual(WireWriter& out, Py_ssize_t row) const {
-    RECFN_COLUMNS(RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN)
-  }
+  void encode_numbers(WireWriter& out, Py_ssize_t row) const { RECFN_NUMBER_COLUMNS(RECFN_INT_ATTRIBUTE) }
 
   void encode_seldom(WireWriter& out, Py_ssize_t row) const {
     if (flags[row] & kAsync) true_attribute(out, "recfn.async");
     if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
     if (flags[row] & kError) out.padded(fragments_.text(kErrorTypeAttribute, error[row]));
-    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_INT_ATTRIBUTE, RECFN_NO_COLUMN)
 #define RECFN_TEXT_ATTRIBUTE(type, name, empty, attribute, ...) \
   if (sizeof attribute > 1 && name[row]) out.padded(fragments_.text(k_##name##_text, name[row]));
     RECFN_TEXT_COLUMNS(RECFN_TEXT_ATTRIBUTE)

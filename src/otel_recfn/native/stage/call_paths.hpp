@@ -105,7 +105,7 @@ class CallPaths {
       is_in_one_[place] = above < Comparison::kNotHere && is_in_one_[above];
       if (is_in_one_[place] || all.is_kept(place) || !all.is_first(held, place)) continue;
       if (!stands_out(held[place], paths_[of_[place]], least_ns) || left < lies_in(all, place)) continue;
-      any = is_in_one_[place] = true;
+      any = true, is_in_one_[place] = true;
       for (uint32_t each = place; each < Comparison::kNotHere && !all.is_kept(each); each = all.above(each)) all.keep(each), --left;
     }
     return any;

@@ -103,13 +103,6 @@ class IdTable {
 
   size_t size() const { return items_; }
 
-  template <typename Visit>
-  void each(Visit visit) const {
-    for (const Item& item : places_) {
-      if (!item.is_empty()) visit(item);
-    }
-  }
-
  private:
   void grow() {
     std::vector<Item> larger(std::max<size_t>(16, 2 * places_.size()));
@@ -126,16 +119,6 @@ class IdTable {
 
   std::vector<Item> places_;  // none, or a power of two
   size_t items_ = 0;
-};
-
-// A value by an event id, which is never 0.
-template <typename Value>
-struct OfId {
-  uint64_t event_id = 0;
-  Value value{};
-
-  uint64_t key() const { return event_id; }
-  bool is_empty() const { return event_id == 0; }
 };
 
 }  // namespace recfn::stage

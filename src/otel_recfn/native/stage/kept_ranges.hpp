@@ -28,7 +28,6 @@ constexpr int kMostRounds = 8;  // in which ranges are found that stand out in w
 constexpr int64_t kForced = int64_t{1} << 62;  // ranks above every duration
 constexpr int64_t kFailed = int64_t{1} << 61;  // is added to the duration of a range that failed; others are shorter
 constexpr uint32_t kOther = 0;                 // the number of the name for what no path was left for
-constexpr unsigned kDigits = 64;
 
 // The binary digits of a number, without its sign.
 inline unsigned digits_of(int64_t number) {
@@ -72,11 +71,10 @@ class Comparison {
   // A range that came after its parent, or is asynchronous, has no parent afterwards.
   void compare(Ranges& held, const Bounds& bounds) {
     bounds_ = bounds;
-    above_.resize(held.size()), levels_.resize(held.size()), is_kept_.assign(held.size(), 0);
+    above_.resize(held.size()), is_kept_.assign(held.size(), 0);
     find_above(held);
     if (bounds.budget > 0 || !nests_) {
       if (!nests_) rank_all(held);
-      note_levels(held);
       choose(held);
     }
     list_kept();
@@ -115,15 +113,13 @@ class Comparison {
     int64_t duration;
     uint32_t place;
   };
-  static constexpr unsigned kLevels = kDigits + 1;
-  static constexpr unsigned kFailedLevel = 63;  // durations from `kFailed` on, below `kForced`, have 62 digits
 
   // What is around a range comes after it.
   void find_above(Ranges& held) {
     uint32_t* const above_of = above_.data();
     size_t not_here = 0;
     bool nests = true, repeats = false, any_first = false;
-    ids_.clear_for(held);
+    ids_.clear_for(held.size());
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       Range& one = held[place];
       if ((one.flags & kOverlapping) != 0) one.parent = 0;
@@ -170,45 +166,27 @@ class Comparison {
       }
       const uint32_t above = above_[place];
       if (above < kNotHere && ranks_below(ranks_[above], own)) ranks_[above] = own;
-      is_kept_[place] = own.duration == kForced ? 1 : 0;
     }
   }
 
-  void note_levels(const Ranges& held) {
-    std::fill(of_levels_, of_levels_ + kLevels, 0);
+  // All that were shown, as many of those that failed as the unit may have, and so many that rank highest.
+  void choose(const Ranges& held) {
+    candidates_.clear(), candidates_.reserve(held.size());
+    int64_t forced = 0, failed = 0;
     for (uint32_t place = 0; place < held.size(); ++place) {
       const int64_t duration = nests_ ? own_duration(held[place]) : ranks_[place].duration;
-      const unsigned level = duration < 0 || duration == kForced ? 0 : digits_of(duration) + 1;
-      levels_[place] = static_cast<uint8_t>(level), ++of_levels_[level];
+      is_kept_[place] = duration == kForced ? 1 : 0;
+      forced += is_kept_[place], failed += duration >= kFailed && duration != kForced ? 1 : 0;
+      if (duration >= 0 && duration != kForced) candidates_.emplace_back() = {duration, place};
     }
-  }
-
-  // A higher level ranks higher, so only those of one level have to be compared with each other.
-  void choose(const Ranges& held) {
-    size_t left = budget_beside_forced();
-    unsigned level = kLevels;  // from here on all are kept
-    while (level > 1 && left >= of_levels_[level - 1]) left -= of_levels_[--level];
-    candidates_.clear(), candidates_.reserve(level > 1 ? of_levels_[level - 1] : 0);
-    for (uint32_t place = 0; place < held.size(); ++place) {
-      if (levels_[place] >= level) is_kept_[place] = 1;
-      if (levels_[place] != 0 && levels_[place] + 1u == level) {
-        candidates_.emplace_back() = {rank(held, place).duration, place};
-      }
-    }
-    const auto last = candidates_.begin() + static_cast<std::ptrdiff_t>(std::min(left, candidates_.size()));
+    const int64_t left = std::max<int64_t>({0, bounds_.budget - forced, std::min(failed, bounds_.of_failed - forced)});
+    const auto last = candidates_.begin() + std::min(left, static_cast<int64_t>(candidates_.size()));
     const auto is_above = [&](const Candidate& one, const Candidate& other) {
       if (one.duration != other.duration) return one.duration > other.duration;
       return ranks_below(rank(held, other.place), rank(held, one.place));
     };
     std::nth_element(candidates_.begin(), last, candidates_.end(), is_above);
     for (auto one = candidates_.begin(); one != last; ++one) is_kept_[one->place] = 1;
-  }
-
-  // Those that failed rank above the others: they are of one level.
-  size_t budget_beside_forced() const {
-    const int64_t forced = std::count(is_kept_.begin(), is_kept_.end(), 1);
-    const auto failed = static_cast<int64_t>(of_levels_[kFailedLevel]);
-    return static_cast<size_t>(std::max<int64_t>({0, bounds_.budget - forced, std::min(failed, bounds_.of_failed - forced)}));
   }
 
   int64_t own_duration(const Range& one) const {
@@ -221,11 +199,9 @@ class Comparison {
 
   PlacesOfIds ids_;
   UnfilledVector<uint32_t> above_, kept_;
-  UnfilledVector<uint8_t> levels_;  // the binary digits of its duration, and one; 0: it can't be chosen
   std::vector<uint8_t> is_kept_;
   std::vector<Rank> ranks_;  // where not every range ranks above all that lies in it
   UnfilledVector<Candidate> candidates_;
-  size_t of_levels_[kLevels];  // how many are of each
   size_t not_here_ = 0;
   Bounds bounds_{};
   bool nests_ = true, repeats_ = false, any_first_ = false;  // `any_first_`: some rank above what their duration says

@@ -39,20 +39,15 @@ class OpenUnits {
   void forget(const SpanAbove& above) {
     const auto found = units_.find(above);
     if (found == units_.end()) return;
-    found->second.ranges.give_back();
     units_.erase(found);
-    if (units_.empty()) memory_.trees.shrink(), memory_.awaited.shrink();
+    if (units_.empty()) memory_.trees.shrink();
   }
 
-  // The numbers of the rows that may be kept yet, in ascending order. A unit's mostly stand together, so that those of all are in
-  // order where units are.
+  // The numbers of the rows that may be kept yet, in ascending order.
   std::vector<int64_t> kept() const {
-    std::vector<const Unit*> units;
-    for (const auto& [above, unit] : units_) units.push_back(&unit.ranges);
-    std::sort(units.begin(), units.end(), [](const Unit* one, const Unit* other) { return one->first_row() < other->first_row(); });
     std::vector<int64_t> rows;
-    for (const Unit* unit : units) unit->held(rows);
-    if (!std::is_sorted(rows.begin(), rows.end())) std::sort(rows.begin(), rows.end());
+    for (const auto& [above, unit] : units_) unit.ranges.held(rows);
+    std::sort(rows.begin(), rows.end());
     return rows;
   }
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <iterator>
+#include <map>
 #include <vector>
 
 #include "stage/call_paths.hpp"
@@ -25,14 +26,6 @@ struct Kept {
   uint64_t parent;  // a kept one, or 0
 };
 
-// What came of a range that hasn't come itself.
-struct Awaited {
-  Awaited* next;
-  uint64_t event_id;
-  FoldedTree folded;
-  uint64_t order;
-};
-
 // What all units are made of, and what they need while they are compared.
 struct Memory {
   struct Spot {
@@ -42,27 +35,18 @@ struct Memory {
   };
 
   Trees trees;
-  Pool<Awaited> awaited;
   Comparison comparison;
   CallPaths paths;
   std::vector<Spot> spots;
   std::vector<Kept> kept;         // what those that are kept become
-  std::vector<Awaited*> ordered;  // of one unit, in the order in which they were first needed
-  std::vector<Ranges> spare_held;  // empty, as units that were forgotten left them
-  size_t spare_rows = 0;           // that they have room for
-
-  // For as many units as mostly end at once; those of large units would keep too much.
-  static constexpr size_t kMostSpare = 256, kMostSpareRows = 1 << 14, kMostSpareRowsOfAll = 1 << 18;
 };
 
 class Unit {
+  using Awaited = std::map<uint64_t, FoldedTree>;  // what came of ranges that haven't come themselves, by their event ids
+
  public:
-  Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {
-    if (memory_.spare_held.empty()) return;
-    held_.swap(memory_.spare_held.back());
-    memory_.spare_held.pop_back();
-    memory_.spare_rows -= held_.capacity();
-  }
+  Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {}
+  ~Unit() { forget_told(); }
 
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -71,7 +55,7 @@ class Unit {
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) fold_some();
     held_.emplace_back() = one;
-    ++rows_, ++waiting_;
+    ++waiting_;
   }
 
   // The numbers of the rows that may be kept yet.
@@ -79,11 +63,9 @@ class Unit {
     for (const Range& one : held_) rows.push_back(one.row);
   }
 
-  int64_t first_row() const { return held_.empty() ? 0 : held_.front().row; }
-
   // Before it is told: folds what is too much, or too short for a span of its own. It took so long, or that part of it.
   void decide(int64_t budget, int64_t duration_ns) {
-    const int64_t spans = std::min(shown(rows_, budget), limits_.budget);
+    const int64_t spans = std::min(budget, limits_.budget);
     least_told_ns_ = duration_ns / kLeastShare;
     const auto is_long = [this](const Range& one) {
       return one.duration_ns >= least_told_ns_ && (one.flags & kInCompilation) == 0;
@@ -93,7 +75,7 @@ class Unit {
       if (left_out_ns() <= duration_ns / kLeftOut) return fold_held(false);
     }
     memory_.comparison.compare(held_, {0, limits_.budget, 0});
-    fold_held(false, std::min(budget, limits_.budget), duration_ns);
+    fold_held(false, spans, duration_ns);
   }
 
   // Sums of what took less have no span.
@@ -118,34 +100,13 @@ class Unit {
   // What was told is forgotten; more will come. Of ranges that are awaited yet only the self times are remembered.
   void begin_next_part() {
     forget_told();
-    std::vector<Awaited*>& stay = memory_.ordered;
-    stay.clear();
-    awaited_.each([&](const OfId<Awaited*>& one) {
-      if (one.value->folded.children_ns != 0 && stay.size() < kMaxAwaited) return stay.push_back(one.value);
-      memory_.awaited.give_back(one.value);
-    });
-    awaited_.clear_places();
-    for (Awaited* one : stay) awaited_.insert({one->event_id, one});
-  }
-
-  // Before it is forgotten itself: other units use what it was made of.
-  void give_back() {
-    forget_told();
-    awaited_.each([this](const OfId<Awaited*>& one) { memory_.awaited.give_back(one.value); });
-    const size_t rows = held_.capacity();
-    const bool fits = rows <= Memory::kMostSpareRows && memory_.spare_rows + rows <= Memory::kMostSpareRowsOfAll;
-    if (!fits || memory_.spare_held.size() >= Memory::kMostSpare) return;
-    memory_.spare_held.push_back(std::move(held_));
-    memory_.spare_rows += rows;
+    size_t stay = 0;
+    for (auto one = awaited_.begin(); one != awaited_.end();) {
+      one = one->second.children_ns != 0 && stay++ < kMaxAwaited ? std::next(one) : awaited_.erase(one);
+    }
   }
 
  private:
-  // Of a budget that is too small for all, a quarter is left for sums.
-  static int64_t shown(int64_t rows, int64_t budget) {
-    if (rows <= budget) return budget;
-    return budget <= 0 ? 0 : std::max<int64_t>(0, budget - std::max<int64_t>(1, budget / 4));
-  }
-
   void fold_some() {
     memory_.comparison.compare(held_, {limits_.budget, limits_.budget, 0});
     fold_held(true);
@@ -174,7 +135,7 @@ class Unit {
   // What was compared. `tree`: how many spans the unit's tree of calls may have; 0: none is asked for.
   void fold_held(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
     memory_.spots.assign(memory_.comparison.size(), {nullptr, nullptr, kNoNode});
-    Awaited* taken = take_awaited();
+    const std::vector<Awaited::node_type> taken = take_awaited();
     await_parents();
     if (!parents_may_come) settle();
     for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
@@ -187,22 +148,17 @@ class Unit {
     fold_others(parents_may_come);
     if (!parents_may_come) join_nodes();
     keep_held();
-    for (Awaited* next; taken != nullptr; taken = next) {
-      next = taken->next;
-      memory_.awaited.give_back(taken);
-    }
   }
 
-  // What was awaited and has come now: a list.
-  Awaited* take_awaited() {
-    Awaited* taken = nullptr;
-    for (size_t place = kept_.size(); place < held_.size() && awaited_.size() != 0; ++place) {
-      OfId<Awaited*>* const found = memory_.comparison.is_first(held_, place) ? awaited_.find(held_[place].event_id) : nullptr;
-      if (found == nullptr) continue;
-      Awaited* came = found->value;
-      awaited_.erase(found);
-      memory_.spots[place].tree = &came->folded;
-      came->next = taken, taken = came;
+  // What was awaited and has come now.
+  std::vector<Awaited::node_type> take_awaited() {
+    std::vector<Awaited::node_type> taken;
+    for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
+      const bool may_be = memory_.comparison.is_first(held_, place);
+      const auto found = may_be ? awaited_.find(held_[place].event_id) : awaited_.end();
+      if (found == awaited_.end()) continue;
+      memory_.spots[place].tree = &found->second;
+      taken.push_back(awaited_.extract(found));
     }
     return taken;
   }
@@ -213,7 +169,7 @@ class Unit {
       const Range& one = held_[place];
       if (memory_.comparison.above(place) != Comparison::kNotHere) continue;
       if (one.parent >> kOrdinalBits != one.event_id >> kOrdinalBits) continue;
-      FoldedTree& around = awaited(one.parent).folded;
+      FoldedTree& around = awaited_[one.parent];
       around.children_ns = wrapped_sum(around.children_ns, one.duration_ns);
     }
   }
@@ -310,7 +266,7 @@ class Unit {
 
   // What a range that lies in none of the others is folded into.
   FoldedTree& holder(uint32_t above, const Range& one, bool parents_may_come) {
-    return above == Comparison::kNotHere && parents_may_come ? awaited(one.parent).folded : folded_;
+    return above == Comparison::kNotHere && parents_may_come ? awaited_[one.parent] : folded_;
   }
 
   void keep_held() {
@@ -325,29 +281,17 @@ class Unit {
     kept_.swap(memory_.kept);
   }
 
-  Awaited& awaited(uint64_t event_id) {
-    if (const OfId<Awaited*>* const found = awaited_.find(event_id)) return *found->value;
-    Awaited* made = memory_.awaited.take();
-    *made = {nullptr, event_id, FoldedTree{}, ++orders_};
-    awaited_.insert({event_id, made});
-    return *made;
-  }
-
   // What belongs to ranges that haven't come lies directly in the unit.
   void settle() {
-    std::vector<Awaited*>& all = memory_.ordered;
-    all.clear();
-    awaited_.each([&](const OfId<Awaited*>& one) { all.push_back(one.value); });
-    std::sort(all.begin(), all.end(), [](const Awaited* one, const Awaited* other) { return one->order < other->order; });
-    for (Awaited* one : all) memory_.trees.merge(folded_, nullptr, one->folded);
+    for (auto& [event_id, tree] : awaited_) memory_.trees.merge(folded_, nullptr, tree);
   }
 
   void forget_told() {
     for (Kept& one : kept_) memory_.trees.give_back(one.folded);
     memory_.trees.give_back(folded_);
-    awaited_.each([this](const OfId<Awaited*>& one) { memory_.trees.give_back(one.value->folded); });
+    for (auto& [event_id, tree] : awaited_) memory_.trees.give_back(tree);
     held_.clear(), kept_.clear();
-    rows_ = waiting_ = 0;
+    waiting_ = 0;
   }
 
   static constexpr uint32_t kNoNode = UINT32_MAX;
@@ -355,12 +299,11 @@ class Unit {
   Memory& memory_;
   const Limits limits_;
   int64_t least_told_ns_ = 0;
-  int64_t rows_ = 0, waiting_ = 0;  // how many came; how many of them were not compared yet
-  uint64_t orders_ = 0;
+  int64_t waiting_ = 0;  // how many were not compared yet
   FoldedTree folded_{kPathsOfAUnit};
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
-  IdTable<OfId<Awaited*>> awaited_;
+  Awaited awaited_;
 };
 
 }  // namespace recfn::stage

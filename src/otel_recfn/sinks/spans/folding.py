@@ -11,7 +11,7 @@ one, or one of the process that this one was forked from) a unit is decided when
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import attrgetter
@@ -24,6 +24,7 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.stage import (
     MOST_WAITING,
     Added,
+    Decided,
     Fate,
     Ids,
     SpanPlan,
@@ -34,16 +35,16 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import WAIT_TIME, EventFlag, EventKind, wait_time_ns
+from otel_recfn.model.events import LEAST_WAIT_NS, WAIT_TIME, EventFlag, EventKind, wait_time_ns
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
-from otel_recfn.sinks.spans.generations import add_generations, decoding_in
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 from otel_recfn.sinks.spans.surroundings import ProgramSpans, SpanEnd, remember
+from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
 
 NEVER = (1 << 63) - 1
 MOST_ROWS_UNSEEN = 2000
@@ -87,23 +88,15 @@ class OpenUnit:
     """The complete trace, if it is one of ours."""
     generation: Generation | None = None
 
-    def to_decide(self, budget: int, goes_on: bool) -> UnitToDecide:
-        """The unit with a budget. If it is a trace of ours, its root has the time of waiting."""
-        waited_ns, further = wait_time_ns(self.top_ns, self.top_cpu_ns), dict[str, Any]()
-        if waited_ns:
-            further[WAIT_TIME] = waited_ns
+    def add_attributes(self, decided: Decided, number: int, goes_on: bool) -> None:
+        """Add the attributes of the unit, which was decided at that place: to the root of a trace of ours, or to a span."""
+        waited_ns, generation = wait_time_ns(self.top_ns, self.top_cpu_ns), self.generation
+        found: dict[str, Any] = {WAIT_TIME: waited_ns} if waited_ns else {}
+        if generation is not None and not goes_on:  # all of it is known
+            found |= generation.attributes(self.extent()[0])
         if self.trace is not None:
-            self.trace.further, further = further, {}
-        return UnitToDecide(self.above, budget, *self.extent(), goes_on, self.trace is not None, further)
-
-    def generated(self, goes_on: bool) -> dict[str, Any]:
-        """The attributes of its generation, once all is known, for one of its spans; the root of a trace of ours takes them."""
-        if self.generation is None or goes_on:
-            return {}
-        found = self.generation.attributes(self.extent()[0])
-        if self.trace is not None:
-            self.trace.further, found = {**self.trace.further, **found}, {}
-        return found
+            self.trace.further, found = found, {}
+        add_to_unit(decided, number, found, generation.prefill_ids if generation is not None else [])
 
     def extent(self) -> tuple[int, int]:
         """The begin and the end of the unit, in Unix nanoseconds."""
@@ -130,10 +123,8 @@ class Folding:
         added = self._stage.add(batch, roots)
         self._batches += 1
         touched = [self._note(share) for share in added.units]
-        for key, number, end_ns, attributes in decoding_in(batch, roots):
-            if (unit := self._units.get(key)) is not None:
-                unit.generation = unit.generation or Generation()
-                unit.generation.add(number, end_ns, attributes)
+        if (batch.step_number >= 0).any():
+            self._note_generations(batch, roots)
         if self._stage.has_many_names:
             decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
@@ -160,11 +151,16 @@ class Folding:
                 alone.append(trace)
             else:
                 unit.trace, units[unit] = trace, None
-        roots = self._traces.open_spans()
-        units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit, roots)])
-        if self._stage.waiting > MAX_KEPT or len(self._units) > MAX_UNITS:
+        units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit)])
+        if self._stage.waiting.rows > MAX_KEPT or len(self._units) > MAX_UNITS:
             units |= dict.fromkeys(self._excess_units(units))
         return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
+
+    def _note_generations(self, batch: Batch, roots: Mapping[int, SpanContext]) -> None:
+        for key, number, end_ns, attributes in decoding_in(batch, roots):
+            if (unit := self._units.get(key)) is not None:
+                unit.generation = unit.generation or Generation()
+                unit.generation.add(number, end_ns, attributes)
 
     def _note(self, share: UnitInBatch) -> OpenUnit:
         """Note a unit's share of a batch."""
@@ -181,8 +177,8 @@ class Folding:
             unit.top_ns, unit.top_cpu_ns = unit.top_ns + share.top_ns, unit.top_cpu_ns + share.top_cpu_ns
         return unit
 
-    def _has_ended(self, unit: OpenUnit, roots: Set[int]) -> bool:
-        """Whether nothing more can come to it; ``roots`` are the span ids of our roots whose traces aren't complete."""
+    def _has_ended(self, unit: OpenUnit) -> bool:
+        """Whether nothing more can come to it."""
         if unit.open:
             return False
         if unit.end is None:
@@ -191,12 +187,12 @@ class Folding:
             unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if unit.end.end_ns is None else unit.end.end_ns)
             return unit.ended_ns < self._drained_ns
         is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
-        return is_over and unit.above.span_id not in roots and self._spans.find(*unit.key) is None
+        return is_over and self._spans.find(*unit.key) is None and not self._traces.has_open(unit.above)
 
     def _excess_units(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
         """Units that had no rows for longest, if there are too many units, or too many rows that may be kept."""
         units = sorted(self._units.values(), key=attrgetter("touched"))
-        if self._stage.waiting <= MAX_KEPT:
+        if self._stage.waiting.rows <= MAX_KEPT:
             return units[: len(units) - MAX_UNITS]
         units = [unit for unit in units if unit not in ended]
         kept = [min(unit.rows, self._most_held) for unit in units]
@@ -230,11 +226,12 @@ class Folding:
 
     def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
         ranges = sum(unit.rows for unit, _ in part)
-        done = self._stage.decide([unit.to_decide(grant.spans, goes_on) for unit, grant in part], ranges)
         traces = [unit.trace for unit, _ in part]
-        generated = {place: unit.generation for place, (unit, _) in enumerate(part) if unit.generation is not None}
-        if generated:
-            add_generations(done, generated, {place: part[place][0].generated(goes_on) for place in generated})
+        units = [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, grant in part]
+        done = self._stage.decide(units, ranges)
+        for number, (unit, _) in enumerate(part):
+            if unit.top_ns >= LEAST_WAIT_NS or unit.generation is not None:
+                unit.add_attributes(done, number, goes_on)
         for place in np.flatnonzero((done.sums["span"] < 0) & (done.sums["ranges"] > 0)):  # for the roots of traces of ours
             trace, (told,) = traces[done.sums["unit"][place]], sums_of(done, np.array([place]))
             assert trace is not None

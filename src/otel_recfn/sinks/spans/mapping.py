@@ -120,12 +120,8 @@ def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int,
 
 MAX_KEPT_BASES = 4096
 NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
-_SELDOM_COLUMNS = sorted(
-    [column for column in BY_SIZE if column.attribute and (column.seldom or column.value is str)],
-    key=lambda column: column.value is str,
-)
-"""The columns that are attributes of few spans: numbers, then texts."""
-_USUAL_NUMBERS = [column for column in BY_SIZE if column.attribute and column not in _SELDOM_COLUMNS]
+_NUMBERS = [column for column in BY_SIZE if column.attribute and column.value is not str]
+_TEXTS = [column for column in BY_SIZE if column.attribute and column.value is str]
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
@@ -146,7 +142,7 @@ class SpanMapper:
         recorded, rows, hook = plan.batch, plan.row, self._hook
         batch = plan.named(further).batch
         limits, resource, scope = self._limits, self._target.resource, self._target.scope
-        links = self._linked(plan)
+        links = self._linked(plan) if plan.linked_id.any() else {}
         start = np.maximum(batch.start_ns[rows], 0)
         hooked: Iterable[Any] = recorded.take(rows).events() if hook is not None else [None] * len(rows)
         contexts = dict[int, SpanContext]()
@@ -264,10 +260,12 @@ class SpanMapper:
         return {row: _in_trace_of(plan.spans_above[above], sent(span_id)) for row, span_id, above in zip(*columns, strict=True)}
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
-        """The attributes that most rows have."""
+        """The attributes that most rows have, and all numbers."""
         scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
         found = [self.base(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
-        for column in _USUAL_NUMBERS:
+        for column in _NUMBERS:
+            if batch.is_empty(column):
+                continue
             values = getattr(batch, column.name)[rows].astype(np.int64)
             filled = np.flatnonzero(values != column.empty)
             for place, value in zip(filled.tolist(), np.take(values, filled).tolist(), strict=True):
@@ -301,13 +299,9 @@ class SpanMapper:
             status = Status(StatusCode.ERROR, error)
         if flags & EventFlag.CLOCK_JUMPED:
             events["wall clock jumped"] = {}
-        for column in _SELDOM_COLUMNS:
-            if (value := int(getattr(batch, column.name)[row])) == column.empty:
-                continue
-            if column.value is str:
-                attributes |= text_attributes(column, batch.names[value])
-            else:
-                attributes[column.attribute] = value
+        for column in _TEXTS:
+            if index := getattr(batch, column.name)[row]:
+                attributes |= text_attributes(column, batch.names[index])
         if batch.source[row] == EventSource.PYTHON_CALL:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
@@ -320,12 +314,12 @@ def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the rows that have nothing in the columns that are seldom filled."""
+    """A mask of the rows of which ``_add_seldom`` has nothing to say."""
     plain: NDArray[np.bool_] = (batch.code[rows] | batch.flags[rows] & _SEEN_FLAGS) == 0
     plain &= batch.source[rows] != _PYTHON_CALL
-    for column in _SELDOM_COLUMNS:
+    for column in _TEXTS:
         if not batch.is_empty(column):
-            plain &= getattr(batch, column.name)[rows] == column.empty
+            plain &= getattr(batch, column.name)[rows] == 0
     return plain
 
 

@@ -172,12 +172,11 @@ class Sender:
         self._logged = False
 
     def start(self) -> None:
-        """Start the thread, unless it runs; if none can be started now, the next units try again."""
-        if self._thread.ident is None:
-            try:
-                self._thread.start()
-            except RuntimeError as error:
-                self._log_once("no thread could be had for sending spans; the next ones try again", error)
+        """Start the thread; if none can be started now, the next units try again."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._log_once("no thread could be had for sending spans; the next ones try again", error)
 
     def count(self, **more: int) -> bool:
         """Add to the counts of ranges and spans, from any thread. False after the end."""
@@ -194,7 +193,8 @@ class Sender:
 
     def put(self, units: DecidedUnits) -> None:
         """Send these units. Their ranges are counted as ``folding`` by now."""
-        self.start()
+        if self._thread.ident is None:
+            self.start()
         for dropped in self._queue.put(units):
             self.count(queue_full=dropped.ranges, folding=-dropped.ranges)
 
@@ -309,8 +309,8 @@ class Sender:
 
     def _lost_since(self) -> int:
         """The number of ranges and spans that were lost since a span reported it."""
-        counts, delivered = self.counts(), self._delivery.counters()
-        lost = sum(counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
+        delivered = self._delivery.counters()
+        lost = sum(self._counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
         return max(0, lost + self._recorder_lost() - self._lost_before - self._reported)
 
     def _log_once(self, message: str, error: BaseException) -> None:

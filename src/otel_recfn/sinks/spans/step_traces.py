@@ -272,9 +272,9 @@ class StepTraces:
         """The trace of the ranges below a root."""
         return self._roots.get(root)
 
-    def open_spans(self) -> set[int]:
-        """The span ids of the roots that are still to be taken."""
-        return {trace.context.span_id for trace in self._unsent if trace.context is not None}
+    def has_open(self, root: SpanContext) -> bool:
+        """Whether it is the root of a trace that isn't complete."""
+        return any(trace.context == root for trace in self._unsent)
 
     def close_idle(self, now_ns: int) -> None:
         """End the traces of threads in which nothing ran in the second before ``now_ns``, or that a set clock left behind."""

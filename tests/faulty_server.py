@@ -98,16 +98,6 @@ def reset() -> Act:
     return act
 
 
-def slow(seconds: float) -> Act:
-    """It takes spans, but not at once."""
-
-    def act(where: Any, body: bytes) -> bytes:
-        where.answers.released.wait(seconds)
-        return take(where, body)
-
-    return act
-
-
 def held(arrived: threading.Semaphore, until: threading.Event) -> Act:
     """It takes spans when it is let go; tells who waits that they have come."""
 

@@ -42,6 +42,8 @@ __all__ = [
     "DisableRecordFunctionGuard",
     "InMemorySink",
     "OtelRecordFunctionInstrumentor",
+    "PropagatingExecutor",
+    "PropagatingThread",
     "PythonCalls",
     "RecordFunction",
     "RecordFunctionCallback",

@@ -11,7 +11,7 @@ class RecfnError(Exception):
 
 
 class SettingError(RecfnError, ValueError):
-    """A value that a setting, or a sampling probability, may not have; the message names the allowed ones."""
+    """A value that a setting may not have; the message names the setting and the allowed values."""
 
 
 class CallRefused(RecfnError):
@@ -34,12 +34,20 @@ class SchemaError(RecfnError):
         self.location = location
 
 
+class GeneratorError(RecfnError):
+    """A missing part that the generator needs, or a file in its way."""
+
+
 class InputsError(RecfnError):
     """A look at inputs outside of the start callback."""
 
 
 class ObserverUnavailable(RecfnError):
-    """PyTorch's operators can't be observed here, or the cache of the observer can't be trusted; the message says why."""
+    """PyTorch's operators can't be observed here; the message says why, and the way out."""
+
+
+class CacheUnsafe(ObserverUnavailable):
+    """A cache that can't be trusted or can't be made; the message says why, and what to do."""
 
 
 class OperatorMissingError(RecfnError, LookupError):
@@ -52,6 +60,10 @@ class ProfilerError(RecfnError, RuntimeError):
 
 class RangeOver(RecfnError):
     """A look at a RecordFunction of PyTorch's after its callback had returned."""
+
+
+class SamplingProbabilityError(SettingError):
+    """A sampling probability outside 0 to 1."""
 
 
 class TraceError(RecfnError, TypeError):

@@ -112,7 +112,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
         self._capture = None
-        if not settings.enabled or (sdk_is_disabled() and not settings.has_destination_beside_global_providers):
+        beside_global = settings.chrome_trace or settings.sinks or settings.tracer_provider or settings.meter_provider
+        if not settings.enabled or (sdk_is_disabled() and not beside_global):
             return
         native_part()
         from otel_recfn.pytorch.late_import import when_first_is_imported, when_imported
@@ -224,6 +225,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         try:
             super().uninstrument(**kwargs)
+            if not self.is_instrumented_by_opentelemetry:  # a sink that was being closed may have called instrument()
+                self._uninstrument()
         except CallRefused as error:
             log.error("otel-recfn is still instrumenting: %s", error)
 
@@ -297,7 +300,7 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
-    from otel_recfn.sinks.otlp.exporters import otlp_delivery
+    from otel_recfn.sinks.otlp.delivery import otlp_delivery
     from otel_recfn.sinks.spans.provider import provider_from
 
     parts = inherited["provider"] if inherited is not None else None

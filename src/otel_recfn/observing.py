@@ -46,6 +46,8 @@ from otel_recfn.callbacks.registry import (
 )
 from otel_recfn.callbacks.state import (
     DisableRecordFunctionGuard as DisableRecordFunctionGuard,
+    PropagatingExecutor as PropagatingExecutor,
+    PropagatingThread as PropagatingThread,
     RecordFunctionGuard as RecordFunctionGuard,
     RecordFunctionTLS as RecordFunctionTLS,
     ThreadLocalState as ThreadLocalState,

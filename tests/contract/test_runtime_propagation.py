@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +23,8 @@ from otel_recfn.callbacks.registry import (
     remove_callback,
 )
 from otel_recfn.callbacks.state import (
+    PropagatingExecutor,
+    PropagatingThread,
     RecordFunctionTLS,
     enable_record_function,
     get_record_function_tls,
@@ -42,17 +44,17 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 def through_executor(work: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: None).result()  # the worker is there before the state is
-        return pool.submit(propagate(work)).result(PATIENCE_S)
+        return PropagatingExecutor(pool).submit(work).result(PATIENCE_S)
 
 
 def through_map(work: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return next(iter(pool.map(propagate(lambda _: work()), [0])))
+    with PropagatingExecutor(ThreadPoolExecutor(1)) as pool:
+        return next(iter(pool.map(lambda _: work(), [0])))
 
 
 def through_thread(work: Callable[[], Any]) -> Any:
     results: list[Any] = []
-    thread = threading.Thread(target=propagate(lambda: results.append(work())))
+    thread = PropagatingThread(target=lambda: results.append(work()))
     thread.start()
     thread.join(PATIENCE_S)
     return results[0]
@@ -121,6 +123,14 @@ def test_what_can_not_be_run_is_refused() -> None:
         propagate(3)
 
 
+def test_the_executor_is_shut_down_with_its_wrapper() -> None:
+    inner: Executor = ThreadPoolExecutor(1)
+    with PropagatingExecutor(inner):
+        pass
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        inner.submit(print)
+
+
 def test_a_task_has_the_launching_state_in_each_step_and_others_do_not(notes: Notes) -> None:
     async def work(name: str) -> None:
         for step in range(3):
@@ -135,23 +145,6 @@ def test_a_task_has_the_launching_state_in_each_step_and_others_do_not(notes: No
 
     asyncio.run(main())
     assert notes == pairs("with0", "with1", "with2")
-
-
-def test_what_a_task_changes_in_its_state_lasts_until_its_end(notes: Notes) -> None:
-    async def work() -> None:
-        add_thread_local_callback(notes.callback())
-        await asyncio.sleep(0)
-        run_range("task")
-
-    async def main() -> None:
-        task = asyncio.create_task(propagate(work)())
-        for _ in range(3):
-            await asyncio.sleep(0)
-            run_range("main")
-        await task
-
-    asyncio.run(main())
-    assert notes == pairs("task")
 
 
 def test_a_propagated_coroutine_returns_raises_and_is_cancelled_as_before() -> None:

@@ -50,3 +50,10 @@ def test_the_files_that_architecture_names_are_there() -> None:
     files += [path.as_posix() for folder in (package, ROOT / "tests", ROOT / "scripts") for path in folder.rglob("*.py")]
     assert len(named) > 20
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in files)] == []
+
+
+def test_the_ports_that_the_page_of_the_collector_names_are_its_and_jaegers() -> None:
+    page = (ROOT / "docs" / "collector.md").read_text(encoding="utf-8")
+    for file, ports in {"collector-config.yaml": ("4317", "4318", "14317"), "docker-compose.yaml": ("4317", "16686")}.items():
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert [port for port in ports if f":{port}" not in text or port not in page] == []

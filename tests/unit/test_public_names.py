@@ -8,12 +8,58 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 
 import pytest
 
 import otel_recfn
-from otel_recfn import errors, observing
+from otel_recfn import errors, legacy, observing
+from otel_recfn.settings.table import ProfileSettings, Settings
 from patience import PATIENCE_S
+
+NAMES = """
+    DebugInfoGuard DebugInfoKind DisableRecordFunctionGuard INVALID_CALLBACK_HANDLE InMemorySink NUM_SCOPES
+    OtelRecordFunctionInstrumentor PropagatingExecutor PropagatingThread PythonCalls RecordFunction RecordFunctionCallback
+    RecordFunctionGuard RecordFunctionTLS RecordScope StepCallbacks ThreadLocalState ThreadLocalStateGuard __version__
+    add_global_callback add_thread_local_callback call_end_callbacks_on_future clear_callbacks clear_global_callbacks
+    clear_thread_local_callbacks debug_info_get debug_info_peek debug_info_pop debug_info_push disable_callback
+    enable_record_function get_record_function_tls get_step_callbacks get_step_callbacks_unless_empty has_callbacks
+    has_global_callbacks has_thread_local_callbacks is_record_function_enabled profile propagate
+    record_edge_scope_with_debug_handle_and_inputs record_function record_function_enter record_function_enter_new
+    record_function_exit record_function_with_inputs record_function_with_inputs_outputs record_function_with_scope
+    record_function_with_scope_inputs_outputs record_outputs record_torchscript_function record_user_scope
+    record_with_scope_debug_handle_and_inputs reenable_callback remove_callback set_record_function_seed_for_testing
+    set_record_function_tls step
+"""
+NAMES_OF_LEGACY = """
+    ActiveProfilerType CudaRecord CudaStubs EventKind LegacyEvent ProfilerConfig ProfilerDisableOptions ProfilerError
+    ProfilerState RecordProfile TLSLegacyProfilerGuard ThreadEventLists ThreadEvents TorchRecord add_event_list
+    disable_profiler_legacy enable_profiler_legacy mark profiler_config profiler_enabled profiler_type register_cuda_methods
+    torch_records write_profiler_events_to_stream
+"""
+ERRORS = """
+    CacheUnsafe CallRefused DebugInfoError GeneratorError InputsError ObserverUnavailable OperatorMissingError ProfilerError
+    RangeOver RecfnError RecorderUnavailable SamplingProbabilityError SchemaError SettingError TraceError TraceFileError
+    UnknownHandleError
+"""
+SETTINGS = """
+    tracer_provider meter_provider scopes chrome_trace roots_per_second detail span_budget ordinary_span_budget
+    trace_span_budget spans_per_second span_names exit_timeout_s record_shapes modules python_calls sinks span_hook
+    span_exporter enabled buffer_bytes export_request_bytes open_range_s
+"""
+SETTINGS_OF_PROFILES = """
+    scopes record_shapes with_flops with_stack profile_memory modules python_calls max_events activities schedule
+    on_trace_ready with_modules
+"""
+
+
+def test_the_names_that_programs_may_use_are_these() -> None:
+    """A name that is added, renamed or taken away is a change for them: here, in the docs, and in the changelog."""
+    assert sorted(otel_recfn.__all__) == NAMES.split()
+    assert {*NAMES_OF_LEGACY.split()} <= {*dir(legacy)}
+    assert {*ERRORS.split()} <= {*dir(errors)}
+    assert [each.name for each in fields(Settings)] == SETTINGS.split()
+    assert [each.name for each in fields(ProfileSettings)] == SETTINGS_OF_PROFILES.split()
 
 
 def test_no_module_of_the_package_has_the_name_of_something_public() -> None:

@@ -31,9 +31,6 @@ from otel_recfn.settings.table import (
 ROOT = Path(__file__).parents[2]
 
 
-TABLES = ("Settings", "Advanced")
-
-
 REGENERATE = f"run {sys.executable} scripts/generate_settings.py and commit what it writes"
 
 
@@ -75,14 +72,6 @@ def test_a_meaning_that_is_changed_alone_is_found(generator: Any, monkeypatch: p
     assert stale(generator) == ["settings.md"]
     monkeypatch.setattr(generator, "PROFILE_SETTINGS", PROFILE_SETTINGS[1:])
     assert stale(generator) == ["settings.md", "profiling.py"]
-
-
-def test_the_page_has_two_tables_with_each_setting_in_one_of_them() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    usual, advanced = [re.findall(r"^\| `(\w+)`", "\n".join(rows_of(page, each)), re.MULTILINE) for each in TABLES]
-    assert usual == [each.name for each in SETTINGS if not each.advanced]
-    assert advanced == [each.name for each in SETTINGS if each.advanced]
-    assert len(usual) > len(advanced) > 0
 
 
 def test_the_readme_names_settings_that_there_are_with_values_they_take() -> None:

@@ -19,7 +19,7 @@ from functools import wraps
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
 
-from otel_recfn.errors import SettingError
+from otel_recfn.errors import SamplingProbabilityError
 from otel_recfn.model.events import RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
@@ -112,7 +112,7 @@ class RecordFunctionCallback:
     def sampling_prob(self, probability: float) -> float:
         """The probability, 0 to 1, with which a range is observed. 1 at first."""
         if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0:
-            raise SettingError(f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0")
+            raise SamplingProbabilityError(f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0")
         return float(probability)
 
     @_two_forms

@@ -26,7 +26,7 @@ from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobser
 from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.errors import InputsError
 from otel_recfn.model.events import INT64, UINT32, UINT64, EventFlag, EventSource, Extra, RecordScope, whole_number
-from otel_recfn.recording.ranges import RangeHandle, record_range
+from otel_recfn.recording.ranges import record_range
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.texts import failure
 
@@ -369,7 +369,7 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 # --- ranges of record_function
 
 
-def observe_range(name: str, args: str | None, flags: int, code: str = "") -> RangeHandle:
+def observe_range(name: str, args: str | None, flags: int, code: str = "") -> Any:
     """Begin a range that a callback may select. ``args`` is its only input (``Recorder.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
     if not step.callbacks and not TorchObservers.present:

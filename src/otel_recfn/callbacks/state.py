@@ -4,6 +4,8 @@
     ThreadLocalState()               what the calling thread has, for ThreadLocalStateGuard(state) in another
     propagate(function)              for any pool, callback or thread; of an async function: for each of its tasks
     propagate(coroutine)             asyncio.create_task(propagate(work()))
+    PropagatingExecutor(executor)    a concurrent.futures executor of threads
+    PropagatingThread(...)           a threading.Thread
 
 Two things are passed on. First the ``ThreadLocalState``: callbacks, the enabled flag and debug info, which belong to a thread.
 Second, to other threads, a copy of the launching contextvars context, because the current span and the enclosing ``async with
@@ -19,8 +21,10 @@ import contextvars
 import functools
 import inspect
 import sys
+import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, TypeVar, cast
 
 from otel_recfn.callbacks import registry, thread_locals
@@ -190,3 +194,33 @@ def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generat
                 state = ThreadLocalState()
 
     return (yield from in_steps(work, run))
+
+
+class PropagatingExecutor(Executor):
+    """An executor that hands work to another one, to run with the state of the thread that submitted it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Have the work run with the calling thread's state."""
+        return self._executor.submit(propagate(fn), *args, **kwargs)
+
+    def map(
+        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[T]:
+        """Have each call run with the calling thread's state."""
+        return self._executor.map(propagate(fn), *iterables, timeout=timeout, chunksize=chunksize)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Shut down the executor that runs the work."""
+        self._executor.shutdown(wait, cancel_futures=cancel_futures)
+
+
+class PropagatingThread(threading.Thread):
+    """A thread with the state of the thread that starts it."""
+
+    def start(self) -> None:
+        """Start with the calling thread's state."""
+        self.run = propagate(self.run)  # type: ignore[method-assign]
+        super().start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -107,7 +106,6 @@ def _add_codegen(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the package's directory")
     command.add_argument(
         "--dispatch",
-        type=_dispatch,
         metavar="MODULE:ATTR",
         help="where the operators are found: a dict by name, a module or a class; else they are PyTorch's, in torch.ops",
     )
@@ -121,9 +119,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of modules; give 1 or more")
     return int(text)
-
-
-def _dispatch(text: str) -> str:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no module:attribute; give 'mylib.kernels:FUNCTIONS', for instance")
-    return text

@@ -29,10 +29,10 @@ def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     if out in files:
         raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
     title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    text = Report(read_processes(files), title).text(form)
+    report = Report(read_processes(files), title)
     if out is None:
-        sys.stdout.write(text.encode(errors="backslashreplace").decode())
+        sys.stdout.write(report.text(form).encode(errors="backslashreplace").decode())
     else:
-        out.write_text(text, encoding="utf-8", errors="backslashreplace")
+        report.write(out, form)
         print(out)
     return 0

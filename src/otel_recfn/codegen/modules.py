@@ -23,7 +23,7 @@ from otel_recfn.codegen import python_words
 from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
 from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
-from otel_recfn.errors import RecfnError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
 """The first words of every file of ours."""
@@ -42,9 +42,7 @@ class WrapperRequest:
     """A request: which operators are to be wrapped, and in how many modules.
 
     Attributes:
-        schema: the file.
         dispatch: ``module:attribute`` where the operators are found; empty for ``torch.ops``.
-        shards: how many modules.
     """
 
     schema: Path
@@ -73,7 +71,7 @@ class Generated:
 
 
 def generate(request: WrapperRequest) -> Generated:
-    """Read the schemas and make the modules' texts; a SchemaError or RecfnError where a schema or a package is in the way."""
+    """Read the schemas and make the modules' texts; a SchemaError or GeneratorError says what is in the way."""
     words = ANY if request.dispatch else TORCH
     found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(read_entries(request.schema))]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
@@ -285,7 +283,7 @@ def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], reque
 
 
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """The files that are missing, differ, or belong to a shard that is no more; a RecfnError if one isn't the generator's."""
+    """The files that are missing, differ, or belong to a shard that is no more; a GeneratorError if one is other people's."""
     changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
     ours = [path for path in folder.glob("wrappers_*.py") if path.is_file() and _read(path).startswith(MARK)]
     return sorted([*changed, *[path for path in ours if path.name not in texts]])
@@ -311,7 +309,7 @@ def _content(path: Path) -> str | None:
         return None
     text = _read(path)
     if text.strip() and not text.startswith(MARK):
-        raise RecfnError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
+        raise GeneratorError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
     return text
 
 

@@ -86,8 +86,7 @@ TORCH = Words(
 """The words for operators in ``torch.ops``."""
 
 ANY = Words(
-    types=PLAIN,
-    defaults=MappingProxyType({"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"}),
+    types=PLAIN, defaults=MappingProxyType({"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"})
 )
 """The words for any other operators: tensors, dtypes and devices are whatever their library takes, and words are texts."""
 

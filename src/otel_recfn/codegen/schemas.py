@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from otel_recfn.errors import RecfnError, SchemaError
+from otel_recfn.errors import GeneratorError, SchemaError
 
 # --- the model of operators
 
@@ -163,7 +163,7 @@ def read_entries(path: Path) -> list[Entry]:
     try:
         import yaml
     except ImportError as error:
-        raise RecfnError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
+        raise GeneratorError("PyYAML is not installed, which reads schema files; pip install pyyaml") from error
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader(yaml))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -213,7 +213,7 @@ def operators_of(entries: Sequence[Entry]) -> list[Operator]:
     try:
         import torchgen.model as model
     except ImportError as error:
-        raise RecfnError("torchgen is not installed, which parses schemas; it comes with torch: pip install torch") from error
+        raise GeneratorError("torchgen, which parses schemas, is missing; it comes with torch: pip install torch") from error
     known = set(model.NativeFunction.__dataclass_fields__) | KEYS_BESIDE_FIELDS
     for entry in entries:
         unknown = sorted(str(key) for key in entry.fields if key not in known)

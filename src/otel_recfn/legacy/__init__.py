@@ -16,11 +16,7 @@ from otel_recfn.legacy.cuda import (
     CudaStubs as CudaStubs,
     register_cuda_methods as register_cuda_methods,
 )
-from otel_recfn.legacy.event import (
-    LegacyEvent as LegacyEvent,
-    TorchRecord as TorchRecord,
-    torch_records as torch_records,
-)
+from otel_recfn.legacy.event import LegacyEvent as LegacyEvent, TorchRecord as TorchRecord, torch_records as torch_records
 from otel_recfn.legacy.lists import ThreadEventLists as ThreadEventLists, ThreadEvents as ThreadEvents
 from otel_recfn.legacy.profiler import (
     TLSLegacyProfilerGuard as TLSLegacyProfilerGuard,

@@ -28,7 +28,6 @@ class LegacyEvent:
     """An event. A push describes its range; its pop has the same handle and node, and its own time and thread.
 
     Attributes:
-        kind: what happened.
         name: of the range or the mark; empty for pops and memory.
         thread_id: RecordFunction's logical id of the thread it happened in.
         handle: of the range; 0 for marks and memory.
@@ -37,14 +36,12 @@ class LegacyEvent:
         is_async: the range may end on another thread.
         is_remote: it came from another process, as values.
         cpu_ns: Unix nanoseconds.
-        cpu_memory_usage: bytes that were allocated, negative when freed.
-        cuda_memory_usage: the same on the GPU.
+        cpu_memory_usage, cuda_memory_usage: bytes that were allocated, negative when freed.
         device: the GPU, -1 if none was recorded.
         cuda_us: microseconds on the GPU's clock; for remote events, -1 elsewhere.
         cuda_event: what ``device`` recorded.
         sequence_nr: of autograd, -1 if there is none.
         fwd_thread_id: of the forward range, 0 if there is none.
-        scope: RecordScope.
         flops: floating point operations, 0 if they weren't counted.
         stack: ``file(line): function``, innermost first.
         event_id: the same in spans and Chrome traces; 0 for remote events.

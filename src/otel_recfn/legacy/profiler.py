@@ -22,7 +22,7 @@ from itertools import count
 from types import TracebackType
 
 from otel_recfn.batches.averages import key_averages
-from otel_recfn.batches.merging import EventStore, merged
+from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.callbacks.thread_locals import (
@@ -54,7 +54,7 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
-from otel_recfn.sinks.in_memory import EventStoreSink
+from otel_recfn.sinks.in_memory import EventStore
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
@@ -69,11 +69,11 @@ class ProfilerRun:
     """A run, from ``start`` to ``stop``; it ends when the last reference to it is dropped.
 
     Attributes:
-        config: what it records.
         number: what marks its rows; the process's first has 1.
         cuda_times: when its ranges came to pass on the GPU.
         callback_handle: of the thread-local callback that it needs, INVALID_CALLBACK_HANDLE if it needs none.
         over: it was stopped.
+        remote_events: lists of events of other processes, which are added when the run is consolidated.
     """
 
     def __init__(self, config: ProfilerConfig) -> None:
@@ -82,13 +82,13 @@ class ProfilerRun:
         self.cuda_times = CudaTimes(MAX_EVENTS)
         self._store = EventStore(MAX_EVENTS)
         selected = Selected(ALL_SCOPES_MASK, config.extras, profiler=self.number)
-        self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
+        self._capture = Capture(selected, [self._store], buffer_bytes=PROFILE_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
         self._finalizer: weakref.finalize[..., ProfilerRun] | None = None
         self._pid = os.getpid()
         self._start_mark: LegacyEvent | None = None
-        self._remote_events: list[list[LegacyEvent]] = []
+        self.remote_events: list[list[LegacyEvent]] = []
 
     def start(self) -> None:
         """Record what happens in threads that take part."""
@@ -118,10 +118,6 @@ class ProfilerRun:
         self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder.current_thread_id(), cpu_ns=time.time_ns())
         self.mark(START_PROFILE, include_cuda=False)
 
-    def add_remote_events(self, events: Iterable[LegacyEvent]) -> None:
-        """Add events of another process, which are a list of their own when the run is consolidated."""
-        self._remote_events.append(list(events))
-
     def consolidate(self) -> ThreadEventLists:
         """The events of every thread since the last time, then those that were added. The run forgets them.
 
@@ -129,7 +125,7 @@ class ProfilerRun:
         """
         process_session().flush(self._capture, STOP_SECONDS)
         rows = merged(self._store.take())
-        remote, self._remote_events = self._remote_events, []
+        remote, self.remote_events = self.remote_events, []
         lists = event_lists(rows, self.cuda_times, self.config)
         found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *lists, *remote]
         return ThreadEventLists(found, partial(key_averages, rows), process_session().lost(self._capture))
@@ -200,8 +196,11 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     consolidates = options.consolidate and run.config.records_events
     if consolidates:
         run.mark(STOP_PROFILE, include_cuda=False)
-    if options.cleanup_tls_state:
-        _leave(run, stop=consolidates)
+    if options.cleanup_tls_state:  # if nobody reads the run here, it goes on in the threads that got it from this one
+        if consolidates:
+            run.stop()
+        debug_info_pop(DebugInfoKind.PROFILER_STATE)
+        remove_callback(run.callback_handle)
     else:
         run.callback_handle = INVALID_CALLBACK_HANDLE  # as in PyTorch, it stays in this thread, also after a later cleanup
     return run.consolidate() if consolidates else ThreadEventLists()
@@ -271,7 +270,7 @@ def add_event_list(events: Iterable[LegacyEvent]) -> None:
     run = _current_run()
     if run is None:
         raise ProfilerError("Profiler must be enabled; call enable_profiler_legacy in this thread first")
-    run.add_remote_events(events)
+    run.remote_events.append(list(events))
 
 
 def _current_run() -> ProfilerRun | None:
@@ -291,14 +290,6 @@ def _innermost_run(options: ProfilerDisableOptions) -> ProfilerRun:
     return run
 
 
-def _leave(run: ProfilerRun, *, stop: bool) -> None:
-    """Take the run out of the calling thread. If nobody has read it, it goes on in the threads that got it from this one."""
-    if stop:
-        run.stop()
-    debug_info_pop(DebugInfoKind.PROFILER_STATE)
-    remove_callback(run.callback_handle)
-
-
 def _mark_rows_as(info: object) -> None:
     """Mark the calling thread's rows as those of the run ``info`` from now on."""
     run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
@@ -314,12 +305,6 @@ def _mark_rows_as(info: object) -> None:
 on_profiler_state(_mark_rows_as)
 
 
-def _mark_rows_again() -> None:
-    """Mark rows again in a forked child, whose recorder starts empty."""
-    info = debug_info_get(DebugInfoKind.PROFILER_STATE)
-    if info is not None:
-        _mark_rows_as(info)
-
-
-around_forks(Order.THREAD_STATE, in_child=_mark_rows_again)
+# The recorder of a forked child starts empty.
+around_forks(Order.THREAD_STATE, in_child=lambda: _mark_rows_as(debug_info_get(DebugInfoKind.PROFILER_STATE)))
 trace_instead(mark, _no_mark)

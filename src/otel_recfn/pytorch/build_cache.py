@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_recfn.errors import ObserverUnavailable
+from otel_recfn.errors import CacheUnsafe
 
 log = logging.getLogger("otel_recfn")
 
@@ -38,7 +38,7 @@ LOCK_LOOK_SECONDS = 0.05
 
 
 def find(cache: Path, build: str) -> Path | None:
-    """The library of this name and key, ready to load; ObserverUnavailable if somebody else could have written it."""
+    """The library of this name and key, ready to load; CacheUnsafe if somebody else could have written it."""
     for path in _builds_of(cache, build):
         check_file(path)
         if not _is_whole(path):
@@ -136,19 +136,19 @@ def _expanded(path: str) -> Path:
 
 
 def open_directory() -> Path:
-    """The cache directory, made if missing; ObserverUnavailable if it can't be made, or if somebody else could write in it."""
+    """The cache directory, made if missing; CacheUnsafe if it can't be made, or if somebody else could write in it."""
     directory = chosen_directory()
     try:
         _make(directory)
         directory = directory.parent.resolve() / directory.name
         _check_directory(directory)
     except OSError as error:
-        raise ObserverUnavailable(f"the cache {directory} cannot be used: {error}; {WAY_OUT}") from error
+        raise CacheUnsafe(f"the cache {directory} cannot be used: {error}; {WAY_OUT}") from error
     try:
         os.listdir(directory)  # else it would seem to be empty
     except PermissionError:
         user, way_out = os.geteuid(), f"chmod 755 {directory} where it was made, or {WAY_OUT}"
-        raise ObserverUnavailable(f"the cache {directory} cannot be read by user {user}; {way_out}") from None
+        raise CacheUnsafe(f"the cache {directory} cannot be read by user {user}; {way_out}") from None
     return directory
 
 
@@ -161,10 +161,10 @@ def _make(directory: Path) -> None:
 
 
 def _check_directory(directory: Path) -> None:
-    """Raise ObserverUnavailable unless only this user or root can put files into ``directory``, whose parent is resolved."""
+    """Raise CacheUnsafe unless only this user or root can put files into ``directory``, whose parent is resolved."""
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode):
-        raise ObserverUnavailable(f"the cache {directory} is not a real directory; {WAY_OUT}")
+        raise CacheUnsafe(f"the cache {directory} is not a real directory; {WAY_OUT}")
     _check(directory, status, "the cache")
     for ancestor in directory.parents:
         status = os.lstat(ancestor)
@@ -172,20 +172,20 @@ def _check_directory(directory: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise ObserverUnavailable unless ``path`` is a regular file that only this user or root could have written."""
+    """Raise CacheUnsafe unless ``path`` is a regular file that only this user or root could have written."""
     try:
         status = os.lstat(path)
     except OSError as error:
-        raise ObserverUnavailable(f"the cached file {path} cannot be read: {error}; {WAY_OUT}") from error
+        raise CacheUnsafe(f"the cached file {path} cannot be read: {error}; {WAY_OUT}") from error
     if not stat.S_ISREG(status.st_mode):
-        raise ObserverUnavailable(f"the cached file {path} is not a regular file; remove it, or {WAY_OUT}")
+        raise CacheUnsafe(f"the cached file {path} is not a regular file; remove it, or {WAY_OUT}")
     _check(path, status, "the cached file")
 
 
 def _check(path: Path, status: os.stat_result, what: str, *, others_may_write: bool = False) -> None:
     # The owner of / decides everything anyway; in a user namespace root's files show another number.
     if status.st_uid not in {0, os.geteuid(), os.lstat("/").st_uid}:
-        raise ObserverUnavailable(f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}")
+        raise CacheUnsafe(f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}")
     if status.st_mode & OTHERS_MAY_WRITE and not others_may_write:
         mode = stat.S_IMODE(status.st_mode)
-        raise ObserverUnavailable(f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or {WAY_OUT}")
+        raise CacheUnsafe(f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or {WAY_OUT}")

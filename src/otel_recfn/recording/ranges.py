@@ -31,7 +31,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
@@ -43,23 +43,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
 
 
-class RangeHandle(Protocol):
-    """An open range."""
-
-    @property
-    def event_id(self) -> int:
-        """The event id of its row; 0 if it is not recorded."""
-
-    def end(self, error: str = "", stacktrace: str = "") -> None:
-        """End the range; both as in ``Recorder.end``."""
-
-
-RangeObserver: TypeAlias = Callable[[str, "str | None", int, str], RangeHandle]
-"""A function that opens a range of ``record_function``, from name, ``args``, EventFlag bits, and what it decorates."""
-
-
-class RecordedRange:
-    """A range that the recorder alone sees; with event id 0 nobody sees it."""
+class RangeHandle:
+    """An open range that the recorder alone sees; with event id 0 nobody sees it."""
 
     __slots__ = ("event_id",)
 
@@ -67,11 +52,16 @@ class RecordedRange:
         self.event_id = event_id
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """End the range."""
+        """End the range; both as in ``Recorder.end``."""
         _native.end(self.event_id, error, stacktrace=stacktrace)
 
 
-def open_range(range_: Any, flags: int = 0) -> RangeHandle:
+RangeObserver: TypeAlias = Callable[[str, "str | None", int, str], Any]
+"""A function that opens a range of ``record_function``, from name, ``args``, EventFlag bits, and what it decorates. What it
+returns has the attributes of RangeHandle."""
+
+
+def open_range(range_: Any, flags: int = 0) -> Any:
     """Begin a range of a ``record_function`` object, through the recorder's range observer if one is set."""
     observer = _native.range_observer()
     if observer is not None:
@@ -81,24 +71,15 @@ def open_range(range_: Any, flags: int = 0) -> RangeHandle:
 
 def record_range(name: str, flags: int, code: str) -> RangeHandle:
     """Begin a range for the recorder alone."""
-    return RecordedRange(_native.begin(name, USER_SCOPE, SOURCE, "", flags, code=code))
-
-
-class Entered(NamedTuple):
-    """An open ``async with``."""
-
-    handle: RangeHandle
-    entered: Any | None
-    """The result of ``enter``; None if the range was not recorded."""
+    return RangeHandle(_native.begin(name, USER_SCOPE, SOURCE, "", flags, code=code))
 
 
 async def aenter(range_: Any) -> Any:
     """Begin a range and make it the innermost one of this task."""
     handle = open_range(range_, ASYNC)
-    entered = Entered(handle, _native.enter(handle.event_id) if handle.event_id else None)
     if range_._entered is None:
         range_._entered = []
-    range_._entered.append(entered)
+    range_._entered.append((handle, _native.enter(handle.event_id) if handle.event_id else None))
     return range_
 
 
@@ -106,10 +87,10 @@ async def aexit(
     range_: Any, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
 ) -> None:
     """End the newest range of this object in this task, else the newest of all: many tasks may have entered it."""
-    opened: list[Entered] = range_._entered or []
+    opened: list[tuple[RangeHandle, Any]] = range_._entered or []
     if not opened:
         return
-    in_task = [at for at, one in enumerate(opened) if one.entered is not None and _native.is_in(one.entered)]
+    in_task = [at for at, (_, entered) in enumerate(opened) if entered is not None and _native.is_in(entered)]
     handle, entered = opened.pop(in_task[-1] if in_task else -1)
     if entered is not None:
         _native.leave(entered)

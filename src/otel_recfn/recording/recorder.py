@@ -256,7 +256,7 @@ class Recorder:
     def _call_soon(self, call: Callable[[], object]) -> None:
         """Call it in another thread, since this one begins a range and may hold locks that ``threading.Thread`` takes."""
         try:
-            _thread.start_new_thread(_call_later, (SOON_SECONDS, call))
+            _thread.start_new_thread(_call_later, (call,))
         except RuntimeError:  # no thread can be started: the next thread that records tries again
             self._when_recorded = self._when_recorded or call
 
@@ -286,8 +286,8 @@ def _threads_are_greenlets() -> bool:
     return not isinstance(threading.get_ident, BuiltinFunctionType)
 
 
-def _call_later(seconds: float, call: Callable[[], object]) -> None:
-    time.sleep(seconds)
+def _call_later(call: Callable[[], object]) -> None:
+    time.sleep(SOON_SECONDS)
     call()
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from otel_recfn.report.recording import Recording
 
 Numbers = NDArray[np.int64]
+SUMMED_UP = ("count", "total", "self", "allocated")
 
 
 def flame(seen: Recording, most: int) -> dict[str, Any]:
@@ -30,8 +31,9 @@ def flame(seen: Recording, most: int) -> dict[str, Any]:
         "name": seen.paths.label,
         "above": seen.paths.above,
         "count": sums.count,
-        "total": sums.total_ns,
+        "total": _totals(seen),
         "self": sums.self_ns,
+        "mean": sums.total_ns // np.maximum(sums.count, 1),
         "longest": sums.longest_ns,
         "cpu": cpu_ns,
         "allocated": allocated,
@@ -40,29 +42,39 @@ def flame(seen: Recording, most: int) -> dict[str, Any]:
     return {"names": seen.labels, **_longest(columns, most)}
 
 
+def _totals(seen: Recording) -> Numbers:
+    """The time of each path: of ranges that overlap others of it each moment once; of groups their members'."""
+    total, above = np.array(seen.sums.total_ns), seen.paths.above
+    overlapping = np.flatnonzero(seen.overlaps)
+    overlapping = overlapping[np.lexsort((seen.start_ns[overlapping], seen.path[overlapping]))]
+    begins = np.flatnonzero(np.diff(seen.path[overlapping], prepend=-1))
+    for ranges in np.split(overlapping, begins[1:]):
+        reached = np.maximum.accumulate(seen.end_ns[ranges])[:-1]
+        twice = np.minimum(seen.end_ns[ranges[1:]], reached) - seen.start_ns[ranges[1:]]
+        total[seen.path[ranges[:1]]] -= np.maximum(twice, 0).sum()
+    groups = {*seen.paths.of_row[len(seen) :].tolist()}
+    for path in range(len(total) - 1, -1, -1) if groups else ():
+        if int(above[path]) in groups:
+            total[above[path]] += total[path]
+    return total
+
+
 def _longest(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
     """The longest frames with what they lie in, and behind them the others, summed up."""
-    above = columns["above"].tolist()
-    kept = _kept(above, columns["total"], most)
-    place, found = _places(above, kept)
-    shown = {name: column[found].tolist() for name, column in columns.items()}
-    shown["above"] = [place[above[path]] if above[path] >= 0 else -1 for path in found]
-    rest: dict[int, int] = {}
-    counts, totals, own, allocated = [columns[name].tolist() for name in ("count", "total", "self", "allocated")]
-    for path in np.flatnonzero(~kept).tolist():
-        inside = place[path]
-        if inside not in rest:
-            rest[inside] = len(shown["name"])
-            empty = {"name": -1, "above": inside, "cpu": -1}
-            for name, column in shown.items():
-                column.append(empty.get(name, 0))
-        frame = rest[inside]
-        shown["count"][frame] += counts[path]
-        shown["self"][frame] += own[path]
-        shown["allocated"][frame] += allocated[path]
-        if above[path] < 0 or kept[above[path]]:
-            shown["total"][frame] += totals[path]
-    return shown
+    kept = _kept(columns["above"].tolist(), columns["total"], most)
+    inside = columns["above"].copy()
+    while len(left_out := np.flatnonzero((inside >= 0) & ~kept[inside])):
+        inside[left_out] = columns["above"][inside[left_out]]
+    is_outermost = inside == columns["above"]
+    around = np.where(inside >= 0, np.cumsum(kept)[inside] - 1, -1)
+    holders, rest = np.unique(around[~kept], return_inverse=True)
+    shown = {}
+    for name, column in columns.items():
+        of_rest = np.full(len(holders), -1 if name in ("name", "cpu") else 0)
+        if name in SUMMED_UP:
+            np.add.at(of_rest, rest, np.where(is_outermost | (name != "total"), column, 0)[~kept])
+        shown[name] = np.append(column[kept], of_rest).tolist()
+    return {**shown, "above": np.append(around[kept], holders).tolist()}
 
 
 def _kept(above: list[int], total: Numbers, most: int) -> NDArray[np.bool_]:
@@ -79,20 +91,6 @@ def _kept(above: list[int], total: Numbers, most: int) -> NDArray[np.bool_]:
         if not left:
             break
     return kept
-
-
-def _places(above: list[int], kept: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
-    """Of each path its place among those that are kept, else that of the innermost kept one around it, -1 where there is none;
-    and the kept ones."""
-    place: list[int] = [-1] * len(above)
-    found: list[int] = []
-    for path, inside in enumerate(above):
-        if kept[path]:
-            place[path] = len(found)
-            found.append(path)
-        elif inside >= 0:
-            place[path] = place[inside]
-    return place, found
 
 
 def table(seen: Recording, most: int | None = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ const flameSource = {
     told.push(["Self", time(flame.self[frame])]);
     if (calls) told.push(["Calls", number(calls)]);
     if (calls > 1 && flame.name[frame] >= 0)
-      told.push(["Mean", time(flame.total[frame] / calls)], ["Longest", time(flame.longest[frame])]);
+      told.push(["Mean", time(flame.mean[frame])], ["Longest", time(flame.longest[frame])]);
     if (flame.cpu[frame] >= 0)
       told.push(["Worked", `${time(flame.cpu[frame])}, ${percent(flame.cpu[frame], flame.total[frame])}`]);
     if (WIDTHS.memory.of[frame]) told.push(["Allocated", bytes(WIDTHS.memory.of[frame])]);

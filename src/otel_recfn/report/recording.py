@@ -169,48 +169,36 @@ class Recording:
 
     @cached_property
     def sums(self) -> PathSums:
-        """By path. Of ranges that overlap others of their path each moment counts once."""
-        sums = self.sums_by(self.path, len(self.names))
-        groups = {*self.paths.of_row[len(self) :].tolist()}
-        for path in range(len(self.names) - 1, -1, -1) if groups else ():
-            if int(self.paths.above[path]) in groups:
-                sums.total_ns[self.paths.above[path]] += sums.total_ns[path]
-        return sums
+        """By path."""
+        return self.sums_by(self.path, len(self.names))
 
     def sums_by(self, group: Places, groups: int) -> PathSums:
         """By any number that each range has."""
         waited = np.where(self.cpu_ns >= 0, np.maximum(self.total_ns - self.cpu_ns, 0), 0)
-        sums = sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
-        overlapping = np.flatnonzero(self.overlaps)
-        overlapping = overlapping[np.lexsort((self.start_ns[overlapping], group[overlapping]))]
-        for_each = np.flatnonzero(np.diff(group[overlapping], prepend=-1))
-        for ranges in np.split(overlapping, for_each[1:]):
-            reached = np.maximum.accumulate(self.end_ns[ranges])[:-1]
-            twice = np.minimum(self.end_ns[ranges[1:]], reached) - self.start_ns[ranges[1:]]
-            sums.total_ns[group[ranges[:1]]] -= np.maximum(twice, 0).sum()
-        return sums
+        return sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
 
     def named(self, is_wanted: Callable[[str], bool]) -> Mask:
-        """The paths that end with such a name."""
-        return np.array([is_wanted(name) for name in self.names], np.bool_)
+        """Which ranges have such a name."""
+        return np.array([is_wanted(name) for name in self.names], np.bool_)[self.path]
 
-    def outermost(self, is_wanted: Callable[[str], bool]) -> Mask:
-        """The paths that end with such a name and lie in no other one: no time counts twice."""
-        wanted = self.named(is_wanted)
+    def outermost(self, is_wanted: Callable[[str], bool]) -> Places:
+        """The ranges of such a name that lie in no other one, and took the time of a thread: no time counts twice."""
+        wanted = [is_wanted(name) for name in self.names]
         inside: list[bool] = []
         for above in self.paths.above.tolist():
-            inside.append(above >= 0 and (inside[above] or bool(wanted[above])))
-        return wanted & ~np.array(inside, np.bool_)
+            inside.append(above >= 0 and (inside[above] or wanted[above]))
+        are_outermost = np.array(wanted, np.bool_) & ~np.array(inside, np.bool_)
+        return np.flatnonzero(are_outermost[self.path] & self.counts)
 
-    def ranges_of(self, paths: Mask) -> Places:
-        """The ranges of these paths that took the time of a thread."""
-        return np.flatnonzero(paths[self.path] & self.counts)
-
-    def main_path(self, ranges: Places, amounts: Amounts) -> tuple[str, ...]:
-        """The path for which the amounts of these ranges add up to most: its names, the outermost first."""
+    def main_path(self, ranges: Places, amounts: Amounts) -> int:
+        """The path for which the amounts of these ranges add up to most."""
         sums = np.zeros(len(self.names), np.int64)
         np.add.at(sums, self.path[ranges], amounts)
-        path, names = int(sums.argmax()) if len(ranges) else -1, list[str]()
+        return int(sums.argmax())
+
+    def names_in(self, path: int) -> tuple[str, ...]:
+        """The names of a path, the outermost first."""
+        names: list[str] = []
         while path >= 0:
             names.append(self.names[path])
             path = int(self.paths.above[path])

@@ -87,14 +87,14 @@ class Report:
             return json.dumps(as_json(self._title, self._seen, self.findings), indent=1) + "\n"
         raise SettingError(f"a report is no {form or 'file without an ending'}; allowed: {', '.join(FORMS)}")
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the page, or the words, to a file, whatever stood there: its ending says which.
+    def write(self, path: str | os.PathLike[str], form: str | None = None) -> None:
+        """Write the page, or the words, to a file, whatever stood there: its ending says which, where no form is given.
 
         Raises:
             SettingError: it ends in none of FORMS.
             OSError: it can't be written.
         """
-        text = self.text(Path(path).suffix[1:].lower())
+        text = self.text(Path(path).suffix[1:].lower() if form is None else form)
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def _shown(self, halved: int) -> dict[str, Any]:

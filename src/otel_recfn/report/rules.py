@@ -39,6 +39,8 @@ FEW_SYNCS = 32
 MOST_SAID = 300
 """Characters of a reason."""
 
+WAITING = "cpu"
+"""The rule whose findings may be the fault of other programs."""
 LOADER = "enumerate(DataLoader)#"
 COMPILATIONS = ("torch.compile: ", "_compile.compile_inner (dynamo_timed)")
 _COMPILED_AGAIN = re.compile(r"Torch-Compiled Region: \d+/[1-9]\d*")
@@ -73,9 +75,10 @@ Rule = Callable[[Recording], Finding | None]
 
 
 def findings(recordings: Sequence[Recording]) -> list[Finding]:
-    """What the rules found in these processes, of each rule the worst: at most five, the most serious first."""
+    """The worst that each rule found in these processes: at most five, the most serious first. What may be the fault of other
+    programs comes last."""
     found = [worst for rule in RULES if (worst := _worst(rule, recordings)) is not None]
-    return sorted(found, key=lambda each: (not each.serious, -each.share))[:MOST]
+    return sorted(found, key=lambda each: (not each.serious, each.rule == WAITING and not each.serious, -each.share))[:MOST]
 
 
 def _worst(rule: Rule, recordings: Sequence[Recording]) -> Finding | None:
@@ -92,20 +95,21 @@ def _finding(seen: Recording, ranges: Places, times: Amounts, **told: Any) -> Fi
     share = seen.share(times)
     if share < SHOWN:
         return None
-    anchor = seen.main_path(ranges, times)
+    main = seen.main_path(ranges, times)
+    anchor, of_main = seen.names_in(main), seen.path[ranges] == main
     told["text"] = told["text"].replace("{most}", " in ".join(reversed(anchor[-2:])))
-    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges, times)}
+    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges[of_main], times[of_main])}
     return Finding(**{**shown, **told})
 
 
 def waits_for_data(seen: Recording) -> Finding | None:
     """The loop stands still while its DataLoader makes a batch. The first batch is left out: with it workers start."""
-    ranges = seen.ranges_of(seen.outermost(lambda name: name.startswith(LOADER)))
+    ranges = seen.outermost(lambda name: name.startswith(LOADER))
     ranges = ranges[np.argsort(seen.start_ns[ranges])][1:]
     if not len(ranges):
         return None
     times = seen.total_ns[ranges]
-    in_workers = "MultiProcessing" in seen.main_path(ranges, times)[-1]
+    in_workers = "MultiProcessing" in seen.names[seen.main_path(ranges, times)]
     made = "waits for its workers" if in_workers else "makes each batch in the loop itself"
     return _finding(
         seen,
@@ -132,7 +136,7 @@ def stands_still(seen: Recording) -> Finding | None:
         seen,
         ranges,
         waited,
-        rule="cpu",
+        rule=WAITING,
         title="Threads hold each other up" if is_own_fault else "Threads stand still",
         text=f"They neither worked nor loaded data for {duration(waited.sum())}, most of it in {{most}}. "
         + (
@@ -151,13 +155,15 @@ def stands_still(seen: Recording) -> Finding | None:
 def _waiting(seen: Recording) -> tuple[Places, Amounts]:
     """The ranges whose CPU time is known, and what each waited itself."""
     known = _timed(seen)
-    timed = np.flatnonzero(known)
     waited = np.where(known, np.maximum(seen.total_ns - seen.cpu_ns, 0), 0)
-    own = waited.copy()
-    elsewhere = seen.ranges_of(seen.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS))))
-    for ranges, amounts in ((timed, waited), (elsewhere, seen.total_ns)):
-        around = seen.nearest(seen.around[ranges], known)
-        np.subtract.at(own, around[around >= 0], amounts[ranges[around >= 0]])
+    elsewhere = np.zeros(len(seen), np.bool_)
+    elsewhere[seen.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
+    counted = known & (seen.nearest(np.arange(len(seen)), elsewhere) < 0)
+    own, taken = waited.copy(), np.where(known, waited, seen.total_ns)
+    inside = np.flatnonzero(counted | elsewhere)
+    around = seen.nearest(seen.around[inside], counted)
+    np.subtract.at(own, around[around >= 0], taken[inside[around >= 0]])
+    timed = np.flatnonzero(counted)
     return timed, np.maximum(own[timed], 0)
 
 
@@ -183,7 +189,7 @@ def _worked_beside(seen: Recording, ranges: Places) -> Amounts:
 
 def compiles(seen: Recording) -> Finding | None:
     """torch.compile compiles what it has compiled before, for other inputs; or for the first time, which is no fault."""
-    ranges = seen.ranges_of(seen.outermost(lambda name: name.startswith(COMPILATIONS)))
+    ranges = seen.outermost(lambda name: name.startswith(COMPILATIONS))
     told = [json.loads(seen.text("attributes", place) or "{}") for place in ranges.tolist()]
     reasons = [str(each.get("recfn.compile.reason", "")) for each in told]
     again = ranges[[bool(reason) for reason in reasons]]
@@ -221,11 +227,11 @@ def _most_said(introduction: str, reasons: list[str]) -> str:
 def tiny_operators(seen: Recording) -> Finding | None:
     """A loop in Python calls operators on so little data that calls cost more than what is computed. Loops that ask for
     values are another rule's."""
-    ranges = seen.ranges_of(seen.outermost(_is_operator) & ~seen.named(SYNCS.__contains__))
-    ranges = ranges[seen.total_ns[ranges] < CALL_NS]
+    ranges = seen.outermost(_is_operator)
+    ranges = ranges[(~seen.named(SYNCS.__contains__) & (seen.total_ns < CALL_NS))[ranges]]
     around = seen.above[ranges]
     of_loop = _counts(around * len(seen.names) + seen.path[ranges]) >= LOOP
-    syncs = seen.above[seen.ranges_of(seen.outermost(SYNCS.__contains__))]
+    syncs = seen.above[seen.outermost(SYNCS.__contains__)]
     asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[around + 1] * SYNCS_OF_LOOP >= _counts(around)
     ranges = ranges[of_loop & ~asks]
     times = _with_calls(seen, ranges)
@@ -259,7 +265,7 @@ def _with_calls(seen: Recording, ranges: Places) -> Amounts:
 
 def synchronises(seen: Recording) -> Finding | None:
     """Python asks for a value of a tensor: it has to wait until all that was launched before is computed."""
-    ranges = seen.ranges_of(seen.outermost(SYNCS.__contains__))
+    ranges = seen.outermost(SYNCS.__contains__)
     if len(ranges) < FEW_SYNCS:
         return None
     return _finding(
@@ -278,8 +284,8 @@ def synchronises(seen: Recording) -> Finding | None:
 def copies(seen: Recording) -> Finding | None:
     """Tensors are copied: to another dtype, device or layout. Copies that take no longer than a call are tiny operators,
     and those inside of an operator are how it works."""
-    ranges = seen.ranges_of(seen.outermost(_is_operator) & seen.named(COPIES.__contains__))
-    ranges = ranges[seen.total_ns[ranges] >= CALL_NS]
+    ranges = seen.outermost(_is_operator)
+    ranges = ranges[(seen.named(COPIES.__contains__) & (seen.total_ns >= CALL_NS))[ranges]]
     return _finding(
         seen,
         ranges,
@@ -295,7 +301,7 @@ def copies(seen: Recording) -> Finding | None:
 def churns(seen: Recording) -> Finding | None:
     """Large tensors are made and given back over and over. Known only where memory is recorded."""
     is_maker = np.zeros(len(seen), np.bool_)
-    is_maker[seen.ranges_of(seen.outermost(lambda name: name.startswith(MAKERS)))] = True
+    is_maker[seen.outermost(lambda name: name.startswith(MAKERS))] = True
     ranges = seen.nearest(np.flatnonzero(seen.large), is_maker)
     ranges = distinct(ranges[ranges >= 0])
     if len(ranges) < LOOP:

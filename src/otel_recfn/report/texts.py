@@ -1,13 +1,15 @@
-"""A report without a picture: as Markdown for people and coding agents, as JSON for programs, and in a few sentences."""
+"""A report in words: as Markdown for people and coding agents, as JSON for programs, in a few sentences, and in a terminal."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from otel_recfn.batches.averages import share_text, time_text
+from otel_recfn.batches.call_paths import CallPath, CallTree
 from otel_recfn.model.events import OPTIMIZER
 from otel_recfn.report.flame import table
 from otel_recfn.report.recording import BACKWARD, COMPILATION, GPU, MODULE, OPERATOR, PYTHON, Recording
@@ -32,6 +34,12 @@ THE_REST = "What isn't recorded, as Python between operators,"
 THE_REST_AND_WAITING = "What isn't recorded, as Python between operators, and waiting, as this trace has no CPU time,"
 LEAST = 0.01
 """Of the time: what is told."""
+
+MOST_LINES = 40
+BAR = 10
+"""Characters of a whole bar."""
+LEAST_NAME = 30
+"""Characters that names have, however narrow the terminal is; of longer ones the end tells them apart."""
 
 
 def markdown(title: str, seen: Recording, found: Sequence[Finding]) -> str:
@@ -128,3 +136,26 @@ def _most(parts: Counter[str] | None, whole_ns: int) -> str:
         return ""
     name, ns = parts.most_common(1)[0]
     return f": {name} itself {duration(ns)} of it" if LEAST <= ns / whole_ns <= 1 - LEAST else ""
+
+
+def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, int]) -> str:
+    """As many lines as a screen has or two, no longer than the terminal is wide."""
+    width = shutil.get_terminal_size().columns
+    rows = tree.shown(MOST_LINES)
+    whole = sum(row.cpu_time_total for row in tree if len(row.path) == 1)
+    lines = [f"{'!' if finding.serious else '-'} {headline(finding)}: {finding.text}" for finding in found]
+    lines += [*([""] if found else []), *[_line(row, whole, width) for row in rows]]
+    if len(rows) < len(tree):
+        lines.append(f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has them all")
+    if lost:
+        lines.append(f"Lost, and not in these sums: {', '.join([f'{name}={count}' for name, count in lost.items()])}")
+    return "\n".join(lines)
+
+
+def _line(row: CallPath, whole: float, width: int) -> str:
+    share = row.cpu_time_total / whole if whole else 0.0
+    bar = ("#" * round(min(share, 1.0) * BAR)).ljust(BAR)
+    numbers = f"{share_text(share, 1.0):>8} {bar} {time_text(row.cpu_time_total):>10} {row.count or '':>7}  "
+    indent = "  " * (len(row.path) - 1)
+    room = max(width - len(numbers) - len(indent), LEAST_NAME)
+    return numbers + indent + (row.name if len(row.name) <= room else "..." + row.name[3 - room :])

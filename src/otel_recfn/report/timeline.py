@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.number_sets import distinct, is_in, places_in
+from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.report.recording import GPU, Recording
 
 Numbers = NDArray[np.int64]
@@ -34,11 +34,11 @@ def timeline(seen: Recording, most: int) -> dict[str, Any]:
     np.add.at(busy, seen.lane, np.maximum(seen.self_ns, 0))
     used = distinct(seen.lane)
     shown = _in_order(seen, used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
-    levels, depth, step = _nested(seen)
+    depth = _depths(seen)
     top = int(seen.start_ns.min())
     fits = is_in(seen.lane, shown)
-    kept = _longest(seen, np.flatnonzero(fits & (depth < MOST_DEPTH)), depth, step, most)
-    packed = _packed(seen, kept, fits, levels, depth)
+    kept = _longest(seen, np.flatnonzero(fits & (depth < MOST_DEPTH)), depth, most)
+    packed = _packed(seen, kept, fits, depth)
     depth = _beside(seen, kept, depth)
     boxes = _boxes(seen, kept, depth, packed, top)
     place = {lane: number for number, lane in enumerate(shown.tolist())}
@@ -67,31 +67,25 @@ def _in_order(seen: Recording, lanes: Numbers) -> Numbers:
     return lanes[np.lexsort((~with_steps[lanes], of_gpus[lanes], process[lanes]))]
 
 
-def _nested(seen: Recording) -> tuple[Numbers, Numbers, Numbers]:
-    """The ranges in an order in which each stands behind the one that it lies in; in how many ranges of its own lane each lies
-    that don't overlap others; and the step around each, or else the outermost range."""
-    depth, levels, step = np.zeros(len(seen), np.int64), [np.zeros(0, np.int64)], np.arange(len(seen))
-    by_above = np.argsort(seen.above, kind="stable")
-    ordered = seen.above[by_above]
-    level = by_above[: np.searchsorted(ordered, 0)]
-    while len(level):
-        levels.append(level)
-        begins = np.searchsorted(ordered, level)
-        lengths = np.searchsorted(ordered, level, side="right") - begins
-        around, level = np.repeat(level, lengths), by_above[places_in(begins, lengths)]
-        in_lane = seen.lane[level] == seen.lane[around]
-        depth[level] = np.where(in_lane, depth[around] + ~seen.overlaps[around], 0)
-        step[level] = np.where(seen.step[level] >= 0, level, step[around])
-    return np.concatenate(levels), depth, step
+def _depths(seen: Recording) -> Numbers:
+    """In how many ranges of its own lane each lies that don't overlap others."""
+    depth = np.zeros(len(seen), np.int64)
+    ranges, around = np.arange(len(seen)), seen.around
+    while len(ranges := ranges[around >= 0]):
+        around = around[around >= 0]
+        depth[ranges] += ~seen.overlaps[around]
+        around = seen.around[around]
+    return depth
 
 
-def _longest(seen: Recording, candidates: Numbers, depth: Numbers, step: Numbers, most: int) -> NDArray[np.bool_]:
+def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> NDArray[np.bool_]:
     """Which ranges are shown one by one: steps, half of the others by their length, and half so that each step has as many: one
     that took long would leave nothing to the others."""
     kept = np.zeros(len(seen), np.bool_)
     length = np.where(seen.step >= 0, np.iinfo(np.int64).max, seen.total_ns)
     candidates = candidates[np.lexsort((depth[candidates], -length[candidates]))]
     kept[candidates[: (most + 1) // 2]] = True
+    step = seen.nearest(np.arange(len(seen)), (seen.step >= 0) | (seen.around < 0))
     by_step = candidates[np.argsort(step[candidates], kind="stable")]
     begins = np.flatnonzero(np.diff(step[by_step], prepend=-1))
     rank = np.arange(len(by_step)) - np.repeat(begins, np.diff(np.append(begins, len(by_step))))
@@ -100,14 +94,9 @@ def _longest(seen: Recording, candidates: Numbers, depth: Numbers, step: Numbers
     return kept
 
 
-def _packed(
-    seen: Recording, kept: NDArray[np.bool_], fits: NDArray[np.bool_], levels: Numbers, depth: Numbers
-) -> dict[str, Numbers]:
+def _packed(seen: Recording, kept: NDArray[np.bool_], fits: NDArray[np.bool_], depth: Numbers) -> dict[str, Numbers]:
     """Of the ranges that are not kept, those next to each other in one kept range as one block, with all that they contain."""
-    around, outermost = seen.above, np.arange(len(kept))
-    inside_left_out = (around >= 0) & (seen.lane == seen.lane[around]) & ~kept[around] & ~kept
-    for row in levels[inside_left_out[levels]].tolist():
-        outermost[row] = outermost[around[row]]
+    outermost = seen.nearest(np.arange(len(seen)), (seen.around < 0) | kept | kept[seen.around])
     counts = np.bincount(outermost[~kept & fits], minlength=len(kept))
     shown = np.flatnonzero(kept | (counts > 0))
     return _blocks(seen, kept, depth, counts, shown)

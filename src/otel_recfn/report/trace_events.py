@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ THREAD = "thread "
 MODULE, COMPILATION = "nn.Module: ", "torch.compile"
 SCOPES = {scope.name: int(scope) for scope in RecordScope}
 NUMBERS = {"CPU time (ns)": "cpu_time_ns", "Bytes": "nbytes"}
-TEXTS = {"Call stack": "stack", "Call site": "call_site", "Attributes": "attributes"}
+ATTRIBUTES = "Attributes"
+TEXTS = {"Call stack": "stack", "Call site": "call_site", ATTRIBUTES: "attributes"}
 """The columns that are arguments of few events."""
 FEW = frozenset([*NUMBERS, *TEXTS])
 MOST_NS = 1 << 62
@@ -40,20 +41,8 @@ _STEP = re.compile(r"(.+)#(\d{1,18})")
 
 Row = tuple[float, float, int, int, int]
 """Begin and length in microseconds, thread, sort, and the order where times are equal."""
-
-
-class Sort(NamedTuple):
-    """The columns that follow from the name and category of an event."""
-
-    name: int
-    kind: int
-    scope: int
-    source: int
-    step_number: int
-    device: int
-    flags: int
-    is_node: bool
-    """Whether it is what autograd runs for an operator."""
+SORT = ("name", "kind", "scope", "source", "step_number", "device", "flags")
+"""The columns that follow from an event's name and category."""
 
 
 class TraceEvents:
@@ -63,7 +52,7 @@ class TraceEvents:
         self._parts = [np.zeros((0, 5), np.int64)]
         self.count = 0
         self._sorts: dict[tuple[Any, ...], int] = {}
-        self._sort_columns: list[Sort] = []
+        self._sort_columns: list[tuple[int, ...]] = []
         self._told: dict[str, dict[int, int]] = {}
         """Of columns that few rows have: the values by row."""
         self._texts = {"": 0}
@@ -127,27 +116,27 @@ class TraceEvents:
             if isinstance(value, int) and abs(value) < MOST_NS:
                 self._told.setdefault(column, {})[row] = value
         for argument, column in TEXTS.items():
-            if argument in args:
-                value = args[argument]
-                text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-                self._told.setdefault(column, {})[row] = self._text(text)
+            value = args.get(argument)
+            if isinstance(value, dict if argument == ATTRIBUTES else str):
+                self._told.setdefault(column, {})[row] = self._text(value if isinstance(value, str) else json.dumps(value))
 
     def _new_sort(self, name: str, category: str, phase: str, scope: str | None, has_bytes: bool) -> int:
         if category == OF_THE_PROFILER:
             raise ValueError(category)
         step = _STEP.fullmatch(name) if category == "user_annotation" else None
         kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if has_bytes else EventKind.MARK
-        sort = Sort(
-            name=self._text(step[1] if step else name),
-            kind=int(kind),
-            scope=SCOPES.get(scope or "", _scope(name, category)),
-            source=EventSource.STEP if step else _source(name, category),
-            step_number=int(step[2]) if step else -1,
-            device=self._text("GPU") if category in ON_DEVICE else 0,
-            flags=int(EventFlag.ASYNC if phase == "b" else EventFlag.NONE),
-            is_node=name.startswith(NODES_PREFIX),
+        source = EventSource.STEP if step else _source(name, category)
+        self._sort_columns.append(
+            (
+                self._text(step[1] if step else name),
+                kind,
+                SCOPES.get(scope or "", RecordScope.FUNCTION),
+                source,
+                int(step[2]) if step else -1,
+                self._text("GPU") if category in ON_DEVICE else 0,
+                EventFlag.ASYNC if phase == "b" else EventFlag.NONE,
+            )
         )
-        self._sort_columns.append(sort)
         return len(self._sort_columns) - 1
 
     def _name_track(self, event: dict[str, Any]) -> None:
@@ -175,11 +164,11 @@ class TraceEvents:
         """
         start, end, thread, sort, order = np.concatenate(self._parts).T
         end[list(self._ends)] = np.maximum(list(self._ends.values()), start[list(self._ends)])
-        columns = np.array(self._sort_columns, np.int64).reshape(-1, len(Sort._fields))[sort].T
-        rows: dict[str, NDArray[Any]] = dict(zip(Sort._fields, columns, strict=True))
+        columns = np.array(self._sort_columns, np.int64).reshape(-1, len(SORT))[sort].T
+        rows: dict[str, NDArray[Any]] = dict(zip(SORT, columns, strict=True))
         slices = Slices(start, end, thread, order, (rows["kind"] == EventKind.RANGE) & (rows["flags"] == 0))
         nested = nested_by_time(slices)
-        self._put_backward_where_it_was_launched(slices, nested, rows["is_node"] != 0)
+        self._put_backward_where_it_was_launched(slices, nested, rows["name"])
         event_id = (thread + 1 << ORDINAL_BITS) + 1
         event_id[nested.ordered] += np.arange(len(start))
         rows["flags"] |= np.where(nested.crosses, int(EventFlag.CROSSING), 0)
@@ -187,17 +176,18 @@ class TraceEvents:
         rows |= {"start_ns": start + base_ns, "end_ns": nested.end + base_ns, "thread": thread}
         return self._batch(rows, np.lexsort((-event_id, nested.end)))
 
-    def _put_backward_where_it_was_launched(self, slices: Slices, nested: Nested, is_node: NDArray[np.bool_]) -> None:
+    def _put_backward_where_it_was_launched(self, slices: Slices, nested: Nested, name: NDArray[np.int64]) -> None:
         """Outermost nodes, which threads of autograd's run, lie in what is open meanwhile in the thread that ran their forward
         operators, as that waits for them. Nodes without an arrow, which add up gradients, come after others that have one."""
         arrows: dict[int, list[tuple[int, int]]] = {}
+        is_node = np.array([text.startswith(NODES_PREFIX) for text in self._texts], np.bool_)
         labels = [self._labels.get(key, THREAD) for key in self._threads]
         for thread, at, number in self._backward:
             if self._forward.get(number, thread) != thread and labels[thread].startswith(THREAD):
                 arrows.setdefault(thread, []).append((at, self._forward[number]))
         for thread, of_thread in arrows.items():
             times, forward = np.array(sorted(of_thread), np.int64).T
-            nodes = np.flatnonzero(is_node & (slices.thread == thread) & (nested.above < 0))
+            nodes = np.flatnonzero(is_node[name] & (slices.thread == thread) & (nested.above < 0))
             launchers = forward[np.maximum(np.searchsorted(times, slices.start[nodes], side="right") - 1, 0)]
             for launcher in {*launchers.tolist()}:
                 launched = nodes[launchers == launcher]
@@ -250,12 +240,6 @@ def _nanoseconds(us: float) -> int:
 def _async_id(event: dict[str, Any]) -> tuple[str, str]:
     local = event.get("id2")
     return str(event.get("pid")), str(local if local is not None else event.get("id"))
-
-
-def _scope(name: str, category: str) -> int:
-    if name.startswith(NODES_PREFIX):
-        return RecordScope.BACKWARD_FUNCTION
-    return RecordScope.USER_SCOPE if "user_annotation" in category else RecordScope.FUNCTION
 
 
 def _source(name: str, category: str) -> int:

@@ -111,7 +111,6 @@ class Capture:
     """A selection of what to record, and the sinks that receive it, for one run. The session lets one thread at a time use it.
 
     Args:
-        selected: scopes, extras and sources.
         sinks: receive every sealed batch, in this order.
         buffer_bytes: bound of each recording thread's buffer.
         spans: as which the program sees its ranges while they are current; None for none.

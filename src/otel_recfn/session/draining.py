@@ -137,11 +137,6 @@ class Captures:
         """Whether no capture has a use for ranges in unsampled spans, which may change while they run."""
         return not any(capture.wants_unsampled for capture in self)
 
-    @property
-    def name_spans(self) -> bool:
-        """Whether a sink names the program's spans around ranges, which are kept alive for it."""
-        return any(capture.names_spans for capture in self)
-
     def buffer_bytes(self) -> int:
         """The largest buffer per thread that a capture asks for."""
         return max((capture.buffer_bytes for capture in self), default=DEFAULT_BUFFER_BYTES)

@@ -142,7 +142,7 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             return
-        seen_spans.keep_alive(self._captures.name_spans)
+        seen_spans.keep_alive(any(each.names_spans for each in self._captures))
         self._sampled_alone = self._captures.sampled_alone
         self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone)
 

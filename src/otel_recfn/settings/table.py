@@ -64,9 +64,7 @@ class Settings:
         "a file to write while the program runs, `.json` or `.json.gz`; it is an error if it can't be written",
     )
     roots_per_second: float | None = _setting(
-        1.0,
-        values.RATE,
-        "traces we start where no span is current: the first 100, then so many a second; `None` for all",
+        1.0, values.RATE, "traces we start where no span is current: the first 100, then so many a second; `None` for all"
     )
     detail: str = _setting(
         "normal",
@@ -81,17 +79,13 @@ class Settings:
         "and short ones are sums; `None`: every operation is a span, sent when it ends, and none tells of its whole request",
     )
     ordinary_span_budget: int | None = _setting(
-        50,
-        values.BUDGET,
-        "the same for a request that neither fails nor takes unusually long; `None`: as others",
+        50, values.BUDGET, "the same for a request that neither fails nor takes unusually long; `None`: as others"
     )
     trace_span_budget: int | None = _setting(
         5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` for any number"
     )
     spans_per_second: float | None = _setting(
-        1000.0,
-        values.RATE,
-        "average spans per second over 10 s; every request keeps at least one; `None` for any number",
+        1000.0, values.RATE, "average spans per second over 10 s; every request keeps at least one; `None` for any number"
     )
     span_names: str = _setting(
         "short",
@@ -156,11 +150,6 @@ class Settings:
         advanced=True,
     )
 
-    @property
-    def has_destination_beside_global_providers(self) -> bool:
-        """Whether recorded ranges go anywhere if OpenTelemetry's global providers are disabled."""
-        return bool(self.chrome_trace or self.sinks or self.tracer_provider or self.meter_provider)
-
     @classmethod
     def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
         """Settings from keyword arguments and the environment; a SettingError where one of either isn't allowed."""
@@ -180,10 +169,7 @@ class ProfileSettings:
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of operators' inputs", selects=Extra.SHAPES)
     with_flops: bool = _setting(
-        False,
-        values.BOOL,
-        "floating point operations of the operators that PyTorch counts",
-        selects=Extra.FLOPS,
+        False, values.BOOL, "floating point operations of the operators that PyTorch counts", selects=Extra.FLOPS
     )
     with_stack: bool = _setting(
         False,

@@ -129,12 +129,6 @@ def _activities(value: Any) -> frozenset[str] | None:
     return None if value is None else frozenset([str(getattr(each, "name", each)).upper() for each in value])
 
 
-def _callable(value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise TypeError
-    return value
-
-
 def _instance_of(types: tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, types):
         raise TypeError
@@ -177,10 +171,11 @@ _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
 
 PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", partial(_object_with, "get_tracer"))
 METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", partial(_object_with, "get_meter"))
+_CALLABLE = partial(_object_with, "__call__")
 ACTIVITIES: Kind[frozenset[str] | None] = Kind("None or a list of torch.profiler's ProfilerActivity", _activities)
-SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _callable)
-READY: Kind[Any] = Kind("None or a function of the profile", _callable)
-HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _callable)
+SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _CALLABLE)
+READY: Kind[Any] = Kind("None or a function of the profile", _CALLABLE)
+HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _CALLABLE)
 SINKS: Kind[tuple[Sink, ...]] = Kind(
     "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name", _sinks
 )

@@ -102,11 +102,7 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
 HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 _control_flow: tuple[type[BaseException], ...] = (GeneratorExit, StopIteration, StopAsyncIteration)
-_CANCELLED = {
-    "asyncio.exceptions": "CancelledError",
-    "concurrent.futures": "CancelledError",
-    "greenlet": "GreenletExit",
-}
+_CANCELLED = {"asyncio.exceptions": "CancelledError", "concurrent.futures": "CancelledError", "greenlet": "GreenletExit"}
 """The exceptions of cancellation by module: none can be there before its module is imported, which we don't do ourselves."""
 
 

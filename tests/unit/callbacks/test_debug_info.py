@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,6 @@ from otel_recfn.callbacks.thread_locals import (
     set_current_debug_info,
 )
 from otel_recfn.errors import DebugInfoError
-from patience import PATIENCE_S
 
 PROFILER, TEST = DebugInfoKind.PROFILER_STATE, DebugInfoKind.TEST_INFO
 
@@ -30,18 +28,6 @@ PROFILER, TEST = DebugInfoKind.PROFILER_STATE, DebugInfoKind.TEST_INFO
 def nothing_left() -> Iterator[None]:
     yield
     set_current_debug_info(None)
-
-
-def test_slots_are_pytorchs() -> None:
-    assert [kind.name for kind in DebugInfoKind] == [
-        "PRODUCER_INFO",
-        "MOBILE_RUNTIME_INFO",
-        "PROFILER_STATE",
-        "INFERENCE_CONTEXT",
-        "PARAM_COMMS_INFO",
-        "TEST_INFO",
-        "TEST_INFO_2",
-    ]
 
 
 def test_a_slot_shows_what_was_pushed_last_and_slots_are_apart() -> None:
@@ -83,28 +69,6 @@ def test_a_guard_restores_the_whole_map() -> None:
 def test_a_guard_without_info_changes_nothing() -> None:
     with DebugInfoGuard(TEST, "outer"), DebugInfoGuard(TEST, None):
         assert debug_info_get(TEST) == "outer"
-
-
-def test_launched_work_shares_the_map_as_it_was_and_neither_sees_the_others_changes() -> None:
-    pushed, seen = threading.Event(), []
-    debug_info_push(TEST, "shared")
-    state = ThreadLocalState()
-
-    def work() -> None:
-        pushed.wait(PATIENCE_S)
-        with ThreadLocalStateGuard(state):
-            seen.append(debug_info_get(TEST))
-            debug_info_push(TEST, "the worker's")
-        seen.append(debug_info_get(TEST))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    debug_info_pop(TEST)
-    debug_info_push(PROFILER, "later")
-    pushed.set()
-    thread.join(PATIENCE_S)
-    assert seen == ["shared", None]
-    assert debug_info_get(TEST) is None
 
 
 def test_listeners_hear_of_the_profiler_state_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,12 +35,6 @@ def schema(folder: Path, *functions: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_linters_and_formatters_find_nothing(name: str, tmp_path: Path) -> None:
-    write(tmp_path / "handful", generate(REQUESTS[name]).texts)
-    assert linted(tmp_path, "handful") == ""
-
-
 def linted(folder: Path, package: str) -> str:
     """What ruff says of it."""
     told = ""
@@ -125,17 +119,8 @@ def test_the_text_does_not_depend_on_hashes_of_the_process(tmp_path: Path) -> No
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [
-        "codegen",
-        "--schema",
-        str(HANDFUL),
-        "--out",
-        str(tmp_path / "out"),
-        "--dispatch",
-        "handful_kernels",
-        "--shards",
-        "2",
-    ]
+    options = ["--out", str(tmp_path / "out"), "--dispatch", "handful_kernels", "--shards", "2"]
+    command = ["codegen", "--schema", str(HANDFUL), *options]
     assert cli.main([*command, "--check"]) == 1
     assert f"stale: {tmp_path / 'out' / '__init__.py'}" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
@@ -154,9 +139,8 @@ def test_the_command_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureF
     assert f"{file}:2: lib::g: " in capsys.readouterr().err
     assert cli.main(["codegen", "--schema", str(tmp_path / "none.yaml"), "--out", str(tmp_path)]) == 1
     assert "none.yaml" in capsys.readouterr().err
-    for wrong in (["--shards", "0"], ["--dispatch", "a b"]):
-        with pytest.raises(SystemExit):
-            cli.main(["codegen", "--schema", str(file), "--out", str(tmp_path), *wrong])
+    with pytest.raises(SystemExit):
+        cli.main(["codegen", "--schema", str(file), "--out", str(tmp_path), "--shards", "0"])
 
 
 def test_what_pytorch_traces_by_hand_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

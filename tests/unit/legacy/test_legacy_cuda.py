@@ -111,12 +111,6 @@ class TestNvtx:
             "pop",
         ]
 
-    def test_with_shapes(self, cuda: FakeCuda) -> None:
-        enable_profiler_legacy(ProfilerConfig(ProfilerState.NVTX, report_input_shapes=True))
-        operator("aten::add", Tensor(2, 3), 1)
-        disable_profiler_legacy()
-        assert "push aten::add, sizes = [[2, 3], []]" in cuda.told
-
     def test_without_cuda(self, no_cuda: FakeCuda) -> None:
         with pytest.raises(ProfilerError, match="Can't use NVTX profiler - PyTorch has no CUDA here"):
             enable_profiler_legacy(NVTX)

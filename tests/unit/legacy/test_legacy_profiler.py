@@ -99,13 +99,6 @@ class TestEvents:
         (push,) = (event for event in events if event.name == "seen by both")
         assert (push.event_id, push.cpu_ns) == (seen.event_id, seen.start_ns)
 
-    def test_marks(self) -> None:
-        enable_profiler_legacy(CPU)
-        with record_function("step"):
-            mark("half way")
-        expected = ["mark __start_profile", "push step", "mark half way", "pop step", "mark __stop_profile"]
-        assert words(disable_profiler_legacy()) == [expected]
-
     def test_modules_are_no_record_functions(self) -> None:
         enable_profiler_legacy(CPU)
         recorder.end(recorder.begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
@@ -115,23 +108,6 @@ class TestEvents:
         with record_function("before"):
             enable_profiler_legacy(CPU)
         assert words(disable_profiler_legacy()) == [["mark __start_profile", "mark __stop_profile"]]
-
-    def test_a_range_that_is_open_has_no_pop(self) -> None:
-        enable_profiler_legacy(CPU)
-        with record_function("open"):
-            lists = disable_profiler_legacy()
-        assert sorted(words(lists)[0]) == ["mark __start_profile", "mark __stop_profile", "push open"]
-
-    def test_the_pop_of_another_thread_is_on_the_ranges_own_list(self) -> None:
-        enable_profiler_legacy(CPU)
-        range_ = RecordFunction(RecordScope.USER_SCOPE)
-        range_.before("async")
-        in_a_thread(range_.end)
-        (events,) = disable_profiler_legacy()
-        (push,) = (event for event in events if event.kind == EventKind.PUSH_RANGE)
-        (pop,) = (event for event in events if event.kind == EventKind.POP_RANGE)
-        assert push.handle == pop.handle
-        assert push.thread_id != pop.thread_id
 
     def test_dropped_events_are_told_and_the_start_stays(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -166,16 +166,6 @@ def test_a_damaged_build_is_not_used_but_built_again(
     assert runs(log) == 4
 
 
-def test_a_damaged_build_that_cannot_be_built_again_says_so(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_compiler(monkeypatch, log, COPYING)
-    observer_build.build(TORCH_OBSERVER).write_bytes(b"")
-    use_compiler(monkeypatch, log, FAILING)
-    with pytest.raises(ObserverUnavailable, match="something is missing"):
-        observer_build.build(TORCH_OBSERVER)
-
-
 def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_compiler(monkeypatch, log, COPYING.replace("sleep {seconds}", "kill -9 $PPID"))
     program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"

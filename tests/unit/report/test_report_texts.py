@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
-import sys
 
 import pytest
 from recorded_ranges import Ran, process
@@ -16,8 +14,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
 from otel_recfn.report.recording import Process, Recording
 from otel_recfn.report.report import Report
-from otel_recfn.report.terminal import bar, tree_with_bars
-from otel_recfn.report.texts import what_took_the_time
+from otel_recfn.report.texts import tree_with_bars, what_took_the_time
 
 NASTY = "a|b `c` <img src=x onerror=alert(1)>\n# *d*"
 
@@ -82,18 +79,9 @@ def test_json_has_the_same() -> None:
     assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
-@pytest.mark.parametrize(
-    ("share", "shown"), [(0.0, ""), (0.5, "█████"), (1.0, "██████████"), (0.0125, "▏"), (7.0, "██████████")]
-)
-def test_a_bar_is_as_long_as_the_share(share: float, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    assert bar(share) == shown.ljust(10)
-
-
-def test_a_terminal_without_blocks_has_signs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert bar(0.5) == "#####     "
-    assert tree_with_bars(tree_of_rows(trained().batch), [], {}).isascii()
+def test_a_bar_is_as_long_as_the_share() -> None:
+    whole, half = tree_with_bars(tree_of_rows(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}).splitlines()
+    assert (whole.count("#"), half.count("#")) == (10, 5)
 
 
 def test_the_tree_has_the_widths_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
-from otel_recfn.sinks.chrome.sink import ChromeTraceSink
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S
@@ -99,28 +98,6 @@ def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
     write(capture, make_batch([{}] * 2), without_memory)
     write(capture, make_batch([{}]))
     assert counters_of(capture) == {**NOTHING, "recorded": 3, "raising.rows": 1, "raising.dropped.error": 2}
-
-
-@given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
-def test_a_sink_with_a_thread_balances(errors: list[Any], sizes: list[int]) -> None:
-    class Writer(Raising):
-        failed = 0
-
-        def write(self, batch: Batch, *, after_gap: bool = False) -> None:
-            super().write(batch)
-
-        def close(self, lost: float = 0) -> None:
-            pass
-
-    raising: Any = Writer(errors)
-    capture = capture_of(ChromeTraceSink(raising, queue_bytes=1 << 30))
-    for size in sizes:
-        write(capture, make_batch([{}] * size))
-    capture.flush(PATIENCE_S)
-    capture.close(PATIENCE_S)
-    counters = counters_of(capture)
-    assert counters["recorded"] == sum(sizes)
-    assert raising.rows + sum(count for name, count in counters.items() if "chrome_trace.dropped." in name) == sum(sizes)
 
 
 class Failing(Sampler, IdGenerator):

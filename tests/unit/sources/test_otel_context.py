@@ -132,16 +132,6 @@ def test_told_after_each_attach_and_detach_in_the_thread_that_did_it(
     assert recorder.told[2:] == [thread.ident] * 2
 
 
-def test_attach_imported_before_is_watched_too(recorder: CountingRecorder) -> None:
-    from opentelemetry.context import attach, detach
-
-    watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
-    watcher.enable(Wanted())
-    detach(attach(context.get_current()))
-    watcher.disable()
-    assert len(recorder.told) == 2
-
-
 def test_results_and_errors_are_the_originals(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
     token = RUNTIME.attach(context.get_current())
     RUNTIME.detach(token)

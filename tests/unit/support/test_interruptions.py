@@ -1,4 +1,4 @@
-"""Signal handlers interrupt whatever of ours runs: what they raise reaches the program, and they may record."""
+"""Signal handlers interrupt whatever of ours runs: what they raise reaches the program."""
 
 from __future__ import annotations
 
@@ -76,44 +76,6 @@ print(seen)
 """
 
 
-PROFILING_HANDLER = """
-import signal
-from otel_recfn import profile, record_function
-from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
-
-from otel_recfn.errors import CallRefused
-
-HANDLED, PAUSE_S = 300, 0.002
-wrong, handled, profiles = [], 0, 0
-
-def profiled(name):
-    with profile() as prof, record_function(name):
-        pass
-    if [event.name for event in prof.events()].count(name) != 1:
-        wrong.append(name)
-
-def handle(_number, _frame):
-    global handled, profiles
-    handled += 1
-    with record_function("range of the handler"):
-        pass
-    try:
-        profiled("in the handler")
-        profiles += 1
-    except CallRefused:
-        pass
-    signal.setitimer(signal.ITIMER_REAL, PAUSE_S if handled < HANDLED else 0)
-
-signal.signal(signal.SIGALRM, handle)
-signal.setitimer(signal.ITIMER_REAL, PAUSE_S)
-while handled < HANDLED:
-    profiled("in the program")
-    enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
-    disable_profiler_legacy()
-print(wrong, 0 < profiles < HANDLED)
-"""
-
-
 class TimeIsUp(Exception):
     pass
 
@@ -159,10 +121,3 @@ def test_a_timeout_during_the_look_at_the_context_is_not_lost(interrupted: str) 
     source = f"NAME = {interrupted!r}\n{TIMEOUT_IN_CONTEXT}"
     program = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert (program.stdout, program.stderr) == ("20\n", "")
-
-
-def test_a_signal_handler_records_and_may_be_refused_a_profile_whatever_it_interrupts() -> None:
-    program = subprocess.run(
-        [sys.executable, "-c", PROFILING_HANDLER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    assert (program.stdout, program.stderr) == ("[] True\n", "")

@@ -75,27 +75,6 @@ def forks_beside_two_workers() -> None:
     assert min(rounds) > 0
 
 
-@pytest.mark.one_python
-def test_many_threads_that_fork_do_not_starve_one_of_ours(in_small_process: Run) -> None:
-    in_small_process(forks_of_many_threads)
-
-
-def forks_of_many_threads() -> None:
-    def forks() -> None:
-        codes.extend(code_of_child(lambda: not worker.lock.locked()) for _ in range(25))
-
-    codes: list[int] = []
-    with Worker().running() as worker:
-        before = worker.rounds
-        threads = [threading.Thread(target=forks) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert worker.rounds > before
-    assert codes == [0] * 100
-
-
 def test_a_fork_waits_once_for_work_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang() -> None:
         with at_work():

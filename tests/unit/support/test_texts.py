@@ -1,7 +1,8 @@
-"""Names of calls, texts of exceptions and their stack traces: what Python prints, bounded, whatever an exception does."""
+"""Names of calls, exceptions and their stack traces, endpoints, texts of somebody else's; shapes and dtypes as lists."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import traceback
 from collections.abc import Callable
@@ -11,16 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_recfn.support import texts
 from otel_recfn.support.texts import (
     MAX_CHARACTERS,
     MOST_BYTES,
     MOST_FRAMES,
+    MOST_SHOWN,
     CalledCode,
     called_code,
+    element_texts,
     error_text,
     failure,
+    flat_shapes,
     is_failure,
     python_call_name,
+    safe_endpoint,
+    safe_text,
 )
 
 
@@ -165,3 +172,67 @@ class Unspeakable(Exception):
 
 def test_what_an_exceptions_own_code_raises_goes_no_further() -> None:
     assert failure(Unspeakable()) == ("Exception", "")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("http://user:password@host:4317/v1/traces?key=secret#part", "http://host:4317/v1/traces"),
+        ("user:password@host:4317", "host:4317"),
+        ("http://us@er:pa/ss?w@host", "http://host"),
+        ("http://user:pass word'@host", "http://host"),
+        ("http://u:p@h?k", "http://h"),
+        ("http://localhost:4318/v1/traces", "http://localhost:4318/v1/traces"),
+        ("localhost:4317", "localhost:4317"),
+        ("", ""),
+    ],
+)
+def test_endpoints(endpoint: str, said: str) -> None:
+    assert safe_endpoint(endpoint) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("two\r\nlines\x1b[0m", "two lines [0m"),
+        ("a \ud800 surrogate", "a surrogate"),
+        ("(really?) 1 < 2 > 0", "(really?) 1 < 2 > 0"),
+        ("x" * 1000, "x" * (MOST_SHOWN - 3) + "..."),
+        (None, "None"),
+        ("'https://u:p@h/x?k=v' (and http://h/?k)", "'https://h/x (and http://h/"),
+    ],
+)
+def test_texts_of_others(text: object, said: str) -> None:
+    assert safe_text(text) == said
+
+
+def test_a_long_text_is_read_in_time_of_its_length() -> None:
+    for long in ("@" * 1_000_000, "http://" * 200_000, "?" * 1_000_000, " a@" * 300_000):
+        assert len(safe_text(long)) <= MOST_SHOWN
+
+
+SHAPE = st.lists(st.integers(0, 1 << 40), max_size=4)
+
+
+@given(st.lists(SHAPE | st.lists(SHAPE, min_size=1, max_size=3), max_size=5))
+def test_shapes_are_read_as_they_were_written(shapes: list[list[object]]) -> None:
+    text = json.dumps(shapes, separators=(",", ":"))
+    assert [json.loads(element) for element in element_texts(text)] == shapes
+    flat = [tuple(shape) if not any(isinstance(size, list) for size in shape) else () for shape in shapes]
+    assert list(flat_shapes(text)) == flat
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", "7", '"text"', "{}"])
+def test_what_is_no_list_is_one_text_and_no_shapes(text: str) -> None:
+    assert element_texts(text) == (text,)
+    assert flat_shapes(text) == ()
+
+
+def test_a_text_is_parsed_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    loads = json.loads
+    monkeypatch.setattr(texts.json, "loads", lambda text: (parsed.append(text), loads(text))[1])
+    for _ in range(3):
+        assert element_texts("[[2,3],[71]]") == ("[2, 3]", "[71]")
+        assert flat_shapes("[[2,3],[71]]") == ((2, 3), (71,))
+    assert parsed == ["[[2,3],[71]]"]

@@ -55,14 +55,6 @@ class TestFailure:
 
 
 class TestFork:
-    def test_a_child_writes_beside_its_parent(self, writer: TraceWriter, path: Path) -> None:
-        writer.write(make_batch([{"name": "parent"}]))
-        child = in_child(lambda: _write_in_child(writer, make_batch([{"name": "child"}])))
-        writer.write(make_batch([{"name": "parent again"}]))
-        beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
-        assert [event["name"] for event in events_in(path, "X")] == ["parent", "parent again"]
-        assert [(event["name"], event["pid"]) for event in events_in(beside, "X")] == [("child", child)]
-
     def test_a_child_that_records_nothing_leaves_no_file(self, writer: TraceWriter, path: Path) -> None:
         in_child(lambda: _write_in_child(writer, make_batch([])))
         writer.close()

@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 
 from batches import make_batch
-from forked import in_child, killed_in_child
+from forked import killed_in_child
 from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 from small_process import Run
 from trace_files import events_in, names_in, names_in_cut
-from trace_kills import kill_one
 
 pytestmark = pytest.mark.one_python
 CALLS: list[tuple[Any, str]] = [
@@ -36,7 +35,6 @@ CALLS: list[tuple[Any, str]] = [
 
 TURNS = 4
 BEFORE = '[\n{"ph": "X", "name": "an earlier run"}\n]\n'
-KILLS = 40
 
 
 class Counting:
@@ -98,16 +96,6 @@ def write_until_call(path: Path, when: int) -> None:
         Counting(patch, when, lambda: os.kill(os.getpid(), signal.SIGKILL))
         write_all(path)
     os._exit(1)  # it should not have come so far
-
-
-def test_a_kill_at_any_moment_leaves_what_was_written_before(path: Path, in_small_process: Run) -> None:
-    in_small_process(kill_writers, path)
-
-
-def kill_writers(path: Path) -> None:
-    chance = random.Random(3)
-    for _ in range(KILLS):
-        kill_one(path, chance)
 
 
 SLICES = "select count(*) from slice"
@@ -232,21 +220,3 @@ def step(turn: int) -> list[dict[str, Any]]:
         for n in range(20)
     ]
     return forward + backward
-
-
-def test_no_free_descriptor_for_a_child(writer: TraceWriter, path: Path) -> None:
-    writer.write(make_batch([{"name": "parent"}]))
-    child = in_child(lambda: write_without_descriptors(writer))
-    beside = path.with_name(path.name.replace("trace", f"trace.pid{child}"))
-    assert names_in(beside) == ["after"]
-
-
-def write_without_descriptors(writer: TraceWriter) -> None:
-    own = writer.after_fork_in_child()
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    own.write(make_batch([{"name": "lost"}]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    own.write(make_batch([{"name": "after"}]))
-    own.close()
-    assert own.failed == 1

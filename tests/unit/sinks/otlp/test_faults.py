@@ -15,6 +15,13 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
+
 from faulty_server import (
     Act,
     Answers,
@@ -27,17 +34,9 @@ from faulty_server import (
     http_server,
     refuse,
     reset,
-    slow,
     status,
     take_partly,
 )
-from google.protobuf.duration_pb2 import Duration
-from google.rpc.error_details_pb2 import RetryInfo
-from google.rpc.status_pb2 import Status
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
-from opentelemetry.exporter.otlp.proto.http import Compression
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
-
 from patience import PATIENCE_S, wait_until
 
 MakeSending = Callable[..., Any]
@@ -53,6 +52,8 @@ def retry_info(seconds: float) -> bytes:
 
 
 RETRY_SOON, RETRY_IN_A_SECOND = retry_info(0.001), retry_info(1)
+SERVERS: dict[str, Callable[..., Any]] = {"http": http_server, "grpc": grpc_server}
+EXPORTERS: dict[str, Callable[..., Any]] = {"http": OverHttp, "grpc": OverGrpc}
 TIMEOUT_S = 1.0
 """Of the exporters: so long a request may take."""
 
@@ -103,8 +104,8 @@ def test_a_request_that_is_too_large_is_told_with_the_setting_that_mends_it(
     over: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = Answers([status(413) if over == "http" else refuse(Code.RESOURCE_EXHAUSTED)])
-    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+    with SERVERS[over](answers) as endpoint:
+        to = sending(EXPORTERS[over](endpoint=endpoint))
         to.send("op")
         assert to.delivery.flush(PATIENCE_S)
     to.end()
@@ -116,8 +117,8 @@ def test_a_partial_success_is_counted_and_told_once_and_not_sent_again(
     over: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = Answers([take_partly(1, "too old"), take_partly(7, "too old")])
-    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+    with SERVERS[over](answers) as endpoint:
+        to = sending(EXPORTERS[over](endpoint=endpoint))
         for _ in range(2):
             to.send("a", "b")
             assert to.delivery.flush(PATIENCE_S)
@@ -155,16 +156,12 @@ def test_codes_of_grpc(act: Act, again: bool, sending: MakeSending) -> None:
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeSending) -> None:
     answers, port = Answers(), free_port()
-    endpoint = f"http://localhost:{port}"
-    to = sending(
-        OverHttp(endpoint=f"{endpoint}/v1/traces", timeout=TIMEOUT_S)
-        if over == "http"
-        else OverGrpc(endpoint=endpoint, timeout=TIMEOUT_S)
-    )
+    path = "/v1/traces" if over == "http" else ""
+    to = sending(EXPORTERS[over](endpoint=f"http://localhost:{port}{path}", timeout=TIMEOUT_S))
     for name in ("a", "b", "c"):
         to.send(name)
     assert not to.delivery.flush(0.1)
-    with (http_server if over == "http" else grpc_server)(answers, port):
+    with SERVERS[over](answers, port):
         assert to.delivery.flush(PATIENCE_S)
     assert sorted(answers.names()) == ["a", "b", "c"]
     assert to.counts()["exported"] == 3
@@ -180,8 +177,8 @@ def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeS
 )
 def test_a_server_is_left_alone_for_as_long_as_it_asks(over: str, act: Act, sending: MakeSending) -> None:
     answers = Answers([act])
-    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+    with SERVERS[over](answers) as endpoint:
+        to = sending(EXPORTERS[over](endpoint=endpoint))
         to.send("op")
         assert to.delivery.flush(PATIENCE_S)
     assert answers.names() == ["op"]
@@ -191,10 +188,8 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(over: str, act: Act, send
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_a_server_that_hangs_is_left_at_the_timeout(over: str, sending: MakeSending) -> None:
     answers = Answers([hang()])
-    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
-        to = sending(
-            OverHttp(endpoint=endpoint, timeout=TIMEOUT_S) if over == "http" else OverGrpc(endpoint=endpoint, timeout=TIMEOUT_S)
-        )
+    with SERVERS[over](answers) as endpoint:
+        to = sending(EXPORTERS[over](endpoint=endpoint, timeout=TIMEOUT_S))
         to.send("op")
         assert to.delivery.flush(PATIENCE_S)
     assert answers.names() == ["op"]
@@ -212,23 +207,12 @@ def test_requests_go_over_connections_that_are_kept(sending: MakeSending) -> Non
     assert len(answers.clients) <= 2
 
 
-def test_a_slow_server_gets_each_request_once(sending: MakeSending) -> None:
-    answers = Answers([slow(0.2), slow(0.2)])
-    with http_server(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint, timeout=PATIENCE_S))
-        for name in ("a", "b", "c"):
-            to.send(name)
-        assert to.delivery.flush(PATIENCE_S)
-    assert sorted(answers.names()) == ["a", "b", "c"]
-    assert to.counts() == {"exported": 3}
-
-
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_two_requests_are_in_flight_at_once_and_never_more(over: str, sending: MakeSending) -> None:
     names, arrived, let_go = [f"op {number}" for number in range(6)], threading.Semaphore(0), threading.Event()
     answers = Answers(6 * [held(arrived, let_go)])
-    with (http_server if over == "http" else grpc_server)(answers) as endpoint:
-        to = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+    with SERVERS[over](answers) as endpoint:
+        to = sending(EXPORTERS[over](endpoint=endpoint))
         for name in names:
             to.send(name)
         assert arrived.acquire(timeout=PATIENCE_S)
@@ -300,18 +284,12 @@ def test_a_wrong_certificate_loses_nothing_and_the_right_one_is_taken(
     over: str, sending: MakeSending, certificate: Certificate
 ) -> None:
     answers = Answers()
-    if over == "http":
-        serving = http_server(answers, tls=certificate.of_http())
-    else:
-        serving = grpc_server(answers, tls=certificate.of_grpc())
-    with serving as endpoint:
-        wrong = sending(OverHttp(endpoint=endpoint) if over == "http" else OverGrpc(endpoint=endpoint))
+    tls: Any = certificate.of_http() if over == "http" else certificate.of_grpc()
+    with SERVERS[over](answers, tls=tls) as endpoint:
+        wrong = sending(EXPORTERS[over](endpoint=endpoint))
         trusting = grpc.ssl_channel_credentials(certificate.file.read_bytes())
-        right = sending(
-            OverHttp(endpoint=endpoint, certificate_file=str(certificate.file))
-            if over == "http"
-            else OverGrpc(endpoint=endpoint, credentials=trusting)
-        )
+        trusts = {"certificate_file": str(certificate.file)} if over == "http" else {"credentials": trusting}
+        right = sending(EXPORTERS[over](endpoint=endpoint, **trusts))
         for to in (wrong, right):
             to.send("op")
         wait_until(lambda: wrong.failures > 0)

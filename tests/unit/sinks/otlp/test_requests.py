@@ -16,16 +16,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
-from otlp_plans import TEXTS, plan_of, plans, target
+from otlp_plans import plan_of, plans, target
 
 from batches import context
 from otel_recfn.batches.stage import SpanPlan
-from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import RequestSender
 from otel_recfn.sinks.otlp.encoding import EncodedSpans, OtlpMapper, Request, RequestBuilder, encoded, with_launch
 from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
+from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from patience import PATIENCE_S, wait_until
 from thoroughness import examples
 
@@ -167,6 +167,19 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
         sender.end(PATIENCE_S)
 
 
+def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
+    queue = TaskQueue[int](10, weigh=lambda task: task, goes_first=lambda _task: True)
+    queue.put(1)
+    flushes = [queue.put_flush(0.0) for _ in range(1000)]
+    queue.put(2)
+    for flush in flushes:
+        assert isinstance(flush, Flush)
+        assert not flush.wait()
+        queue.forget(flush)
+    assert len(queue._waiting) == 2
+    assert [queue.next(), queue.next(), queue.next(0.0)] == [1, 2, None]
+
+
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
@@ -243,14 +256,3 @@ def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[Span
         encoded(objects).data,
         encoded(objects).ends.tolist(),
     )  # of both encoders
-
-
-@given(TEXTS)
-def test_every_text_that_may_be_recorded_arrives(text: str) -> None:
-    row = {
-        "name": text, "module": text, "error": text, "shapes": text, "source": EventSource.PYTHON_CALL,
-        "flags": EventFlag.ERROR, "context": context(1, 2),
-    }  # fmt: skip
-    (span,) = read(OtlpMapper(target()).spans(plan_of([row])))
-    assert span.name == text.encode("utf-8", "backslashreplace").decode()
-    assert span.status.message == span.name

@@ -87,17 +87,6 @@ class TestExporting:
         assert len(harness.write(*in_request(3))) == 3
         assert [record.getMessage() for record in caplog.records] == ["otel-recfn: a span processor raised in on_end"]
 
-    def test_exporter_is_left_as_it_was(self) -> None:
-        exporter = Gated(is_open=True)
-        provider = new_provider(exporter)
-        sink = SpansSink(provider)
-        sink.write(make_batch(in_request(1)))
-        sink.flush(PATIENCE_S)
-        assert "export" in vars(exporter)
-        sink.close(PATIENCE_S)
-        assert "export" not in vars(exporter)
-        provider.shutdown()
-
     def test_forked_child_gets_a_fresh_sink_and_clean_exporters(self) -> None:
         exporter = Gated(is_open=True)
         provider = new_provider(exporter)

@@ -225,6 +225,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         try:
             super().uninstrument(**kwargs)
+            if not self.is_instrumented_by_opentelemetry:  # a sink that was being closed may have called instrument()
+                self._uninstrument()
         except CallRefused as error:
             log.error("otel-recfn is still instrumenting: %s", error)
 

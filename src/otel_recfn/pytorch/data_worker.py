@@ -1,8 +1,7 @@
 """This process as a worker of a DataLoader, if it is one, and of which kind.
 
-The number is public (``torch.utils.data.get_worker_info``), but since torch 2.15 only until the worker's loop ends, and its
-ranges may be drained after that. So it is also read where multiprocessing keeps the process's target and its arguments, in
-private attributes; and so is whether workers outlive their iterator. Without them a worker counts as one that does.
+Both are read where multiprocessing keeps the process's target and its arguments, in private attributes: what is public
+(``torch.utils.data.get_worker_info``) is there only until the worker's loop ends, and its ranges may be drained after that.
 ``tests/integration/test_data_workers_exports.py`` notices when they change.
 """
 
@@ -10,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing.process
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from otel_recfn.support.processes import WorkerProcess
@@ -25,16 +23,10 @@ NUMBER, PERSISTENT = "worker_id", "persistent_workers"
 def data_worker() -> WorkerProcess | None:
     """This process as a worker of a DataLoader; None if it is none, or has not come far enough to know. Never raises."""
     arguments = _arguments_of_loop()
-    number = arguments.get(NUMBER, _public_number())
+    number = arguments.get(NUMBER)
     if not isinstance(number, int):
         return None
     return WorkerProcess(f"DataLoader worker {number}", arguments.get(PERSISTENT) is False)
-
-
-def _public_number() -> object:
-    get_worker_info: Callable[[], Any] | None = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
-    info = get_worker_info() if get_worker_info is not None else None
-    return getattr(info, "id", None) if getattr(info, "worker_method", "multiprocessing") == "multiprocessing" else None
 
 
 def _arguments_of_loop() -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -95,27 +96,20 @@ class _Threads(threading.local):
         self.own = _Thread(growing)
 
 
-class MethodCode:
-    """The code that a module's call or an optimizer's step runs: that of its method, looked up once."""
+_texts: WeakIdentityMap[str] = WeakIdentityMap()
+"""The results of ``_code_of``, by function."""
 
-    def __init__(self, method: str) -> None:
-        self._method = method
-        self._texts: WeakIdentityMap[str] = WeakIdentityMap()
 
-    def of(self, subject: Any) -> str:
-        """``file(line): module.Class.forward``; empty if the call runs no Python function that we know."""
-        function = vars(subject).get(self._method) or getattr(type(subject), self._method, None)
-        function = getattr(function, "__func__", function)
-        known = self._texts.get(function)
-        return known if known is not None else self._look(function)
-
-    def _look(self, function: Any) -> str:
+def _code_of(subject: Any, method: str) -> str:
+    """``file(line): module.Class.forward`` of a module's or an optimizer's method; empty if it is no Python function."""
+    function = vars(subject).get(method) or getattr(type(subject), method, None)
+    function = getattr(function, "__func__", function)
+    text = _texts.get(function)
+    if text is None:
         text = code_text(function)
-        try:
-            self._texts.set(function, text)
-        except TypeError:  # some objects can't be referred to weakly, as None
-            pass
-        return text
+        with suppress(TypeError):  # some objects can't be referred to weakly, as None
+            _texts.set(function, text)
+    return text
 
 
 class ModuleRanges(Source):
@@ -137,7 +131,6 @@ class ModuleRanges(Source):
         self._recorder = recorder
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
-        self._forward, self._step = MethodCode("forward"), MethodCode("step")
         self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
         self._failed = False
@@ -171,7 +164,7 @@ class ModuleRanges(Source):
         if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
         path, flags = self._paths.path(around.module, module), EVALUATION if thread.training.evaluates else 0
-        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=self._forward.of(module)))
+        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module, "forward")))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         if not thread.training.trains:
@@ -180,7 +173,7 @@ class ModuleRanges(Source):
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
             decode_id = self._recorder.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
-        event_id = self._recorder.begin(name, SCOPE, SOURCE, "", flags, code=self._forward.of(module))
+        event_id = self._recorder.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module, "forward"))
         if chain is not None and chain.tokens == 1:
             chain.first_event_id = event_id
         _outermost.set(outermost := _Outermost(module))
@@ -204,7 +197,7 @@ class ModuleRanges(Source):
         thread = self._threads.own
         steps = thread.steps
         self._end_left_steps(steps, frame)
-        code = self._step.of(optimizer)
+        code = _code_of(optimizer, "step")
         if self._torch_announces_optimizer():  # its range is open already
             self._recorder.say_code(code)
             return

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import sys
 from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ NOT_OBSERVED = "PyTorch operators are not observed, everything else is"
 
 _loading = ForkSafeLock()
 _loaded: ctypes.CDLL | None = None
-_warned: set[str] = set()
 
 
 class TorchObserver(Source):
@@ -165,7 +165,6 @@ def _call(function: str, *arguments: int, lost: str) -> bool:
     return code == 0
 
 
+@cache
 def _warn_once(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        log.warning(message)
+    log.warning(message)

@@ -225,6 +225,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         try:
             super().uninstrument(**kwargs)
+            if not self.is_instrumented_by_opentelemetry:  # a sink that was being closed may have called instrument()
+                self._uninstrument()
         except CallRefused as error:
             log.error("otel-recfn is still instrumenting: %s", error)
 
@@ -298,7 +300,7 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
     """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
     if settings.span_exporter is None:
         return None
-    from otel_recfn.sinks.otlp.exporters import otlp_delivery
+    from otel_recfn.sinks.otlp.delivery import otlp_delivery
     from otel_recfn.sinks.spans.provider import provider_from
 
     parts = inherited["provider"] if inherited is not None else None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn.batches.averages import KeyAverages, key_averages
 from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
-from otel_recfn.batches.merging import EventStore
 from otel_recfn.batches.profiled_events import ProfiledEvent, profiled_events
 from otel_recfn.batches.selection import Selection
 from otel_recfn.errors import RecfnError, SettingError
@@ -31,7 +30,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
 from otel_recfn.settings.table import ProfileSettings, log_other_activities, refuse_others, selected, with_frames
 from otel_recfn.sinks.chrome.writer import export
-from otel_recfn.sinks.in_memory import EventStoreSink
+from otel_recfn.sinks.in_memory import EventStore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -174,7 +173,7 @@ class profile:
 
     def _begin(self) -> None:
         self._store = EventStore(self._max_events)
-        self._capture = Capture(self._recorded, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
+        self._capture = Capture(self._recorded, [self._store], buffer_bytes=PROFILE_BUFFER_BYTES)
         self._running = True
         try:
             if EventSource.PYTHON_CALL in self._selected.sources:

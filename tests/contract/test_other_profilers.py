@@ -143,19 +143,6 @@ def refused_in_generator() -> None:
     list(refused_generator())
 
 
-def refused_throw() -> None:
-    thrown = refused_generator()
-    next(thrown)
-    with suppress(KeyError):
-        thrown.throw(KeyError)
-
-
-def refused_recursion(levels: int = 3) -> None:
-    if levels:
-        with suppress(Refused):
-            refused_recursion(levels - 1)
-
-
 class Refused(Exception):
     """What the callback of another tool raises."""
 
@@ -180,8 +167,8 @@ def refusing(tool: int, event: str) -> Iterator[None]:
         monitoring.free_tool_id(tool)
 
 
-REFUSED = ("refused", "refused_by_number", "refused_generator", "refused_recursion")
-PROGRAMS = [refused, refused_in_c, refused_in_generator, refused_throw, refused_recursion]
+REFUSED = ("refused", "refused_by_number", "refused_generator")
+PROGRAMS = [refused, refused_in_c, refused_in_generator]
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")

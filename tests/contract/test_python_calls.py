@@ -21,7 +21,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
-from otel_recfn.sinks.protocol import Sink
+from otel_recfn.sinks.in_memory import InMemorySink
 from patience import PATIENCE_S, wait_until
 from thoroughness import examples
 
@@ -234,12 +234,11 @@ def count_down(number: int) -> None:
         count_down(number - 1)
 
 
-class CountsCalls(Sink):
+class CountsCalls(InMemorySink):
     """Blocks in its first write, if it is to."""
 
-    name = "counts_calls"
-
     def __init__(self, blocks: bool) -> None:
+        super().__init__()
         self.counted, self.written, self.may_go_on = 0, threading.Event(), threading.Event()
         if not blocks:
             self.may_go_on.set()
@@ -249,18 +248,6 @@ class CountsCalls(Sink):
         self.counted += int(sum((batch.name == index).sum() for index in wanted))
         self.written.set()
         self.may_go_on.wait(PATIENCE_S)
-
-    def flush(self, timeout_s: float) -> bool:
-        return True
-
-    def close(self, timeout_s: float) -> None:
-        pass
-
-    def counters(self) -> dict[str, int]:
-        return {}
-
-    def after_fork_in_child(self) -> None:
-        return None
 
 
 @pytest.fixture

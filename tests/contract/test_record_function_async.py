@@ -31,30 +31,6 @@ def test_an_async_with_is_an_async_range(capture: Capture, record_function: type
     check_laws(rows, capture.opened())
 
 
-def test_tasks_take_turns(capture: Capture, record_function: type[Any]) -> None:
-    async def work(name: str, turn: asyncio.Event, other: asyncio.Event) -> None:
-        async with record_function(name):
-            for step in range(3):
-                await turn.wait()
-                turn.clear()
-                with record_function(f"{name} {step}"):
-                    pass
-                other.set()
-
-    async def main() -> None:
-        first, second = asyncio.Event(), asyncio.Event()
-        first.set()
-        await asyncio.gather(work("a", first, second), work("b", second, first))
-
-    asyncio.run(main())
-    rows = capture.finish()
-    found = parents(rows)
-    assert {found[f"a {step}"] for step in range(3)} == {"a"}
-    assert {found[f"b {step}"] for step in range(3)} == {"b"}
-    assert found["a"] == found["b"] == ""
-    check_laws(rows, capture.opened())
-
-
 def test_one_object_in_many_tasks(capture: Capture, record_function: type[Any]) -> None:
     shared = record_function("shared")
 

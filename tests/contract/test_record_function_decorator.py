@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import ASYNC, Capture, Worker, check_laws
+from recording_helpers import ASYNC, Capture, check_laws
 
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_thread_local_callback
@@ -18,7 +17,6 @@ from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.support.texts import called_code, code_text, python_call_name
-from patience import PATIENCE_S
 
 
 def test_each_call_of_a_decorated_function_is_a_range(capture: Capture, record_function: type[Any]) -> None:
@@ -64,28 +62,6 @@ def test_a_decorated_method(capture: Capture, record_function: type[Any]) -> Non
     loader = Loader()
     assert (loader.load(), loader.static(), loader.made()) == (loader, 1, Loader)
     assert [row.name for row in capture.finish()] == ["load", "static", "class"]
-
-
-def test_a_decorated_function_in_many_threads(capture: Capture, record_function: type[Any], workers: list[Worker]) -> None:
-    gate, inside = threading.Barrier(3, timeout=PATIENCE_S), threading.Barrier(3, timeout=PATIENCE_S)
-
-    @record_function("shared")
-    def shared() -> None:
-        inside.wait()
-
-    def run() -> None:
-        gate.wait()
-        shared()
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    rows = capture.finish()
-    assert [row.name for row in rows] == ["shared"] * 3
-    assert not any(row.flags for row in rows)
-    assert len({row.thread.number for row in rows}) == 3
 
 
 def test_a_decorated_generator_is_one_range_from_first_next_to_exhaustion(capture: Capture, record_function: type[Any]) -> None:

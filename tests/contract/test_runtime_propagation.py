@@ -147,23 +147,6 @@ def test_a_task_has_the_launching_state_in_each_step_and_others_do_not(notes: No
     assert notes == pairs("with0", "with1", "with2")
 
 
-def test_what_a_task_changes_in_its_state_lasts_until_its_end(notes: Notes) -> None:
-    async def work() -> None:
-        add_thread_local_callback(notes.callback())
-        await asyncio.sleep(0)
-        run_range("task")
-
-    async def main() -> None:
-        task = asyncio.create_task(propagate(work)())
-        for _ in range(3):
-            await asyncio.sleep(0)
-            run_range("main")
-        await task
-
-    asyncio.run(main())
-    assert notes == pairs("task")
-
-
 def test_a_propagated_coroutine_returns_raises_and_is_cancelled_as_before() -> None:
     caught: list[str] = []
 

@@ -193,6 +193,13 @@ SCHEMA = SimpleNamespace(name="aten::add", overload_name="Tensor", arguments=["s
 
 
 def test_inputs_are_readable_in_the_start_callback_only() -> None:
+    def end(fn: RecordFunction, _context: Any) -> None:
+        with pytest.raises(InputsError):
+            fn.inputs()
+        ended.append(fn)
+
+    ended: list[RecordFunction] = []
+    add_global_callback(RecordFunctionCallback(None, end).needs_inputs(True))
     seen = observe(lambda fn: (fn, fn.inputs(), fn.kwinputs(), fn.num_inputs()))
     with RecordFunction() as range_:
         range_.before("add", [1, 2], {"alpha": 3})
@@ -201,21 +208,7 @@ def test_inputs_are_readable_in_the_start_callback_only() -> None:
             with pytest.raises(InputsError, match="outside the start callback"):
                 read()
         assert range_.num_inputs() == 2
-
-
-def test_inputs_are_not_readable_in_the_end_callback() -> None:
-    raised: list[BaseException] = []
-
-    def end(fn: RecordFunction, context: Any) -> None:
-        try:
-            fn.inputs()
-        except InputsError as error:
-            raised.append(error)
-
-    add_global_callback(RecordFunctionCallback(None, end).needs_inputs(True))
-    with RecordFunction() as range_:
-        range_.before("add", [1])
-    assert len(raised) == 1
+    assert ended == [range_]
 
 
 def test_outputs_are_readable_in_the_end_callback() -> None:
@@ -226,8 +219,9 @@ def test_outputs_are_readable_in_the_end_callback() -> None:
     with RecordFunction() as range_:
         range_.before("add", [1, 2])
         assert range_.needs_outputs()
-        range_.set_outputs([3])
-    assert seen == [([3], 1)]
+        range_.set_outputs(outputs := [3])
+        outputs.append(4)
+    assert seen == [([3], 1)], "those at the moment they were set"
 
 
 def test_sequence_number_debug_handle_and_forward_thread_are_readable() -> None:
@@ -241,18 +235,12 @@ def test_sequence_number_debug_handle_and_forward_thread_are_readable() -> None:
     assert seen == [(17, 99, 3, RecordScope.BACKWARD_FUNCTION), (-1, -1, 0, FUNCTION)]
 
 
-def test_a_schema_gives_name_operator_name_and_counts() -> None:
+def test_a_schema_gives_name_operator_name_and_counts_and_a_name_the_name_alone() -> None:
     seen = observe(lambda fn: (fn.name(), fn.operator_name(), fn.operator_schema(), fn.num_inputs(), fn.num_outputs()))
-    with RecordFunction() as range_:
-        range_.before(SCHEMA, [1])
-    assert seen == [("aten::add", OperatorName("aten::add", "Tensor"), SCHEMA, 3, 1)]
-
-
-def test_a_name_has_no_operator_name_and_no_schema() -> None:
-    seen = observe(lambda fn: (fn.operator_name(), fn.operator_schema()))
-    with RecordFunction() as range_:
-        range_.before("add")
-    assert seen == [(None, None)]
+    for given in (SCHEMA, "add"):
+        with RecordFunction() as range_:
+            range_.before(given, [1])
+    assert seen == [("aten::add", OperatorName("aten::add", "Tensor"), SCHEMA, 3, 1), ("add", None, None, 1, 0)]
 
 
 def test_after_the_end_accessors_say_nothing_useful_and_hold_nothing() -> None:
@@ -297,18 +285,6 @@ def test_a_handle_that_was_set_stays() -> None:
         range_.set_handle(12)
         range_.before("add")
     assert seen == [12]
-
-
-def test_outputs_are_those_at_the_moment_they_were_set() -> None:
-    seen: list[Any] = []
-    end = RecordFunctionCallback(None, lambda fn, context: seen.append(list(fn.outputs())))
-    add_global_callback(end.needs_outputs(True))
-    outputs = [1]
-    with RecordFunction() as range_:
-        range_.before("add")
-        range_.set_outputs(outputs)
-        outputs.append(2)
-    assert seen == [[1]]
 
 
 def test_the_thread_id_is_that_of_the_thread_that_began_it() -> None:

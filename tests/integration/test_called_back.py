@@ -239,28 +239,3 @@ def test_what_was_queued_when_a_span_processor_uninstrumented_is_exported() -> N
     assert_no_thread_of_ours()
     counters = program.counters()
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["unsampled"]
-
-
-@pytest.mark.usefixtures("cleanly")
-def test_a_flush_that_waits_for_an_exporter_does_not_hold_up_the_drain() -> None:
-    program = Program("counters", "nowhere")
-    hold, held = threading.Event(), threading.Event()
-
-    class Held(SpanProcessor):
-        def on_end(self, span: ReadableSpan) -> None:
-            held.set()
-            hold.wait(PATIENCE_S)
-
-    program.provider.add_span_processor(Held())
-    program.instrument()
-    program.run()
-    flushing = threading.Thread(target=program.instrumentor.flush, args=(20,))
-    flushing.start()
-    try:
-        assert held.wait(PATIENCE_S)
-        before = len(program.sinks[1].events())
-        program.run()
-        wait_until(lambda: len(program.sinks[1].events()) > before)
-    finally:
-        hold.set()
-        flushing.join()

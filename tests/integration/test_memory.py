@@ -178,15 +178,6 @@ def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() ->
         run_together(profiled, lambda: unprofiled(run))
 
 
-def test_torch_profiler_that_stops_inside_an_operator_leaves_nothing_behind() -> None:
-    theirs = profiler_of_torch()
-    with observed(Extra.MEMORY) as run:
-        theirs.start()
-        inside_an_operator_of_pytorch(theirs.stop)
-        assert recorded(run)
-    nothing_is_left()
-
-
 def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_leaves_nothing_behind() -> None:
     with observed(Extra.MEMORY) as run:
 
@@ -197,10 +188,3 @@ def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_le
         inside_an_operator_of_pytorch(work)
         nothing_is_left()
         assert BYTES not in {event.nbytes for event in reports(run.events())}
-
-
-def test_code_inside_an_operator_finds_no_profiler() -> None:
-    seen: list[bool] = []
-    with observed(Extra.MEMORY):
-        inside_an_operator_of_pytorch(lambda: seen.append(torch.autograd._profiler_enabled()))
-    assert seen == [False]

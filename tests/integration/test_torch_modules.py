@@ -8,7 +8,6 @@ import logging
 import sys
 import traceback
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -307,28 +306,6 @@ def test_a_module_that_raises_and_another_after_it(recording: Recording, error: 
     assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, failed, False, False]
     assert [event.flags for event in (outer, inner)] == [EventFlag.NONE, EventFlag.ERROR if failed else EventFlag.NONE]
     assert inner.end_ns <= after.start_ns
-
-
-def test_frames_are_let_go(recording: Recording) -> None:
-    class Big:
-        pass
-
-    alive: list[Any] = []
-
-    class Holds(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, _big: Big, fails: bool) -> None:
-            if fails:
-                raise ValueError
-
-    for fails in (False, True):
-        big = Big()
-        alive.append(weakref.ref(big))
-        try:
-            Holds()(big, fails)
-        except ValueError:
-            pass
-        del big
-    assert [reference() for reference in alive] == [None, None]
 
 
 def test_an_optimizer_that_raises(recording: Recording) -> None:

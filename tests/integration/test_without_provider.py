@@ -118,11 +118,6 @@ def test_nothing_where_it_would_be_of_no_use(run_program: Run, program: str, sec
     assert said(run_program, program + "\ninstrumentor.flush()\ninstrumentor.flush()", seconds) == []
 
 
-def test_nothing_where_a_provider_is_set_in_time(run_program: Run) -> None:
-    late = "instrumentor.instrument()\nwork()\ninstrumentor.flush()\ntrace.set_tracer_provider(TracerProvider())\nwork()"
-    assert said(run_program, PROVIDER + late) == []
-
-
 FORK = """
 def forked(work):
     if (child := os.fork()) == 0:

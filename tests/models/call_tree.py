@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from models.folding import Held, Path, Tree, Unit
+    from models.folded_paths import Path, Tree
+    from models.folding import Held, Unit
 
 FEWEST_SHARES, LEAST_SHARE = 50, 1000
 """What took less than one in so many, by the budget, has no place in the tree, but for what took most."""

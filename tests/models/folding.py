@@ -3,27 +3,27 @@
 A unit's ranges wait until there are enough of them; then all that are held are compared, the longest are kept, and the others
 are folded into the nearest kept range around them. When it ends, all are kept that took a thousandth of it, where that fits and
 leaves little out; else those that its tree of calls has spans of their own for (``call_tree.py``).
+The sums themselves: ``folded_paths.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.call_tree import choose_tree
-from models.finished import FEWEST_DIGITS, FINISHED_TYPES, MOST_DIGITS, SEVERAL, FinishedUnits
+from models.finished import FEWEST_DIGITS, FINISHED_TYPES, MOST_DIGITS, FinishedUnits
+from models.folded_paths import Path, Tree, wrapped
 from otel_recfn.batches.stage import MOST_WAITING
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
-OTHER = 0
-"""The number of the name for what no path was left for."""
-PATHS_OF_A_SPAN, PATHS_OF_A_UNIT, NAMES_OF_OTHER = 128, 1024, 256
+PATHS_OF_A_SPAN, PATHS_OF_A_UNIT = 128, 1024
 LEAST_SHARE = 1000
 """What took less than one in so many of its unit's time is no span of its own."""
 LEFT_OUT = 10
@@ -37,115 +37,6 @@ FORCED, FAILED = 1 << 62, 1 << 61
 """One ranks above every duration, the other is added to the duration of a range that failed."""
 Rank = tuple[int, int, int]
 NOTHING: Rank = (-1, 0, 0)
-
-
-def wrapped(number: int) -> int:
-    """What is left of a sum in 64 bits, one of them the sign."""
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def sum_of_known(one: int, other: int) -> int:
-    """Of two CPU times."""
-    return one + other if min(one, other) >= 0 and one + other < 1 << 63 else -1
-
-
-@dataclass(eq=False)
-class Path:
-    """The sums of ranges of one path of names, and the paths in it by name. Times in nanoseconds."""
-
-    name: int = OTHER
-    shown: int = OTHER
-    module: int = 0
-    modules: int = 0
-    count: int = 0
-    total_ns: int = 0
-    self_ns: int = 0
-    shortest_ns: int = 0
-    longest_ns: int = 0
-    cpu_time_ns: int = 0
-    """-1: not known of all of them."""
-    first: tuple[int, int, int] = (0, 0, -1)
-    """When the first began, its event id, and its row; -1 where that may be gone."""
-    digits: Counter[int] = field(default_factory=Counter)
-    """How many had a duration of so many binary digits."""
-    in_compilation: bool = False
-    below: dict[int, Path] = field(default_factory=dict)
-    around: Path | None = None
-    """Of a backward node the range around it, where what lies in the node hangs, too."""
-
-    @property
-    def home(self) -> Path:
-        """Where what lies in it hangs."""
-        return self.around or self
-
-    def add(self, other: Path) -> None:
-        """All of another path, without what lies in it."""
-        if other.count:
-            self.module = other.module if self.count == 0 or self.module == other.module else SEVERAL
-            self.modules = other.modules if self.count == 0 or self.modules == other.modules else SEVERAL
-        self.shortest_ns = min(self.shortest_ns, other.shortest_ns) if self.count else other.shortest_ns
-        self.first = min(self.first, other.first, key=lambda one: one[:2]) if self.count else other.first
-        self.longest_ns = max(self.longest_ns, other.longest_ns)
-        self.count += other.count
-        self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
-        self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
-        self.digits += other.digits
-        self.in_compilation |= other.in_compilation
-
-    def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:
-        """Every path below this one, each before what lies in it; of several the one with the most time first."""
-        for name, path in sorted(self.below.items(), key=lambda item: (-item[1].total_ns, item[0])):
-            yield (name,), path
-            for names, inner in path.paths():
-                yield (name, *names), inner
-
-
-class Tree:
-    """What was folded into one span, or directly into a unit, or waits for a range that hasn't come: at most so many paths."""
-
-    def __init__(self, most: int) -> None:
-        self.root, self.size, self.most = Path(), 0, most
-
-    def add(self, above: Path, other: Path) -> Path:
-        """Add up what is of that name and lies in ``above``; where no path is left, as other. Where it is added up."""
-        above = above.home
-        place = above.below.get(other.name)
-        if place is None and self.size >= self.most:
-            if above is not self.root:  # what it lies in has its time already
-                other.total_ns = 0
-            place = self._other(other)
-        elif place is None:
-            place = self._make(above, other.name, other.shown)
-        place.add(other)
-        return place
-
-    def _make(self, above: Path, name: int, shown: int) -> Path:
-        is_node = above.shown == name and above.shown != above.name
-        place = above.below[name] = Path(name, shown, around=above if is_node else None, cpu_time_ns=-1 if name == OTHER else 0)
-        self.size += 1
-        return place
-
-    def _other(self, one: Path) -> Path:
-        """By name, as long as there are not too many."""
-        place = self.root.below.get(OTHER) or self._make(self.root, OTHER, OTHER)
-        if one.name == OTHER:
-            return place
-        own = place.below.get(one.name)
-        if own is None and self.size <= self.most + NAMES_OF_OTHER:
-            own = self._make(place, one.name, one.shown)
-        return own or place
-
-    def merge(self, above: Path, other: Tree) -> None:
-        """What was folded into another one lies in ``above``."""
-        self._merge(above, other.root)
-
-    def _merge(self, above: Path, other: Path) -> None:
-        for path in list(other.below.values()):
-            self._merge(self.add(above, path), path)
-
-    def outer_ns(self) -> int:
-        """How long those took that lie directly in it."""
-        return sum(path.total_ns for path in self.root.below.values() if not path.in_compilation)
 
 
 class Range(NamedTuple):

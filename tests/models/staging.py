@@ -13,7 +13,8 @@ import numpy as np
 from opentelemetry.trace import SpanContext
 
 from models.finished import FinishedUnits
-from models.folding import FoldModel, PlannedRanges, wrapped
+from models.folded_paths import wrapped
+from models.folding import FoldModel, PlannedRanges
 from models.telling import Told, UnitsToTell, told_of_model
 from otel_recfn.batches.span_names import NumberedNames
 from otel_recfn.batches.stage import OTHER_NAME, Fate, UnitInBatch, UnitToDecide, fate_of, span_context

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.finished import SEVERAL, FinishedUnits, Places, Times
-from models.folding import OTHER, wrapped
+from models.folded_paths import OTHER, wrapped
 
 TOP_NAMES = 3
 """So many names are told of each span's folded ranges."""

@@ -254,11 +254,6 @@ def test_activities_of_a_gpu_are_one_warning(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["profile() records the CPU alone, not CUDA, XPU; use torch.profiler beside it"]
 
 
-def test_activities_of_the_cpu_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    profile(activities=["CPU"])
-    assert not caplog.messages
-
-
 @pytest.mark.parametrize("wrong", ["CPU", 1])
 def test_activities_are_a_list(wrong: Any) -> None:
     with pytest.raises(SettingError, match="a list of torch"):

@@ -1,4 +1,4 @@
-"""Rows of several batches as one: merged, waiting for a decision, or stored.
+"""Rows of several batches as one: merged, or waiting for a decision.
 
 A batch is held as it is, and its rows are copied natively when they are asked for: with numpy each step would let go of the
 GIL, and wait for it behind all threads that compute in Python.
@@ -6,7 +6,6 @@ GIL, and wait for it behind all threads that compute in Python.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,9 +13,8 @@ import numpy as np
 
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import Places
-from otel_recfn.model.batch import NO_CONTEXT, Batch, Event, Track, columns_of, empty_column
+from otel_recfn.model.batch import NO_CONTEXT, Batch, Track, columns_of, empty_column
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TEXT_COLUMNS, TRACK_COLUMNS
-from otel_recfn.support.forks import ForkSafeLock
 
 ROWS_TO_SPARE = 1 << 15
 """The rows that may be held without need, some 5 MB, before they are looked through."""
@@ -146,59 +144,3 @@ class WaitingRows:
             together = _with_each_value_once(_gathered(self._held, kept))
             self._held = [_HeldRows(int(kept[0]), kept, np.arange(rows), together)]
         self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE
-
-
-class EventStore:
-    """The newest rows of a capture. Methods may be called from any thread.
-
-    Args:
-        max_events: beyond it the oldest rows are dropped and counted. A row takes about 200 bytes.
-    """
-
-    def __init__(self, max_events: int) -> None:
-        self._max_events = max_events
-        self._batches: deque[Batch] = deque()
-        self._kept = self.dropped = 0
-        self._lock = ForkSafeLock()
-
-    def append(self, batch: Batch) -> None:
-        """Keep a batch as it is, which costs a drain next to nothing."""
-        if not len(batch):
-            return
-        with self._lock:
-            self._batches.append(batch)
-            self._kept += len(batch)
-            while self._kept > self._max_events:
-                oldest = self._batches.popleft()
-                surplus = min(self._kept - self._max_events, len(oldest))
-                if surplus < len(oldest):
-                    self._batches.appendleft(oldest.take(slice(surplus, None)))
-                self._kept -= surplus
-                self.dropped += surplus
-
-    def batches(self) -> list[Batch]:
-        """The batches that are kept, in the order in which they came."""
-        with self._lock:
-            return list(self._batches)
-
-    def take(self) -> list[Batch]:
-        """Remove and return the batches that are kept, in the order in which they came."""
-        with self._lock:
-            taken = list(self._batches)
-            self._batches.clear()
-            self._kept = 0
-            return taken
-
-    def rows(self) -> Batch:
-        """The rows of all batches as one batch, in the order in which they came."""
-        return merged(self.batches())
-
-    def events(self) -> list[Event]:
-        """The events by start; of two with the same start, the one that began first comes first."""
-        found = [event for batch in self.batches() for event in batch.events()]
-        return sorted(found, key=lambda event: (event.start_ns, event.event_id))
-
-    def start_empty(self) -> None:
-        """Forget everything, counts too, in a forked child."""
-        self._batches = deque()
-        self._kept = self.dropped = 0

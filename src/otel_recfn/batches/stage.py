@@ -294,8 +294,7 @@ class Stage:
         row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
-        plan = _plan(batch, row, parent, unit, [one.above for one in added.units], links, traces)
-        return plan._replace(torch_names=self._torch_names), added
+        return self._plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
         """Decide units, and forget the rows of those that don't go on.
@@ -315,12 +314,12 @@ class Stage:
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
-        plan = _plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
+        plan = self._plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
         names = {number: self._names.text(number) for number in used}
         classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
         return Decided(
-            plan._replace(torch_names=self._torch_names),
+            plan,
             sums,
             top,
             summaries,
@@ -330,6 +329,23 @@ class Stage:
             single,
             {},
         )
+
+    def _plan(
+        self,
+        batch: Batch,
+        row: NDArray[np.int64],
+        parent: NDArray[np.uint64],
+        above: NDArray[np.int64],
+        units: Sequence[SpanContext],
+        links: Table,
+        traces: Table,
+    ) -> SpanPlan:
+        linked_id, linked_above, spans = empty_column(np.uint64, len(row)), empty_column(np.int64, len(row)), units
+        if len(traces):  # else no links: each operation of numpy's on many rows is a wait for the GIL
+            spans = [*units, *[SpanContext(high << 64 | low, 0, False, SAMPLED) for high, low in traces.tolist()]]
+            linked_id = links["span_id"]
+            linked_above = np.where(linked_id != 0, links["trace"].astype(np.int64) + len(units), 0)
+        return SpanPlan(batch, row, parent, above, linked_id, linked_above, spans, self._torch_names)
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """The parents; ranges below no kept one get their outermost range if it is open, as it will be kept when it comes."""
@@ -371,19 +387,3 @@ def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: An
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]
         found.append(UnitInBatch(above, *rest))
     return Added(np.frombuffer(fates, np.int64).tolist(), found, planned)
-
-
-def _plan(
-    batch: Batch,
-    row: NDArray[np.int64],
-    parent: NDArray[np.uint64],
-    above: NDArray[np.int64],
-    units: Sequence[SpanContext],
-    links: Table,
-    traces: Table,
-) -> SpanPlan:
-    if not len(traces):  # no links: each operation of numpy's on many rows is a wait for the GIL
-        return SpanPlan(batch, row, parent, above, empty_column(np.uint64, len(row)), empty_column(np.int64, len(row)), units)
-    spans = [*units, *[SpanContext(high << 64 | low, 0, False, SAMPLED) for high, low in traces.tolist()]]
-    linked_above = np.where(links["span_id"] != 0, links["trace"].astype(np.int64) + len(units), 0)
-    return SpanPlan(batch, row, parent, above, links["span_id"], linked_above, spans)

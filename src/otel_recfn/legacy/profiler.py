@@ -22,7 +22,7 @@ from itertools import count
 from types import TracebackType
 
 from otel_recfn.batches.averages import key_averages
-from otel_recfn.batches.merging import EventStore, merged
+from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
 from otel_recfn.callbacks.thread_locals import (
@@ -54,7 +54,7 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
-from otel_recfn.sinks.in_memory import EventStoreSink
+from otel_recfn.sinks.in_memory import EventStore
 from otel_recfn.support.forks import Order, around_forks
 
 log = logging.getLogger("otel_recfn")
@@ -82,7 +82,7 @@ class ProfilerRun:
         self.cuda_times = CudaTimes(MAX_EVENTS)
         self._store = EventStore(MAX_EVENTS)
         selected = Selected(ALL_SCOPES_MASK, config.extras, profiler=self.number)
-        self._capture = Capture(selected, [EventStoreSink(self._store)], buffer_bytes=PROFILE_BUFFER_BYTES)
+        self._capture = Capture(selected, [self._store], buffer_bytes=PROFILE_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
         self._finalizer: weakref.finalize[..., ProfilerRun] | None = None

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from models import folding
 from models.call_tree import SHARES_OF_ONE, least_of_path
 from models.finished import FEWEST_DIGITS, MOST_DIGITS, FinishedUnits
-from models.folding import LEAST_SHARE, NAMES_OF_OTHER, OTHER, FoldModel
+from models.folded_paths import NAMES_OF_OTHER, OTHER
+from models.folding import LEAST_SHARE, FoldModel
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches import merging
-from otel_recfn.batches.merging import EventStore, WaitingRows, merged
+from otel_recfn.batches.merging import WaitingRows, merged
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, empty_column
 from otel_recfn.model.columns import COLUMNS
 
@@ -152,11 +152,3 @@ def test_a_thread_is_called_what_was_last_known_of_it() -> None:
     nameless = MAIN_THREAD._replace(name="")
     batches = [make_batch([{"thread": thread}]) for thread in (nameless, MAIN_THREAD, nameless)]
     assert {event.thread.name for event in merged(batches).events()} == {MAIN_THREAD.name}
-
-
-def test_a_store_keeps_the_newest_and_counts_anew_when_it_is_started_empty() -> None:
-    store = EventStore(max_events=3)
-    store.append(make_batch([{}] * 4))
-    assert (len(store.rows()), store.dropped) == (3, 1)
-    store.start_empty()
-    assert (store.dropped, store.events(), len(merged([]))) == (0, [], 0)

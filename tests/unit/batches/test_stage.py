@@ -316,12 +316,6 @@ def test_columns_with_steps_are_read() -> None:
     assert sorted(done.plan.batch.event_id.tolist()) == sorted([row.event_id for row in rows[1::2]] + [rows[0].event_id])
 
 
-@pytest.mark.parametrize("arguments", [(), (1,), (1, "3"), (1.5, 2), (None, None)])
-def test_what_is_no_setting_is_refused(arguments: Any) -> None:
-    with pytest.raises(TypeError):
-        _native.Stage(*arguments)
-
-
 def test_threads_that_use_one_stage_at_once_get_an_error_and_no_crash() -> None:
     stage, batch = _native.Stage(1000, MOST_WAITING), batch_of(long_program(2, 10_000, 50))
     given = Stage(1)._given(batch, {})

@@ -172,19 +172,8 @@ class TestRemoteEvents:
         assert words([local]) == [["mark __start_profile", "mark __stop_profile"]]
         assert others == [[remote], []]
 
-    def test_are_given_once(self) -> None:
-        enable_profiler_legacy(CPU)
-        add_event_list([LegacyEvent(EventKind.MARK, "remote", 1, is_remote=True)])
-        assert len(disable_profiler_legacy(KEEP)) == 2
-        assert len(disable_profiler_legacy()) == 1
-
 
 class TestThreads:
-    def test_other_threads_are_not_profiled(self) -> None:
-        enable_profiler_legacy(CPU)
-        in_a_thread(lambda: record("elsewhere"))
-        assert ranges(disable_profiler_legacy()) == set()
-
     def test_work_launched_from_the_thread_is(self) -> None:
         enable_profiler_legacy(CPU)
         state = ThreadLocalState()

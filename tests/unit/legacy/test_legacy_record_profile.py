@@ -37,12 +37,6 @@ def test_to_a_path(tmp_path: Path) -> None:
     assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in events)
 
 
-def test_to_a_stream_that_stays_open() -> None:
-    out = io.StringIO()
-    profiled_into(out)
-    assert len(json.loads(out.getvalue())) == 2
-
-
 def test_closed_by_hand_once() -> None:
     out = io.StringIO()
     profile = RecordProfile(out)

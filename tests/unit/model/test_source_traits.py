@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_recfn.model.events import SOURCES, SOURCES_WITHOUT_SCOPES, EventSource, SourceTraits, is_call, trace_name
+from otel_recfn.model.events import SOURCES, EventSource, SourceTraits, is_call, trace_name
 
 pytestmark = pytest.mark.one_python
 
@@ -32,7 +32,3 @@ def test_a_source_names_its_traces_and_calls(
 ) -> None:
     monkeypatch.setitem(SOURCES, EventSource.TORCH, traits)
     assert (trace_name(EventSource.TORCH, name), is_call(EventSource.TORCH, name)) == expected
-
-
-def test_module_calls_are_asked_for_as_a_whole() -> None:
-    assert EventSource.MODULE in SOURCES_WITHOUT_SCOPES

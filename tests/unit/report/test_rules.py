@@ -184,8 +184,3 @@ def test_the_line_of_python_is_the_programs_own() -> None:
     assert found(*[asked] * 40)["sync"].code == "/app/train.py(7): loop"
     called = Ran("nn.Module: Mine", 100, (Ran("aten::item", 100),), {"code": "/app/model.py(3): Mine.forward"})
     assert found(*[called] * 40)["sync"].code == "/app/model.py(3): Mine.forward"
-
-
-def test_names_of_ranges_are_told_as_they_are() -> None:
-    (finding,) = findings([Recording([process(Ran("<b>", 10_000, (Ran("aten::to", 10_000),)))])])
-    assert finding.anchor == ("<b>", "aten::to")

@@ -56,4 +56,4 @@ def test_forked_child_starts_empty() -> None:
     sink.write(make_batch(named("op")))
     child = sink.after_fork_in_child()
     assert isinstance(child, InMemorySink)
-    assert child.events() == []
+    assert (child.events(), len(child.rows()), child.counters()) == ([], 0, {"dropped.store_full": 0})

@@ -65,10 +65,6 @@ def use(trace_id: int, span_id: int, flags: int = 1, state: TraceState | None = 
     return trace.use_span(NonRecordingSpan(span_context))
 
 
-def test_nothing_is_current(watcher: ContextWatcher) -> None:
-    assert watcher.read() is None
-
-
 def test_the_current_span_is_read(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
     assert recorder.reader == watcher.read
     with TracerProvider().get_tracer("t").start_as_current_span("s") as span:

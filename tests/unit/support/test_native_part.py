@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import sysconfig
@@ -23,17 +22,19 @@ def note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return native_part.BUILD_NOTE
 
 
-def test_what_failed_when_it_was_built_is_told(note: Path) -> None:
-    note.write_text(json.dumps({"built": False, "reason": "CompileError: no g++"}))
-    with pytest.raises(RecorderUnavailable, match=r"CompileError: no g\+\+.*apt-get install g\+\+"):
-        native_part.native_part()
-
-
-@pytest.mark.parametrize("noted", [None, "not json", '{"built": true, "reason": ""}'])
-def test_without_a_note_the_import_says_why(note: Path, noted: str | None) -> None:
-    if noted is not None:
+@pytest.mark.parametrize(
+    ("noted", "told"),
+    [
+        ('{"built": false, "reason": "CompileError: no g++"}', r"CompileError: no g\+\+.*apt-get install g\+\+"),
+        ('{"built": true, "reason": ""}', "_native"),
+        ("not json", "_native"),
+        ("", "_native"),
+    ],
+)
+def test_why_it_is_missing_is_told(note: Path, noted: str, told: str) -> None:
+    if noted:
         note.write_text(noted)
-    with pytest.raises(RecorderUnavailable, match="_native"):
+    with pytest.raises(RecorderUnavailable, match=told):
         native_part.native_part()
 
 

@@ -36,10 +36,8 @@ uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, u
   const std::string site = tracer->call_sites ? call_site(frame) : std::string();
   RarePrelude rare;
   rare.texts[kCallSite] = text_of(site);
-  const RarePrelude* const prelude = site.empty() ? nullptr : &rare;
-  Globals& globals = *tracer->globals;
-  if (calls.stands_for_another) return begin_call_for_another(globals, *calls.buffer, text_of(text), began_at, prelude);
-  return begin_call(globals, *calls.buffer, text_of(text), hash, began_at, prelude);
+  const Begin call = call_of(text_of(text), hash, site.empty() ? nullptr : &rare);
+  return (calls.stands_for_another ? begin_call_for_another : begin_call)(*tracer->globals, *calls.buffer, call, began_at);
 }
 
 bool hides_its_c_calls(const ThreadCalls& calls) {
@@ -179,6 +177,31 @@ int or_dropped(ThreadCalls& calls, Enter enter) {
   return result;
 }
 
+// Only notes where calls begin that end later: nothing here asks Python or takes a lock.
+void enter_after_fork(ThreadCalls& calls, OpenCall call) {
+  if (calls.met_in == tracer->tracing) push(calls, call, calls.met_in);
+}
+
+// Begins what is on the thread's stack already. Whether it is traced from now on.
+bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
+  if (!is_recording()) return false;
+  const uint64_t tracing = calls.tracing;
+  calls.thread = PyThreadState_GetID(PyThreadState_Get());
+  const Reference asked(Py_NewRef(tracer->is_own_thread));
+  const Reference is_own(PyObject_CallNoArgs(asked.get()));
+  if (!is_own) return without_name(), false;
+  if (is_own.get() == Py_None || tracer->tracing != tracing) return false;  // None: its name isn't known yet either
+  calls.left_out = is_own.get() == Py_True;
+  ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
+  if (buffer == nullptr) return false;
+  stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
+  calls.buffer = buffer, calls.met_in = tracing;
+  PyFrameObject* frames[kMaxStartFrames];
+  Py_XINCREF(innermost);
+  const int count = stack_of(innermost, frames);
+  return enter_stack(calls, frames, count, open_since(*buffer, calls.thread)) == 0 && calls.met_in == tracing;
+}
+
 bool was_told_of(uint64_t thread) {
   const auto& all = thread_calls().all();
   return std::any_of(all.begin(), all.end(), [thread](const auto& calls) {
@@ -252,28 +275,13 @@ void leave_c_slowly(ThreadCalls& calls) {
   if (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
 }
 
-void enter_after_fork(ThreadCalls& calls, OpenCall call) {
-  if (calls.met_in == tracer->tracing) push(calls, call, calls.met_in);
-}
-
-int meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
-  if (!is_recording()) return 0;
-  const uint64_t tracing = calls.tracing;
-  calls.thread = PyThreadState_GetID(PyThreadState_Get());
-  const Reference asked(Py_NewRef(tracer->is_own_thread));
-  const Reference is_own(PyObject_CallNoArgs(asked.get()));
-  if (!is_own) return without_name();
-  if (is_own.get() == Py_None || tracer->tracing != tracing) return 0;  // None: its name isn't known yet either
-  calls.left_out = is_own.get() == Py_True;
-  ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
-  if (buffer == nullptr) return 0;
-  stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
-  calls.buffer = buffer, calls.met_in = tracing;
-  PyFrameObject* frames[kMaxStartFrames];
-  Py_XINCREF(innermost);
-  const int count = stack_of(innermost, frames);
-  if (enter_stack(calls, frames, count, open_since(*buffer, calls.thread)) < 0) return -1;
-  return calls.met_in == tracing ? 1 : 0;
+ThreadCalls* meet(PyFrameObject* frame, const void* key) {
+  ThreadCalls* const calls = thread_calls().own(tracer->tracing);
+  if (calls == nullptr || calls->left_out) return nullptr;
+  if (tracer->forked) return enter_after_fork(*calls, {key != nullptr ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;
+  const bool is_begun = key != nullptr && frame != nullptr;
+  const Reference back(is_begun ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
+  return meet_thread(*calls, is_begun ? reinterpret_cast<PyFrameObject*>(back.get()) : frame) ? calls : nullptr;
 }
 
 int stand_in_for_blocked_threads(PyObject* native_ids) {

@@ -26,27 +26,17 @@ PyObject* none() { return Py_None; }  // which is never freed, and needs no coun
 
 PyObject* answer(int result) { return result < 0 ? nullptr : none(); }
 
-// The thread's calls, where it is traced from now on; null where it isn't, with the error set or not.
-ThreadCalls* meet(bool is_python) {
-  ThreadCalls* calls = thread_calls().own(tracer->tracing);
-  if (calls == nullptr || calls->left_out) return nullptr;
-  const void* const key = is_python ? running_frame(PyThreadState_Get()) : nullptr;
-  if (tracer->forked) return enter_after_fork(*calls, {is_python ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;
-  PyFrameObject* const frame = PyEval_GetFrame();
-  const Reference back(is_python && frame != nullptr ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  return meet_thread(*calls, is_python ? reinterpret_cast<PyFrameObject*>(back.get()) : frame) > 0 ? calls : nullptr;
-}
-
-ThreadCalls* calls_for_begin(bool is_python) {
+// `key`: a Python call's, as `meet` takes it.
+ThreadCalls* calls_for_begin(const void* key) {
   ThreadCalls* const calls = ready_calls();
-  return calls != nullptr || !tracer->is_on() ? calls : meet(is_python);
+  return calls != nullptr || !tracer->is_on() ? calls : meet(PyEval_GetFrame(), key);
 }
 
 // Also in a child whose hooks haven't run yet. What ends may be the first that is told of a thread.
 ThreadCalls* calls_for_end() {
   ThreadCalls* const calls = tls_calls;
   if (calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing) return calls;
-  return tracer->is_on() && !tracer->forked ? meet(false) : nullptr;
+  return tracer->is_on() && !tracer->forked ? meet(PyEval_GetFrame(), nullptr) : nullptr;
 }
 
 PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
@@ -60,14 +50,14 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 
 // What takes longer goes on in functions of its own, so that what is mostly done saves and restores no registers for it.
 [[gnu::noinline]] PyObject* on_other_begin(Arguments arguments) {
-  ThreadCalls* const calls = calls_for_begin(true);
+  PyThreadState* const thread = PyThreadState_Get();
+  const void* const frame = running_frame(thread);
+  ThreadCalls* const calls = calls_for_begin(frame);
   if (calls == nullptr) return without_calls();
   auto* const code = reinterpret_cast<PyCodeObject*>(arguments[0]);
-  PyThreadState* const thread = PyThreadState_Get();
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
   const int instruction = can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
-  const void* const frame = running_frame(thread);
   return begin_known(*calls, name, frame, thread) ? none() : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
 }
 
@@ -96,7 +86,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 [[gnu::noinline]] PyObject* on_other_begin_of_c(Arguments arguments) {
   const CFunction function = called(arguments);
   if (function.definition == nullptr) return none();
-  ThreadCalls* const calls = calls_for_begin(false);
+  ThreadCalls* const calls = calls_for_begin(nullptr);
   return calls != nullptr ? answer(enter_c_slowly(*calls, arguments[2], function)) : without_calls();
 }
 

@@ -73,26 +73,17 @@ namespace {
   return what == PyTrace_RETURN ? on_return(calls, frame) : 0;
 }
 
-// At a thread's first event of a tracing, which may be the return of what was on its stack before, and in a child before its own
-// hooks have run.
-[[gnu::noinline]] int begin_first(PyFrameObject* frame, int what, PyObject* argument) {
-  ThreadCalls* calls = thread_calls().own(tracer->tracing);
-  if (calls == nullptr || calls->left_out) return 0;
-  const OpenCall begun = what == PyTrace_CALL ? OpenCall{ThreadCalls::kHidden, frame} : OpenCall{ThreadCalls::kOfC, nullptr};
-  const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
-  if (tracer->forked) return begins ? enter_after_fork(*calls, begun) : void(), 0;
-  const Reference back(what == PyTrace_CALL ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  const int met = meet_thread(*calls, what == PyTrace_CALL ? reinterpret_cast<PyFrameObject*>(back.get()) : frame);
-  return met > 0 ? on_event(*calls, frame, what, argument) : met;
-}
-
-// Where calls can't be recorded now, or the thread hasn't been met.
+// Where calls can't be recorded now, as in a child before its own hooks have run, or the thread hasn't been met: its first event may
+// be the return of what was on its stack before.
 [[gnu::noinline]] int on_event_elsewhere(PyFrameObject* frame, int what, PyObject* argument) {
   if (!tracer->is_on()) return 0;
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
-  ThreadCalls* const calls = tls_calls;
+  ThreadCalls* calls = tls_calls;
   const bool met = calls != nullptr && calls->met_in == tracer->tracing;
-  return begins || !met ? begin_first(frame, what, argument) : on_event(*calls, frame, what, argument);
+  if (!begins && !met && tracer->forked) return 0;
+  if (begins || !met) calls = meet(frame, what == PyTrace_CALL ? frame : nullptr);
+  if (calls == nullptr) return PyErr_Occurred() ? -1 : 0;
+  return on_event(*calls, frame, what, argument);
 }
 
 // What `PyEval_SetProfile` takes. The object is of no use.

@@ -88,16 +88,14 @@ inline int instruction_of(PyFrameObject* frame) {
 // The line that called, of the innermost frame that isn't ours. `called`: the Python call's frame; null: what is called has none.
 std::string call_site(PyFrameObject* called);
 
-// Begins what is on the thread's stack already. 1: it is traced from now on; 0: it isn't, or not yet, or tracing was stopped
-// meanwhile; -1: with the error set.
-int meet_thread(ThreadCalls& calls, PyFrameObject* innermost);
+// The calling thread's calls at its first event of a tracing, which begins what is on its stack already; null where it isn't traced,
+// or not yet, or tracing was stopped meanwhile, with the error set or not. A Python call that begins has a `key`, as OpenCall::frame,
+// and its own `frame`; else that is the frame around.
+ThreadCalls* meet(PyFrameObject* frame, const void* key);
 
 // Begins, in buffers that stand for them, what was on the stacks of threads when tracing began of which nothing was told since:
 // they have been blocked. `native_ids`: of the threads that this is for, by `pthread_self`. Once a tracing. -1 with the error set.
 int stand_in_for_blocked_threads(PyObject* native_ids);
-
-// Only notes where calls begin that end later: nothing here asks Python or takes a lock.
-void enter_after_fork(ThreadCalls& calls, OpenCall call);
 
 // Ends what is open in every thread: in others as `end` does that is called in another thread than `begin`.
 void end_all_calls();

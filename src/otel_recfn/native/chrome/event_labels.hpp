@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "chrome/chrome_writer.hpp"
@@ -52,26 +53,11 @@ inline void append_escaped(std::string& out, char character) {
   out += digits[character & 15];
 }
 
-// JSON as UTF-8, in which lone surrogates, which only stand inside strings, are escapes; readers refuse those, so they are told as
-// text.
-inline void append_escaped_surrogates(std::string& out, PyObject* string, std::string_view utf8) {
-  constexpr size_t kEscapeBytes = 6;
-  if (PyUnicode_IS_ASCII(string)) return void(out += utf8);
-  for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(string); ++i) {
-    const Py_UCS4 character = PyUnicode_READ_CHAR(string, i);
-    const bool is_surrogate = character >= 0xD800 && character < 0xE000;
-    const size_t bytes = is_surrogate ? kEscapeBytes : character < 0x80 ? 1 : character < 0x800 ? 2 : character < 0x10000 ? 3 : 4;
-    if (is_surrogate) out += '\\';
-    out += utf8.substr(0, bytes);
-    utf8.remove_prefix(bytes);
-  }
-}
-
 // A JSON string; or, of a text that is JSON already, the same. `support/texts.py` says why nothing is escaped that needn't be.
 inline bool append_json(std::string& out, PyObject* string, bool is_json) {
   const Utf8Text utf8(string);
   if (utf8.text().data() == nullptr) return false;
-  if (is_json) return append_escaped_surrogates(out, string, utf8.text()), true;
+  if (is_json) return out += utf8.text(), true;
   out += '"';
   for (const char character : utf8.text()) append_escaped(out, character);
   out += '"';
@@ -99,17 +85,14 @@ class EventLabels {
   // Both are borrowed; `names` is the batch's.
   EventLabels(PyObject* names, const ChromeColumns& columns) : names_(names), columns_(columns) {}
 
-  // The label's number; -1 with an exception set. Needs the GIL.
+  // The label's number; -1 with an exception set: nothing can be found any more. Needs the GIL.
   Py_ssize_t find(Py_ssize_t row, uint64_t thread_id) {
-    if (2 * labels_.size() >= slots_.size()) make_room();
-    const Key key = key_of(row);
-    uint32_t& slot = slot_of(key);
-    if (slot != kFree) return slot;
-    Label label{key};
+    const auto [found, is_new] = numbers_.try_emplace(key_of(row), static_cast<uint32_t>(labels_.size()));
+    if (!is_new) return found->second;
+    Label label;
     if (!append(row, thread_id, &label)) return -1;
     labels_.push_back(label);
-    slot = static_cast<uint32_t>(labels_.size() - 1);
-    return slot;
+    return found->second;
   }
 
   // Once all are found: from here on texts can be read in blocks.
@@ -127,13 +110,19 @@ class EventLabels {
   static constexpr size_t kKeyWithoutTexts = 5, kTexts = 0 RECFN_TEXT_COLUMNS(RECFN_COUNT);
 #undef RECFN_COUNT
   using Key = std::array<uint32_t, kKeyWithoutTexts + kTexts>;
-  static constexpr uint32_t kFree = UINT32_MAX;
-  static constexpr size_t kFirstSlots = 256;
   struct Label {
-    Key key;
     size_t begin = 0, named = 0, size = 0;
     bool is_call = false;
     std::optional<uint32_t> module_number;
+  };
+
+  // Products that don't wait for each other: the sum is there after one multiplication's time.
+  struct HashOfKey {
+    size_t operator()(const Key& key) const noexcept {
+      uint64_t sum = 0;
+      for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOddNumber * (2 * i + 1));
+      return sum ^ sum >> 32;
+    }
   };
 
   Key key_of(Py_ssize_t row) const {
@@ -147,27 +136,6 @@ class EventLabels {
     RECFN_TEXT_COLUMNS(RECFN_PART)
 #undef RECFN_PART
     return key;
-  }
-
-  // Products that don't wait for each other: the sum is there after one multiplication's time.
-  static size_t hash_of(const Key& key) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOddNumber * (2 * i + 1));
-    return sum ^ sum >> 32;
-  }
-
-  // Where the key's label is, or would be.
-  uint32_t& slot_of(const Key& key) {
-    size_t at = hash_of(key);
-    while (true) {
-      uint32_t& slot = slots_[at++ & (slots_.size() - 1)];
-      if (slot == kFree || labels_[slot].key == key) return slot;
-    }
-  }
-
-  void make_room() {
-    slots_.assign(std::max(kFirstSlots, 2 * slots_.size()), kFree);
-    for (uint32_t label = 0; label < labels_.size(); ++label) slot_of(labels_[label].key) = label;
   }
 
   bool append(Py_ssize_t row, uint64_t thread_id, Label* label) {
@@ -233,7 +201,7 @@ class EventLabels {
   const ChromeColumns& columns_;
   std::string memory_;
   std::vector<Label> labels_;
-  std::vector<uint32_t> slots_;  // a hash table: numbers of labels, each at the first free slot from its hash on; 2^n, half empty
+  std::unordered_map<Key, uint32_t, HashOfKey> numbers_;  // of labels
 };
 
 }  // namespace recfn

@@ -89,7 +89,7 @@ inline void count_dropped(ThreadBuffer& buffer) {
   put(kStacktrace, ending.stacktrace);
   put(kAttributesText, ending.attributes);
   if (ending.cpu_time_ns != -1 && buffer.has_room(reserved + 2)) {
-    put_number(buffer, header(kNumber, k_cpu_time_ns_number, 0, 0, 0), ending.cpu_time_ns);
+    put_number(buffer, k_cpu_time_ns_number, ending.cpu_time_ns);
   }
 }
 
@@ -264,28 +264,27 @@ template <bool kTorch>
   return ordinal != 0 ? event_id : 0;
 }
 
-// Opens a range for a Python call, which stands on the thread's stack alone: no task enters it. Returns as begin_range does.
-// `began_at`: in ticks; 0: now. `rare`: its call site, or null.
-[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t name_hash = 0,
-                                             uint64_t began_at = 0, const RarePrelude* rare = nullptr) {
+// A Python call. `rare`: its call site, or null.
+inline Begin call_of(Text name, uint64_t name_hash, const RarePrelude* rare) {
   Begin begin;
-  begin.prelude.rare = rare;
   begin.name = name, begin.name_hash = name_hash;
   begin.flags = kPythonCallSource << kSourceShift;
-  const uint64_t event_id = begin_range<false>(globals, buffer, begin, true, began_at);
+  begin.prelude.rare = rare;
+  return begin;
+}
+
+// Opens a range for a Python call, which stands on the thread's stack alone: no task enters it. Returns as begin_range does.
+[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, const Begin& call, uint64_t began_at) {
+  const uint64_t event_id = begin_range<false>(globals, buffer, call, true, began_at);
   if (event_id != 0) buffer.stack[buffer.depth - 1].word &= ~OpenEntry::kEnteredBit;
   return event_id;
 }
 
 // The same in a buffer that stands for another thread (`Registry::stand_in`), which nobody else writes: nothing is looked at, the
 // call lies in the one that was begun there before it, and stays open.
-[[gnu::noinline]] inline uint64_t begin_call_for_another(Globals& globals, ThreadBuffer& buffer, Text name, uint64_t began_at,
-                                                         const RarePrelude* rare) {
-  Begin begin;
-  begin.prelude.rare = rare;
-  begin.name = name;
-  begin.flags = kPythonCallSource << kSourceShift;
-  const uint64_t ordinal = put_begin<false>(globals, buffer, begin, buffer.open_recorded == 0 ? kBaseBegin : 0, began_at);
+[[gnu::noinline]] inline uint64_t begin_call_for_another(Globals& globals, ThreadBuffer& buffer, const Begin& call,
+                                                         uint64_t began_at) {
+  const uint64_t ordinal = put_begin<false>(globals, buffer, call, buffer.open_recorded == 0 ? kBaseBegin : 0, began_at);
   return ordinal != 0 ? make_event_id(buffer.number, ordinal) : 0;
 }
 

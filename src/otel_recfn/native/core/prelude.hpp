@@ -83,8 +83,8 @@ inline void put_text(ThreadBuffer& buffer, TextKind kind, Text text, uint32_t or
   if (text.size != 0) buffer.put(header(kText, kind, 0, put_named(buffer, text), ordinal));
 }
 
-inline void put_number(ThreadBuffer& buffer, uint64_t head, int64_t number) {
-  buffer.put(head);
+inline void put_number(ThreadBuffer& buffer, NumberKind kind, int64_t number) {
+  buffer.put(header(kNumber, kind, 0, 0, 0));
   buffer.put(static_cast<uint64_t>(number));
 }
 
@@ -102,7 +102,7 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
   if (rare.shape_words != 0) buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
   for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
 #define RECFN_PUT(type, name, empty) \
-  if (rare.name != empty) put_number(buffer, header(kNumber, k_##name##_number, 0, 0, 0), static_cast<int64_t>(rare.name));
+  if (rare.name != empty) put_number(buffer, k_##name##_number, static_cast<int64_t>(rare.name));
   RECFN_RARE_NUMBERS(RECFN_PUT)
 #undef RECFN_PUT
 }

@@ -1,6 +1,6 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
-// A record is a header word and what its kind adds. Name, Context, Text, DebugHandle, Shapes, Number and Parent stand before the
+// A record is a header word and what its kind adds. Name, Context, Text, Shapes, Number and Parent stand before the
 // begin or end they belong to, and are published together with it; Generation and Profiler hold from there on. One
 // with an ordinal belongs to the open range whose own has these 32 lowest bits.
 //
@@ -17,7 +17,6 @@
 //   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
 //   Text         | (ordinal)       | name slot |          | which | kind |
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
-//   DebugHandle  |                                                | kind |   debug handle
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Number       |                                        | which | kind |   the number
 //   Generation   | recording       |                              | kind |
@@ -44,14 +43,13 @@ enum RecordKind : uint64_t {
   kName = 4,
   kContext = 5,
   kText = 6,
-  kDebugHandle = 7,
-  kShapes = 8,
-  kNumber = 9,
-  kProfiler = 10,
-  kMark = 11,
-  kMemory = 12,
-  kParent = 13,
-  kGeneration = 14,
+  kShapes = 7,
+  kNumber = 8,
+  kProfiler = 9,
+  kMark = 10,
+  kMemory = 11,
+  kParent = 12,
+  kGeneration = 13,
 };
 
 // Those before kBeginTexts belong to a begin, those before kRowTexts to an end.
@@ -71,7 +69,7 @@ enum TextKind : uint64_t {
   kCodeOfOpen = kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
-enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) };
+enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kDebugHandle };
 #undef RECFN_KIND
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;

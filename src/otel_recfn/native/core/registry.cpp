@@ -55,12 +55,12 @@ void release(ThreadBuffer* buffer) {
 
 // A buffer with its first ring; null when there is no memory for it.
 ThreadBuffer* map_buffer(uint64_t max_capacity) {
-  void* memory = map_memory(total_bytes, sizeof(ThreadBuffer), kCountedBytes, kMaxTotalBytes);
+  void* memory = map_memory(total_bytes, sizeof(ThreadBuffer), kCountedBytes);
   if (memory == nullptr) return nullptr;
   auto* buffer = new (memory) ThreadBuffer;
   buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings, buffer->name_seed = name_seed();
   buffer->capacity = first_capacity(max_capacity);
-  buffer->words = map_ring(total_bytes, buffer->capacity, kMaxTotalBytes);
+  buffer->words = map_ring(total_bytes, buffer->capacity);
   buffer->rings[0] = {buffer->words, buffer->capacity, 0};
   buffer->num_rings.store(buffer->words != nullptr ? 1 : 0);
   if (buffer->words != nullptr) return buffer;

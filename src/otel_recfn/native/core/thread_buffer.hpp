@@ -195,8 +195,7 @@ inline void set_rest(ThreadBuffer& buffer, Rest reason, bool on) {
 // What stands before a position where a larger ring begins stays where it is until the drain has read it, and then goes with its
 // ring. No record lies across such a position, because room is found before a record is begun.
 
-constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;              // of all rings and threads' states
-constexpr uint64_t kMaxGrownBytes = kMaxTotalBytes - (kMaxTotalBytes >> 3);  // what is beyond is left to new threads
+constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;  // of all rings and threads' states
 constexpr uint64_t kRingGrowth = 4;
 constexpr uint64_t kSmallestRing = 2048;  // words, where the limit isn't smaller still
 constexpr uint64_t kUsualRing = uint64_t{1} << 20;  // words; where more is allowed it is for drains that come late
@@ -207,10 +206,10 @@ inline uint64_t first_capacity(uint64_t max_capacity) {
   return std::min(max_capacity, std::max(kSmallestRing, max_capacity / (kRingGrowth * kRingGrowth * kRingGrowth)));
 }
 
-// Zeros, which count as so many bytes; null when there are none, or all threads would have more than `most`.
-inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint64_t counted, uint64_t most) {
+// Zeros, which count as so many bytes; null when there are none, or all threads would have too many.
+inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint64_t counted) {
   void* memory = MAP_FAILED;
-  if (total_bytes.fetch_add(counted) + counted <= most) {
+  if (total_bytes.fetch_add(counted) + counted <= kMaxTotalBytes) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   if (memory != MAP_FAILED) return memory;
@@ -218,8 +217,8 @@ inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint
   return nullptr;
 }
 
-inline uint64_t* map_ring(std::atomic<uint64_t>& total_bytes, uint64_t capacity, uint64_t most) {
-  return static_cast<uint64_t*>(map_memory(total_bytes, capacity * 8, capacity * 8, most));
+inline uint64_t* map_ring(std::atomic<uint64_t>& total_bytes, uint64_t capacity) {
+  return static_cast<uint64_t*>(map_memory(total_bytes, capacity * 8, capacity * 8));
 }
 
 inline void unmap_ring(std::atomic<uint64_t>& total_bytes, const Ring& ring) {
@@ -236,7 +235,7 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
     if (capacity >= most || rings == kMaxRings) return false;
     capacity = std::min(capacity * kRingGrowth, most);
   } while (capacity < count);
-  uint64_t* words = map_ring(buffer.shared->total_bytes, capacity, kMaxGrownBytes);
+  uint64_t* words = map_ring(buffer.shared->total_bytes, capacity);
   if (words == nullptr) return false;
   buffer.rings[rings] = {words, capacity, buffer.head};
   buffer.num_rings.store(rings + 1, std::memory_order_release);
@@ -256,7 +255,7 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   return true;
 }
 
-constexpr uint64_t kCoreApiVersion = 16;
+constexpr uint64_t kCoreApiVersion = 17;
 constexpr uint64_t kCoreLayout =
     kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
 

@@ -100,9 +100,6 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
     case kContext:
       read_context(thread, at + 1);
       return at + kContextWords;
-    case kDebugHandle:
-      thread.pending_seldom().debug_handle = static_cast<int64_t>(thread.word(at + 1));
-      return at + 2;
     case kShapes:
       read_shapes(thread, at + 1, payload);
       return at + 1 + payload;
@@ -149,6 +146,7 @@ void Drain::read_text(Thread& thread, uint64_t head) {
 void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
   const uint64_t kind = scope_of(head);
   SeldomRow& row = thread.pending_seldom();
+  if (kind == kDebugHandle) row.debug_handle = static_cast<int64_t>(number);
 #define RECFN_READ(type, name, empty) \
   if (kind == k_##name##_number) row.name = static_cast<type>(number);
   RECFN_RARE_NUMBERS(RECFN_READ)

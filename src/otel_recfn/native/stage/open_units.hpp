@@ -11,27 +11,15 @@
 
 namespace recfn::stage {
 
-struct OpenUnit {
-  static constexpr uint32_t kNone = UINT32_MAX;
-
-  uint32_t in_batch = kNone;  // its place among the units of the batch that is planned
-  Unit ranges;
-
-  OpenUnit(Memory& memory, const Limits& limits) : ranges(memory, limits) {}
-};
-
-// The open units, by the span above each.
 class OpenUnits {
  public:
   explicit OpenUnits(const Limits& limits) : limits_(limits) {}
 
   // The unit below that span; it begins where none is open.
-  OpenUnit& below(const SpanAbove& above) {
-    return units_.try_emplace(above, memory_, limits_).first->second;
-  }
+  Unit& below(const SpanAbove& above) { return units_.try_emplace(above, memory_, limits_).first->second; }
 
   // The open unit below that span, or null.
-  OpenUnit* find(const SpanAbove& above) {
+  Unit* find(const SpanAbove& above) {
     const auto found = units_.find(above);
     return found == units_.end() ? nullptr : &found->second;
   }
@@ -46,7 +34,7 @@ class OpenUnits {
   // The numbers of the rows that may be kept yet, in ascending order.
   std::vector<int64_t> kept() const {
     std::vector<int64_t> rows;
-    for (const auto& [above, unit] : units_) unit.ranges.held(rows);
+    for (const auto& [above, unit] : units_) unit.held(rows);
     std::sort(rows.begin(), rows.end());
     return rows;
   }
@@ -59,7 +47,7 @@ class OpenUnits {
 
   const Limits limits_;
   Memory memory_;  // outlives the units
-  std::unordered_map<SpanAbove, OpenUnit, Hash> units_;
+  std::unordered_map<SpanAbove, Unit, Hash> units_;
 };
 
 }  // namespace recfn::stage

@@ -92,18 +92,18 @@ class PlannedRows {
       if (fate >= kInSpan) add(at, of);
     }
     row.resize(planned_), parent.resize(planned_), unit.resize(planned_);
-    for (OpenUnit* each : open) each->in_batch = kNone;
+    for (Unit* each : open) each->in_batch = kNone;
   }
 
   UnfilledVector<int64_t> row;
   UnfilledVector<uint64_t> parent;  // the event id of the range that its span is a child of; 0: of the span above
   UnfilledVector<int64_t> unit;     // index into `units`
   std::vector<UnitInBatch> units;
-  std::vector<OpenUnit*> open;  // the same units
+  std::vector<Unit*> open;  // the same units
   std::vector<int64_t> fates = std::vector<int64_t>(kFates);  // how many rows have each
 
  private:
-  static constexpr uint32_t kNone = OpenUnit::kNone;
+  static constexpr uint32_t kNone = UINT32_MAX;
 
   // Steps have a span of the program's, which isn't below itself.
   void count_begun() {
@@ -175,7 +175,7 @@ class PlannedRows {
   }
 
   uint32_t unit_below(const SpanAbove& above, int64_t context, uint64_t root) {
-    OpenUnit& unit = open_units_.below(above);
+    Unit& unit = open_units_.below(above);
     if (unit.in_batch == kNone) {
       unit.in_batch = static_cast<uint32_t>(units.size());
       units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0, 0, 0});

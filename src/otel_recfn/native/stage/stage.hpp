@@ -59,12 +59,12 @@ class Stage {
     UnitTeller teller(key, linked_.sent(), decided);
     for (size_t place = 0; place < wanted.size(); ++place) {
       const UnitToDecide& one = wanted[place];
-      OpenUnit* const unit = units_.find(one.above);
+      Unit* const unit = units_.find(one.above);
       if (unit == nullptr) continue;
-      unit->ranges.decide(one.budget, one.end_ns - one.start_ns);
-      teller.tell(unit->ranges, one, static_cast<uint32_t>(place));  // at once: its paths are in the cache yet
+      unit->decide(one.budget, one.end_ns - one.start_ns);
+      teller.tell(*unit, one, static_cast<uint32_t>(place));  // at once: its paths are in the cache yet
       if (one.goes_on != 0) {
-        unit->ranges.begin_next_part();
+        unit->begin_next_part();
       } else {
         units_.forget(one.above);
       }
@@ -115,7 +115,7 @@ class Stage {
       // What was open when recording ended counts as shown: only an end says whether it was.
       if ((flags & kPartial) != 0 || outermost_.is_owed(event_id)) flags |= kShown;
       const Surroundings::Called called = batch.known.called(rows.name[row], rows.module[row], rows.source[row]);
-      planned.open[static_cast<size_t>(planned.unit[at])]->ranges.add(
+      planned.open[static_cast<size_t>(planned.unit[at])]->add(
           {event_id, planned.parent[at], start_ns, std::max<int64_t>(0, duration_ns), called.name, flags,
            first_row + static_cast<int64_t>(at), called.shown, called.module, called.modules, rows.cpu_time_ns[row]});
     }

@@ -51,6 +51,8 @@ class Unit {
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
+  uint32_t in_batch = UINT32_MAX;  // its place among the units of the batch that is planned
+
   // The next range that has ended.
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) fold_some();

@@ -27,14 +27,15 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn import _native
+from otel_recfn.errors import SettingError
 from otel_recfn.sinks.gzip_stream import GZIP_BITS, deflate
 from otel_recfn.sinks.otlp.encoding import OtlpMapper, Request, RequestBuilder, encoded, with_launch
-from otel_recfn.sinks.otlp.transports import Outcome, Transport, Verdict
+from otel_recfn.sinks.otlp.transports import Outcome, Transport, UnreadableExporterError, Verdict, transport_for
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
-from otel_recfn.support.texts import safe_request_error
+from otel_recfn.support.texts import safe_request_error, safe_text, secrets_from_environment
 
 _logger = logging.getLogger(__name__)
 
@@ -147,6 +148,34 @@ class OtlpDelivery:
         """Queue the request that is being filled."""
         if self._builder is not None and self._builder.spans:
             self._sender.put(self._builder.take())
+
+
+def otlp_delivery(
+    exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
+) -> OtlpDelivery | None:
+    """The delivery for a value of the setting; None for the provider's processors, also if an exporter is unreadable.
+
+    Args:
+        exporter: the value.
+        request_bytes, queue_bytes: those settings.
+        provider: whose spans they are where the program has no provider.
+
+    Raises:
+        SettingError: it can't be had as it was asked for.
+    """
+    if exporter is None:
+        return None
+    try:
+        return OtlpDelivery(transport_for(exporter), request_bytes, queue_bytes, provider)
+    except UnreadableExporterError as error:
+        _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
+        return None
+    except ImportError as error:
+        text = f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
+        raise SettingError(text) from error
+    except Exception as error:  # an official exporter raises if the environment has what it doesn't know
+        text = safe_text(error, secrets_from_environment())
+        raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
 
 
 @dataclass

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401  requests would import it in the thread that sends, as well as netrc
 import netrc  # noqa: F401
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_of
 
+PACKAGE = "opentelemetry.exporter.otlp.proto."
+HTTP, GRPC = "http", "grpc"
+_ASKED = {"otlp-grpc": GRPC, "otlp-http": HTTP}
+_IN_ENVIRONMENT = {"grpc": GRPC, "http/protobuf": HTTP}
+DEFAULT_PROTOCOL = "grpc"
+"""The protocol of ``otlp`` if no variable names one, as in the SDK."""
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE_STATUS = {429, 502, 503, 504}
 CONTENT_TOO_LARGE = 413
@@ -187,6 +194,83 @@ class GrpcTransport:
 
 
 Transport = HttpTransport | GrpcTransport
+
+
+class UnreadableExporterError(Exception):
+    """An exporter that isn't known here, or keeps its settings elsewhere."""
+
+
+def transport_for(exporter: Any) -> Transport:
+    """The transport for a value of the setting ``span_exporter``: the name of a protocol, or an exporter."""
+    if not isinstance(exporter, str):
+        return transport_of(exporter, owned=False)
+    configured = made(_ASKED.get(exporter) or protocol_from_environment())
+    transport = transport_of(configured, owned=True)
+    if isinstance(transport, GrpcTransport):
+        configured.shutdown()  # closes its channel, since ours has other bounds
+    return transport
+
+
+def protocol_from_environment() -> str:
+    """The protocol in ``OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`` or ``OTEL_EXPORTER_OTLP_PROTOCOL``.
+
+    Raises:
+        ValueError: one that we don't have.
+    """
+    variables = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    asked = next(filter(None, map(os.environ.get, variables)), DEFAULT_PROTOCOL)
+    protocol = _IN_ENVIRONMENT.get(asked.strip())
+    if protocol is None:
+        raise ValueError(
+            f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc or http/protobuf"
+        )
+    return protocol
+
+
+def protocol_of(exporter: object) -> str | None:
+    """The protocol of an official exporter of spans, or of a subclass; None for any other."""
+    return next(filter(None, map(_protocol_of_class, type(exporter).__mro__)), None)
+
+
+def _protocol_of_class(kind: type) -> str | None:
+    for protocol in (HTTP, GRPC):
+        if f"{kind.__module__}.".startswith(f"{PACKAGE}{protocol}.trace_exporter."):
+            return protocol
+    return None
+
+
+def made(protocol: str) -> Any:
+    """An exporter configured by the environment.
+
+    Raises:
+        ImportError: its package isn't installed.
+    """
+    if protocol == HTTP:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
+
+        return OverHttp()
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+
+    return OverGrpc()
+
+
+def transport_of(exporter: Any, owned: bool) -> Transport:
+    """The transport that sends requests as the exporter would.
+
+    Args:
+        exporter: one of the official ones.
+        owned: whether nobody else uses it.
+
+    Raises:
+        UnreadableExporterError: it is none, or it isn't known how to read it.
+    """
+    protocol = protocol_of(exporter)
+    if protocol is None:
+        raise UnreadableExporterError(f"{type(exporter).__qualname__} is none of the official OTLP exporters of spans")
+    try:
+        return HttpTransport(exporter, owned) if protocol == HTTP else GrpcTransport(exporter)
+    except AttributeError as error:
+        raise UnreadableExporterError(f"this version of {type(exporter).__qualname__} is not known: {error}") from error
 
 
 def _content(response: Any) -> bytes:

@@ -230,8 +230,8 @@ class StepTraces:
         self._promised = promised or PromisedTraces()
         self._threads: dict[int, _Thread] = {}
         self._roots: dict[int, StepTrace] = {}
-        self._unsent: dict[StepTrace, None] = {}
-        """The recorded traces that aren't taken."""
+        self._unsent: dict[int, StepTrace] = {}
+        """The recorded traces that aren't taken, by the span ids of their roots."""
         self._finished: list[StepTrace] = []
         """The recorded traces whose root spans are complete, each once."""
 
@@ -274,7 +274,7 @@ class StepTraces:
 
     def has_open(self, root: SpanContext) -> bool:
         """Whether it is the root of a trace that isn't complete."""
-        return any(trace.context == root for trace in self._unsent)
+        return root.span_id in self._unsent
 
     def close_idle(self, now_ns: int) -> None:
         """End the traces of threads in which nothing ran in the second before ``now_ns``, or that a set clock left behind."""
@@ -287,7 +287,7 @@ class StepTraces:
         """End every trace now. Ranges that are still open come later, into a trace whose root span was sent, or never."""
         for thread in self._threads.values():
             self._end_trace(thread)
-        for trace in list(self._unsent):
+        for trace in list(self._unsent.values()):
             self._give_out(trace)
 
     def _open(self, begin: Opened, track: Track, target: SpanTarget) -> None:
@@ -303,7 +303,7 @@ class StepTraces:
             thread.current = StepTrace(start, track, begin.start_ns, begin.start_ns, called=name, aside=aside)
         trace = thread.current
         if trace.context is not None:
-            self._unsent[trace] = None
+            self._unsent[trace.context.span_id] = trace
         self._roots[begin.event_id] = trace
         self._promised.publish(begin.event_id, trace.start)
         trace.open.add(begin.event_id)
@@ -365,12 +365,12 @@ class StepTraces:
         trace.over = True
         if not trace.open:
             self._give_out(trace)
-        waiting = [one for one in self._unsent if one.over] if len(self._unsent) > MAX_WAITING else []
+        waiting = [one for one in self._unsent.values() if one.over] if len(self._unsent) > MAX_WAITING else []
         if len(waiting) > MAX_WAITING:
             self._give_out(waiting[0])
 
     def _give_out(self, trace: StepTrace) -> None:
         if trace.context is not None and not trace.given_out:
             self._finished.append(trace)
+            self._unsent.pop(trace.context.span_id, None)
         trace.given_out = True
-        self._unsent.pop(trace, None)

@@ -117,23 +117,16 @@ class TestPermissions:
         assert set(modes.values()) == {0o600}
         assert len(modes) == 3
 
-    def test_an_existing_file_keeps_what_the_user_chose(self, tmp_path: Path) -> None:
+    def test_what_the_user_chose_stays_and_so_does_a_change_while_it_is_written(self, tmp_path: Path) -> None:
         path = tmp_path / "trace.json"
         path.touch()
         path.chmod(0o640)
         writer = TraceWriter(path)
-        for _ in range(3):
-            writer.write(make_batch([{}]))
-            assert stat.S_IMODE(path.stat().st_mode) == 0o640
-        writer.close()
-
-    def test_a_change_while_it_is_written_stays(self, tmp_path: Path) -> None:
-        writer = TraceWriter(tmp_path / "trace.json")
-        writer.write(make_batch([{}]))
-        (tmp_path / "trace.json").chmod(0o644)
-        for _ in range(3):
-            writer.write(make_batch([{}]))
-            assert stat.S_IMODE((tmp_path / "trace.json").stat().st_mode) == 0o644
+        for mode in (0o640, 0o644):
+            path.chmod(mode)
+            for _ in range(3):
+                writer.write(make_batch([{}]))
+                assert stat.S_IMODE(path.stat().st_mode) == mode
         writer.close()
 
 

@@ -10,8 +10,8 @@ from otlp_plans import plan_of, target
 
 from batches import context
 from otel_recfn.sinks.otlp import delivery
+from otel_recfn.sinks.otlp.delivery import otlp_delivery
 from otel_recfn.sinks.otlp.encoding import OtlpMapper
-from otel_recfn.sinks.otlp.exporters import otlp_delivery
 
 MIB = 1 << 20
 

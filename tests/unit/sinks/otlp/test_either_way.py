@@ -22,9 +22,8 @@ from batches import BASE_NS, context, make_batch, open_for_long
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.otlp.delivery import OtlpDelivery
-from otel_recfn.sinks.otlp.exporters import made, otlp_delivery, transport_of
-from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Outcome, Verdict
+from otel_recfn.sinks.otlp.delivery import OtlpDelivery, otlp_delivery
+from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Outcome, Verdict, made, transport_of
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from patience import PATIENCE_S

@@ -7,9 +7,8 @@ becomes the nearest ancestor that the capture sees. A parent, of any thread, and
 1. among the rows of the batch, which has copies of open ranges if it is for views,
 2. among the ranges that ended lately (``KnownRanges``), or that are around an open one.
 
-A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level.
-There is one exception: a capture that was the only one until now has seen every range, so its rows keep the parents that were
-recorded, until a range that it hasn't seen is forgotten.
+A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level. A capture
+that was the only one keeps what was recorded as long as it sees every range.
 """
 
 from __future__ import annotations
@@ -119,11 +118,9 @@ class Selection:
         self._ancestry = Ancestry()
 
     def begin_after(self, batch: Batch, since_serial: int = NEVER) -> None:
-        """Begin the capture: ranges that are open in this batch are not its own.
+        """Begin the capture: ranges that are open in this batch, which was drained last for others, are not its own.
 
-        Args:
-            batch: what was drained last for others.
-            since_serial: the recorder's from before that drain, for ``has_begun_before``.
+        ``since_serial`` is the recorder's from before that drain.
         """
         self._earlier = batch.event_id[batch.closed :].copy()  # a view keeps the batch
         self._since_serial = since_serial
@@ -134,7 +131,7 @@ class Selection:
 
     def go_on_after(self, batch: Batch) -> None:
         """Note that the capture was alone up to this batch, and that it gets views from the next one on."""
-        self._ancestry.was_alone = self._ancestry.has_seen_all = True
+        self._ancestry.has_seen_all = True
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
@@ -196,35 +193,22 @@ class Selection:
 
 
 class KnownRanges:
-    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came.
-
-    Args:
-        most: the number of ranges that are kept.
-    """
+    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._chunks: deque[Columns] = deque()
         """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged for the search."""
-        self.forgot_hidden = False
-        """Whether a range that the capture doesn't see has been forgotten."""
 
     def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
-        """Add ranges that ended.
-
-        Args:
-            ids: of the ranges.
-            nearest: the range itself where it is seen, else its nearest ancestor that is, or 0.
-            root: of ``nearest``.
-        """
+        """Add ranges that ended: each one's ``nearest`` is itself where it is seen, else its nearest ancestor that is, or 0."""
         chunks = self._chunks
         chunks.append(by_id(ids, nearest, root))
         while len(chunks) > 1 and len(chunks[-2][0]) <= min(SMALL_CHUNK, 2 * len(chunks[-1][0])):
             last = chunks.pop()
             chunks[-1] = by_id(*[np.concatenate(pair) for pair in zip(chunks[-1], last, strict=True)])
         while len(chunks) > 1 and sum(len(chunk[0]) for chunk in chunks) > self._most:
-            forgotten = chunks.popleft()
-            self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
+            chunks.popleft()
 
     def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
         """A mask of the wanted ids that are known, and ``nearest`` and ``root`` of those; ``pinned`` ids count as known."""
@@ -261,18 +245,11 @@ class Ancestry:
         self._known = KnownRanges(MAX_KNOWN)
         nothing: Ids = np.zeros(0, np.uint64)
         self._pinned: Columns = (nothing, nothing, nothing)
-        self.was_alone = False
-        """Whether the capture had seen every range until others joined it."""
         self.has_seen_all = False
-        """Whether it has seen every range since then, too."""
+        """Whether the capture has seen every range until others joined it, and since then, too."""
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
-        """What the capture sees around the rows of a batch that was drained with the open ranges.
-
-        Args:
-            batch: the batch.
-            seen: the rows that the capture sees.
-        """
+        """What the capture sees around the rows of a batch that was drained with the open ranges, of which it sees ``seen``."""
         is_range = batch.kind == EventKind.RANGE
         self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
         if self.has_seen_all:
@@ -296,9 +273,7 @@ class Ancestry:
     def _look_up_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
         """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""
         wanted = parent[rows]
-        found, nearest, above = self._known.find(wanted, self._pinned)
-        if self.was_alone and not self._known.forgot_hidden:
-            nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
+        _found, nearest, above = self._known.find(wanted, self._pinned)
         is_open = rows >= batch.closed
         self._pinned = by_id(wanted[is_open], nearest[is_open], above[is_open])
         parent[rows] = nearest

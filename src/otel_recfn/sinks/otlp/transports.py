@@ -79,11 +79,9 @@ class Outcome(NamedTuple):
 
 
 class HttpTransport:
-    """A transport over HTTP to one endpoint, for several threads, by a session of ``requests``.
+    """A transport over HTTP to one endpoint, for several threads, by the official exporter's session of ``requests``.
 
-    Args:
-        exporter: the official one, whose session it is.
-        owned: nobody else uses it.
+    The session is closed in the end if it is ``owned``: nobody else uses it.
     """
 
     def __init__(self, exporter: Any, owned: bool) -> None:
@@ -140,11 +138,7 @@ class HttpTransport:
 
 
 class GrpcTransport:
-    """A transport over gRPC through a channel, which connects with the first request.
-
-    Args:
-        exporter: the official one.
-    """
+    """A transport over gRPC through a channel, which connects with the first request."""
 
     encoding = ""
 
@@ -256,10 +250,6 @@ def made(protocol: str) -> Any:
 
 def transport_of(exporter: Any, owned: bool) -> Transport:
     """The transport that sends requests as the exporter would.
-
-    Args:
-        exporter: one of the official ones.
-        owned: whether nobody else uses it.
 
     Raises:
         UnreadableExporterError: it is none, or it isn't known how to read it.

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from otel_recfn import _native
 from otel_recfn.batches.averages import KeyAverages, key_averages
 from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
@@ -19,7 +20,6 @@ from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.report.page import show_page
 from otel_recfn.report.recording import Process, Recording
@@ -158,7 +158,7 @@ class profile:
             self._begin()
         self._action = action
         if action in RECORDED and self._schedule is not None:
-            self._open_step = recorder.record_function(f"ProfilerStep#{self.step_num}")
+            self._open_step = _native.record_function(f"ProfilerStep#{self.step_num}")
             self._open_step.__enter__()
 
     def _end_step(self) -> None:

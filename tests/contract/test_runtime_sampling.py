@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
+from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback, tries_until_run
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import (
@@ -110,7 +111,7 @@ def test_ranges_of_record_function_and_others_of_their_scope_are_drawn_from_toge
     set_record_function_seed_for_testing(seed)
     for number, kind in enumerate(kinds):
         if kind == "record_function":
-            with runtime.record_function(str(number)):
+            with _native.record_function(str(number)):
                 pass
         else:
             run_range(str(number), USER if kind == "RecordFunction" else FUNCTION)
@@ -128,13 +129,13 @@ def draws(seed: int, ranges: int) -> list[bool]:
 def test_a_callback_that_comes_while_none_was_due_sees_the_next_range(runtime: Recorder, added_by_this_thread: bool) -> None:
     notes = Notes()
     add_global_callback(sampled(0.0))
-    with runtime.record_function("unseen"):
+    with _native.record_function("unseen"):
         pass
     if added_by_this_thread:
         add_thread_local_callback(notes.callback())
     else:
         in_thread(lambda: add_global_callback(notes.callback()))
-    with runtime.record_function("seen"):
+    with _native.record_function("seen"):
         pass
     assert notes == pairs("seen")
 
@@ -144,7 +145,7 @@ def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callback
 
     def start(fn: RecordFunction) -> None:
         for _ in range(10):
-            with runtime.record_function("inside"):
+            with _native.record_function("inside"):
                 pass
 
     add_global_callback(RecordFunctionCallback(start).scopes({FUNCTION}))
@@ -152,7 +153,7 @@ def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callback
     drawn = draws(11, 11 * 100)
     set_record_function_seed_for_testing(11)
     for number in range(100):
-        with runtime.record_function(str(number)):
+        with _native.record_function(str(number)):
             pass
         run_range("with ten ranges inside its callback")
     assert seen == [str(number) for number in range(100) if drawn[11 * number]]

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import (
     CallbackEntry,
@@ -33,7 +34,6 @@ from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadSta
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.ranges import RangeObserver
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
@@ -204,7 +204,7 @@ def seed(value: int) -> None:
 
 def _draw_anew(state: ThreadState) -> None:
     state.version = STALE
-    recorder.take_back_unobserved()
+    _native.take_back_unobserved()
 
 
 # --- what runs on the range that begins now (source: ``at::getStepCallbacks``)
@@ -214,7 +214,7 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range."""
     state = thread_locals.current()
     sampler = _sampler(state, scope)
-    thread_id = recorder.current_thread_id()
+    thread_id = _native.current_thread_id()
     if state.in_callback or not is_record_function_enabled():
         sampler.draw()
         return StepCallbacks((), thread_id, scope)
@@ -233,12 +233,12 @@ def leave_next_unobserved() -> None:
     sampler = _sampler(state, RecordScope.USER_SCOPE)
     may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
     if not may_work_for_another:
-        sampler.pass_over(recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+        sampler.pass_over(_native.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
 
 
 def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     """The calling thread's sampler, with all ranges counted that have begun."""
-    unobserved = recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
+    unobserved = _native.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     own = thread_entries()
     if state.version != _version:
         state.version, state.samplers = _version, {}
@@ -336,7 +336,7 @@ def watch_ranges() -> None:
     """Say to the recorder and to generated wrappers whether a callback may select ranges."""
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
-        recorder.set_range_observer(_observer if wanted or TorchObservers.present else None, _version)
+        _native.set_range_observer(_observer if wanted or TorchObservers.present else None, _version)
         if wanted:
             watch(__name__)
         else:

@@ -287,9 +287,8 @@ def _traces_setting(name: str) -> str:
 LOAD_SECONDS = 300
 LOAD_OBSERVER = """
 import torch
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.observer import TorchObserver, features
-TorchObserver(recorder).ensure_loaded()
+TorchObserver().ensure_loaded()
 print(features())
 """
 LOAD_CALLBACKS = """

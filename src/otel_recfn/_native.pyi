@@ -184,17 +184,11 @@ def set_record_function_helpers(
     arguments: Callable[[str, tuple[Any, ...], dict[str, Any] | None], tuple[Any, ...]],
     /,
 ) -> None: ...
-def set_range_observer(observer: RangeObserver | None, version: int = 0, /) -> None:
+def set_range_observer(observer: RangeObserver | None, /) -> None:
     """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded. What it
-    raises goes on to the program. A new version cancels earlier calls of ``leave_unobserved``, in every thread."""
+    raises goes on to the program."""
 
 def range_observer() -> RangeObserver | None: ...
-def leave_unobserved(ranges: int, version: int, /) -> int:
-    """Keep so many of the calling thread's next ranges from the observer while its version is this one. Returns how many."""
-
-def take_back_unobserved() -> int:
-    """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
-
 def encode_chrome_events(*arguments: Any) -> int: ...
 def encode_chrome_flows(*arguments: Any) -> int: ...
 def encode_otlp_spans(*arguments: Any) -> tuple[Column, Column]: ...

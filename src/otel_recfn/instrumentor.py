@@ -41,7 +41,7 @@ EXPORT_QUEUE_BYTES = 1 << 26
 """The most encoded spans that wait while a server is away."""
 MOST_PICKLED_BYTES = 1 << 16
 """The most bytes of one setting, since each child gets them."""
-USED_WITH = ("torch", "otel_recfn._native")
+USED_WITH = ("torch", "otel_recfn.recording.recorder")
 """Modules of which each program that has something to record imports one, unless it records Python calls alone."""
 
 

@@ -28,7 +28,6 @@ def reset(recorder: Recorder) -> None:
     """As new, but for counters and thread numbers."""
     recorder.stop()
     recorder.set_context_reader(None)
-    _native.take_back_unobserved()  # the process's recorder may have been left some by callbacks of earlier tests
     recorder.drain(close_open=True)
 
 

@@ -23,7 +23,7 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -205,12 +205,6 @@ class PropagatingExecutor(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Have the work run with the calling thread's state."""
         return self._executor.submit(propagate(fn), *args, **kwargs)
-
-    def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[T]:
-        """Have each call run with the calling thread's state."""
-        return self._executor.map(propagate(fn), *iterables, timeout=timeout, chunksize=chunksize)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut down the executor that runs the work."""

@@ -84,15 +84,15 @@ class step:
     """
 
     __module__ = "otel_recfn"
-    __slots__ = ("_code", "_name", "_number", "_open")
+    __slots__ = ("_code", "_open", "name", "number")
     args = None
     """No arguments, as of ``record_function``."""
 
     def __init__(self, name: str | None = None, number: int | None = None) -> None:
         if name is not None and not isinstance(name, str):
             raise TypeError(f'step takes a name, a str, not {type(name).__name__}: write step("train", number)')
-        self._name = UNNAMED_STEP if name is None else name
-        self._number = None if number is None else whole_number(number, "number", NUMBERS)
+        self.name = UNNAMED_STEP if name is None else name
+        self.number = None if number is None else whole_number(number, "number", NUMBERS)
         self._code = ""
         self._open: list[OpenStep] = []
 
@@ -102,16 +102,6 @@ class step:
         made = cls(name, number)
         made._code = code
         return made
-
-    @property
-    def name(self) -> str:
-        """The span's name."""
-        return self._name
-
-    @property
-    def number(self) -> int | None:
-        """The number that the step was made with."""
-        return self._number
 
     def __enter__(self) -> step:
         self._enter(0)
@@ -138,14 +128,14 @@ class step:
         self.__exit__(kind, error, traceback)
 
     def _enter(self, flags: int) -> None:
-        number = _next_number(self._name) if self._number is None else self._number
+        number = _next_number(self.name) if self.number is None else self.number
         spans = shown_steps.spans
         if spans is None and not _native.recording():
             return
         around = otel_context.get_current()
-        span = spans.start_step(self._name, number, self._code) if spans is not None and not is_suppressed(around) else None
+        span = spans.start_step(self.name, number, self._code) if spans is not None and not is_suppressed(around) else None
         opened = OpenStep(span, around)
-        opened.begin(self._name, number, flags, self._code)
+        opened.begin(self.name, number, flags, self._code)
         self._open.append(opened)
 
     def __call__(self, func: F) -> F:
@@ -155,17 +145,17 @@ class step:
             if is_of_kind(predicate, func):
                 raise TypeError(
                     f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
-                    f"`{statement} step({self._name!r}):` inside it, around all of it or around each item, or decorate it with "
-                    f"record_function({self._name!r}), whose range encloses what the generator does and not its consumer"
+                    f"`{statement} step({self.name!r}):` inside it, around all of it or around each item, or decorate it with "
+                    f"record_function({self.name!r}), whose range encloses what the generator does and not its consumer"
                 )
-        return wrap(maker(type(self), self._name, self._number, func), func)
+        return wrap(maker(type(self), self.name, self.number, func), func)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A step that is not open, as its copy and its pickle."""
-        return type(self), (self._name, self._number)
+        return type(self), (self.name, self.number)
 
     def __repr__(self) -> str:
-        return f"step({self._name!r}, {self._number!r})"
+        return f"step({self.name!r}, {self.number!r})"
 
 
 _numbers: dict[str, itertools.count[int]] = {}

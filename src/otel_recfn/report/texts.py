@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -154,7 +155,9 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
 
 def _line(row: CallPath, whole: float, width: int) -> str:
     share = row.cpu_time_total / whole if whole else 0.0
-    bar = ("#" * round(min(share, 1.0) * BAR)).ljust(BAR)
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    block = "█".encode(encoding, "ignore").decode(encoding) or "#"
+    bar = (block * round(min(share, 1.0) * BAR)).ljust(BAR)
     numbers = f"{share_text(share, 1.0):>8} {bar} {time_text(row.cpu_time_total):>10} {row.count or '':>7}  "
     indent = "  " * (len(row.path) - 1)
     room = max(width - len(numbers) - len(indent), LEAST_NAME)

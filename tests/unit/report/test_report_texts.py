@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
+import sys
 
 import pytest
 from recorded_ranges import Ran, process
@@ -79,9 +81,11 @@ def test_json_has_the_same() -> None:
     assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
-def test_a_bar_is_as_long_as_the_share() -> None:
+@pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("ascii", "#")])
+def test_a_bar_is_as_long_as_the_share(encoding: str, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
     whole, half = tree_with_bars(tree_of_rows(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}).splitlines()
-    assert (whole.count("#"), half.count("#")) == (10, 5)
+    assert (whole.count(block), half.count(block)) == (10, 5)
 
 
 def test_the_tree_has_the_widths_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

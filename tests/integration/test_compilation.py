@@ -68,8 +68,8 @@ class Net(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(2, 2)
 
-    def forward(self, x: Any) -> Any:
-        return self.linear(x).relu()
+    def forward(this, x: Any) -> Any:
+        return this.linear(x).relu()
 
 
 def compilations(events: list[Event]) -> list[Event]:

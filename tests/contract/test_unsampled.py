@@ -29,14 +29,12 @@ class SampledSink(InMemorySink):
 
     wants_unsampled = False
 
-    def after_fork_in_child(self) -> SampledSink:
-        return SampledSink()
 
-
-class SampledHere(InMemorySink):
+class SampledHere(SampledSink):
     """Has no use for it in this process; a forked child's has."""
 
-    wants_unsampled = False
+    def after_fork_in_child(self) -> InMemorySink:
+        return InMemorySink()
 
 
 class SampledAlone:

@@ -68,8 +68,8 @@ class Net(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(2, 2)
 
-    def forward(self, x: Any) -> Any:
-        return self.linear(x).relu()
+    def forward(this, x: Any) -> Any:
+        return this.linear(x).relu()
 
 
 def compilations(events: list[Event]) -> list[Event]:
@@ -306,6 +306,12 @@ def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend:
     seen = instrument()
     assert graphs_and_counters(function, backend) == plain
     assert compilations(seen.events())
+
+
+def test_names_of_calls_are_not_compiled(instrument: Callable[..., Any]) -> None:
+    seen = instrument(python_calls=True)
+    torch.compile(Net(), backend=eager)(X)
+    assert [event.name for event in compilations(seen.events())] == ["torch.compile: Net"]
 
 
 def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..., Any]) -> None:

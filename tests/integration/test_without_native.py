@@ -63,3 +63,26 @@ def test_who_wants_to_record_is_told(run_program: Run, what: str) -> None:
     done = run_program(f"{BLOCKED}{program}except RecorderUnavailable as error:\n    print(error)")
     assert "nothing is recorded" in done.stdout
     assert WAY_OUT in done.stdout
+
+
+def test_automatic_instrumentation_logs_one_line_and_goes_on(run_program: Run) -> None:
+    done = run_program(
+        BLOCKED
+        + """
+import logging
+logging.basicConfig()
+from otel_recfn import OtelRecordFunctionInstrumentor
+OtelRecordFunctionInstrumentor().instrument(skip_dep_check=True)
+print("went on")
+"""
+    )
+    assert done.stdout == "went on\n"
+    [line] = done.stderr.splitlines()
+    assert "otel-recfn is not instrumenting" in line
+    assert WAY_OUT in line
+
+
+def test_the_doctor_says_it(run_program: Run) -> None:
+    done = run_program(BLOCKED + 'from otel_recfn.cli import main\nassert main(["doctor"]) == 1')
+    assert WAY_OUT in done.stdout
+    assert "could not be examined" not in done.stdout

@@ -32,13 +32,20 @@ WORDS = {
     "compile_file": "C++ compiler",
 }
 """Of PyTorch 2.4 to 2.15. Those that only call one of these, or that last for a moment, are left out."""
+_ANNOUNCED = {
+    "compile_fx_inner": "Inductor: graph",
+    "fx_codegen_and_compile": "Inductor: compile",
+    "GraphLowering.compile_to_fn": "Inductor: function",
+    "GraphLowering.compile_to_module": "Inductor: module",
+}
+"""Some of those, which PyTorch before 2.13, and while torch.profiler runs, announces itself."""
 _ATTEMPT = "compile_attempt_"
 
 
 def phase_name(name: str) -> str:
     """What a phase of that name is called in spans: its key, if there are no words; any other name as it is."""
     key = name.removesuffix(SUFFIX)
-    return name if key == name else words_of(key) or key
+    return name if key == name else words_of(key) or _ANNOUNCED.get(key, key)
 
 
 def words_of(key: str) -> str:

@@ -209,7 +209,8 @@ def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
         return getattr(function, "__name__", code.co_name), code_text(function)
     name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
     module_name = (given.get("globals") or {}).get("__name__")
-    shown = type(variables["self"]).__name__ if code.co_name == "forward" and "self" in variables else code.co_name
+    kind = type(variables.get(code.co_varnames[0])) if code.co_argcount else object
+    shown = kind.__name__ if code.co_name == "forward" and hasattr(kind, "forward") else code.co_name
     return shown, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
 
 

@@ -18,6 +18,7 @@ from otel_recfn.model.phases import phase_name
         ("create_aot_dispatcher_function (dynamo_timed)", "AOT autograd"),
         ("compile_attempt_0 (dynamo_timed)", "Dynamo"),
         ("compile_attempt_1 (dynamo_timed)", "Dynamo, attempt 2"),
+        ("compile_fx_inner (dynamo_timed)", "Inductor: graph"),
         ("pass.a_new_one (dynamo_timed)", "pass.a_new_one"),
         ("create_aot_dispatcher_function", "create_aot_dispatcher_function"),
     ],

@@ -150,7 +150,7 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
         lines.append(f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has them all")
     if lost:
         lines.append(f"Lost, and not in these sums: {', '.join([f'{name}={count}' for name, count in lost.items()])}")
-    return "\n".join(lines)
+    return "\n".join(lines) or "Nothing was recorded."
 
 
 def _line(row: CallPath, whole: float, width: int) -> str:

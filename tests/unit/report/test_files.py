@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -251,10 +253,15 @@ def test_the_command_writes_beside_the_trace(tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "t.rank0.html").read_text().startswith("<!doctype html>")
 
 
-def test_the_command_prints_words_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "t.json", slice_of("aten::mm", 0, 10))
+def test_the_command_prints_words_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "t.json", slice_of("aten::mm", 0, 10), slice_of("\u202e", 20, 10))
     assert main(["report", str(path), "--format", "md"]) == 0
     assert "aten::mm" in capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+        assert main(["report", str(path), "--format", "md"]) == 0
     assert main(["report", str(path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["by_name"][0]["name"] == "aten::mm"
     assert main(["report", str(path), "-o", str(tmp_path / "words.md")]) == 0

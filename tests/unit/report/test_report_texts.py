@@ -11,6 +11,7 @@ import sys
 import pytest
 from recorded_ranges import Ran, process
 
+from batches import make_batch
 from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.model.events import EventSource
 from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
@@ -101,6 +102,7 @@ def test_the_tree_says_what_it_leaves_out_and_what_was_lost() -> None:
     *_, hidden, lost = tree_with_bars(tree_of_rows(many), [], {"dropped": 3}).splitlines()
     assert hidden.startswith("21 more paths are not shown")
     assert lost == "Lost, and not in these sums: dropped=3"
+    assert tree_with_bars(tree_of_rows(make_batch([])), [], {}) == "Nothing was recorded."
 
 
 def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:

@@ -31,10 +31,6 @@ class Recording:
         """What closed since the last call, in the order of the begins."""
         return sorted(self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id)
 
-    def codes_kept(self) -> int:
-        """How many functions' texts are kept."""
-        return len(self.ranges._forward._texts)
-
     def lines(self) -> list[tuple[str, str]]:
         """Name, indented by its depth, and module path."""
         depth: dict[int, int] = {0: -1}

@@ -78,7 +78,7 @@ instrumentor.uninstrument()
 
 counters = instrumentor.counters()
 assert counters["waiting"] >= 0, counters
-assert "afterwards" in set(sink.store.rows().names)
+assert "afterwards" in set(sink.rows().names)
 with open("trace.json") as file:
     in_file = sum(event["ph"] == "X" and "Event id" in event["args"] for event in json.load(file)["traceEvents"])
 lost = sum(counters[f"chrome_trace.dropped.{why}"] for why in ("queue_full", "shutdown", "error"))

@@ -31,7 +31,7 @@ def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
     report = Report(read_processes(files), title)
     if out is None:
-        sys.stdout.write(report.text(form).encode(errors="backslashreplace").decode())
+        sys.stdout.write(report.text(form).encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
     else:
         report.write(out, form)
         print(out)

@@ -85,7 +85,6 @@ class _Thread:
         self.chains = Chains(growing)
         self.steps: list[_Step] = []
         self.training = ThreadTraining()
-        """The thread's CPU time at the begin of a step that PyTorch announces itself; 0 if there is none."""
 
 
 class _Threads(threading.local):

@@ -123,7 +123,7 @@ const fillTable = () => {
   const head = make(
     "tr",
     null,
-    ...COLUMNS.map(([title, key]) =>
+    ...COLUMNS.map(([title, key], at) =>
       make(
         "th",
         {scope: "col", "aria-sort": sorted.by === key ? (sorted.down ? "descending" : "ascending") : "none"},
@@ -133,6 +133,7 @@ const fillTable = () => {
           click: () => {
             sorted = {by: key, down: sorted.by === key ? !sorted.down : key !== "name"};
             fillTable();
+            $("table").querySelectorAll("th button")[at].focus();
           },
         }),
       ),

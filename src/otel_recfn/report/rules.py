@@ -18,7 +18,7 @@ from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.events import LEAST_WAIT_NS
-from otel_recfn.report.recording import Recording
+from otel_recfn.report.recording import Recording, short
 
 MOST = 5
 """Who is told more at once mends nothing."""
@@ -97,8 +97,9 @@ def _finding(seen: Recording, ranges: Places, times: Amounts, **told: Any) -> Fi
         return None
     main = seen.main_path(ranges, times)
     anchor, of_main = seen.names_in(main), seen.path[ranges] == main
-    told["text"] = told["text"].replace("{most}", " in ".join(reversed(anchor[-2:])))
-    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges[of_main], times[of_main])}
+    told["text"] = told["text"].replace("{most}", " in ".join(map(short, reversed(anchor[-2:]))))
+    code = short(seen.code(ranges[of_main], times[of_main]))
+    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": code}
     return Finding(**{**shown, **told})
 
 
@@ -216,7 +217,8 @@ def compiles(seen: Recording) -> Finding | None:
 
 
 def _breaks(told: list[dict[str, Any]]) -> list[str]:
-    return [reason for each in told for reason in each.get("recfn.compile.graph_breaks", ())]
+    breaks = [each.get("recfn.compile.graph_breaks") for each in told]
+    return [str(reason) for each in breaks if isinstance(each, list) for reason in each]
 
 
 def _most_said(introduction: str, reasons: list[str]) -> str:

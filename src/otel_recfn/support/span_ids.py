@@ -23,6 +23,7 @@ _MASK = (1 << 64) - 1
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd, so that multiplying by them modulo 2**64 can be undone; from the finalizer of splitmix64."""
 _HALF = 32
+_key = 0
 
 
 def rekey() -> None:

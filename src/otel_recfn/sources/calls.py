@@ -4,7 +4,7 @@ By ``sys.monitoring`` where CPython has it (from 3.12 on), else by the profile f
 the stack of calls that were seen to begin:
 
     call    name of the code object ─► `begin_call` ─► push
-    return                             Recorder.end        ◄─ pop
+    return                             end                 ◄─ pop
 
 An exit ends the innermost call, also where a greenlet has switched stacks meanwhile, so calls always nest. An exit of a frame
 whose call isn't on the stack ends none: the call began long before, or another tool of ``sys.monitoring`` raised at its begin

@@ -15,7 +15,7 @@ class Kernel(NamedTuple):
     inputs: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     """Name and C++ expression."""
     outputs: tuple[list[str], list[str]] = ([], [])
-    guard: tuple[str, str] | None = None
+    guard: str = ""
 
 
 _OPTIONS = {
@@ -69,7 +69,7 @@ def _kernel(body: str) -> Kernel:
         (_name(out_of_place), _name(in_place)),
         (_inputs(out_of_place), _inputs(in_place)),
         (_outputs(out_of_place), _outputs(in_place)),
-        (guard[1], guard[2]) if guard else None,
+        guard[2] if guard else "",
     )
 
 

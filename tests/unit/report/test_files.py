@@ -236,6 +236,8 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "is given twice" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json can't be read: No such file" in capsys.readouterr().err
+    assert main(["report", "."]) == 2
+    assert "can't be read: Is a directory" in capsys.readouterr().err
     assert main(["report", str(one), "-o", str(one)]) == 2
     assert "name another file" in capsys.readouterr().err
 

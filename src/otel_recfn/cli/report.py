@@ -21,6 +21,7 @@ def report(options: argparse.Namespace) -> int:
 def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     from otel_recfn.report.files import read_processes
     from otel_recfn.report.report import FORMS, Report  # without the native part it can't be imported, and says so
+    from otel_recfn.report.texts import printable
 
     processes = read_processes(files)
     if form is None:
@@ -36,5 +37,5 @@ def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     else:
         report.write(out, form)
         said = f"{out}\n"
-    sys.stdout.write(said.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
+    sys.stdout.write(printable(said))
     return 0

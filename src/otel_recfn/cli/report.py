@@ -21,7 +21,9 @@ def report(options: argparse.Namespace) -> int:
 def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     from otel_recfn.report.files import read_processes
     from otel_recfn.report.report import FORMS, Report  # without the native part it can't be imported, and says so
+    from otel_recfn.report.texts import printable
 
+    processes = read_processes(files)
     if form is None:
         form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"
     if out is None and form == "html":
@@ -29,10 +31,11 @@ def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     if out in files:
         raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
     title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    report = Report(read_processes(files), title)
+    report = Report(processes, title)
     if out is None:
-        sys.stdout.write(report.text(form).encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
+        said = report.text(form)
     else:
         report.write(out, form)
-        print(out)
+        said = f"{out}\n"
+    sys.stdout.write(printable(said))
     return 0

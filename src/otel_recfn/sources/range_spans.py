@@ -89,10 +89,6 @@ class SpansOfRanges(Protocol):
         """Note that a range begins below this span of the program's, which is sampled."""
 
 
-def _had_not_begun(_serial: int, _event_id: int) -> bool:
-    return False
-
-
 class ShownRanges(NamedTuple):
     """The choice of ranges that are shown."""
 
@@ -100,7 +96,7 @@ class ShownRanges(NamedTuple):
     """Whether ranges of a scope and source become spans."""
     spans: SpansOfRanges
     """The spans of these ranges."""
-    had_begun: Callable[[int, int], bool] = _had_not_begun
+    had_begun: Callable[[int, int], bool]
     """Whether the capture, if it joined others, had begun before the range of this serial and event id did."""
 
 

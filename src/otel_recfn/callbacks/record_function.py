@@ -122,7 +122,7 @@ class RecordFunction:
             if not begun:
                 self._begin_row(inputs)
                 if TorchObservers.present and self._elsewhere is None:
-                    self._elsewhere = begin_for_others(self, inputs)
+                    self._elsewhere = begin_for_others(self)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -167,7 +167,7 @@ class RecordFunction:
     def needs_inputs(self) -> bool:
         """Whether inputs are read; if not, don't collect them."""
         wants_shapes = _native.recording() and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or TorchObservers.present
+        return self._step.needs_inputs or wants_shapes
 
     def needs_outputs(self) -> bool:
         """Whether outputs are read."""

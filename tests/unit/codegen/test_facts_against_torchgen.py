@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trace_type_text import VALUES, Kernel, kernels, written_by_torchgen
+from trace_type_text import VALUES, Kernel, kernels, packaged_schemas, written_by_torchgen
 
 from otel_recfn.codegen.rules import ATEN, Facts, Input, facts_of
 
@@ -18,7 +18,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, Facts | None]:
-    from otel_recfn.codegen.schemas import operators_of, packaged_schemas, read_entries
+    from otel_recfn.codegen.schemas import operators_of, read_entries
 
     operators = operators_of(read_entries(packaged_schemas()))
     return {str(each.name).removeprefix("aten::"): facts_of(each, ATEN) for each in operators}

@@ -35,15 +35,21 @@ VALUES = {
 """C++ expressions of inputs that are no arguments, as our facts write them."""
 
 
+def packaged_schemas() -> Path:
+    """The operators of the installed torch."""
+    import torchgen
+
+    return Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+
+
 def written_by_torchgen(folder: Path) -> str:
     """The text, for the operators of the installed torch."""
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.packaged.autograd.gen_trace_type import gen_trace_type
 
-    packaged = Path(torchgen.__file__).parent / "packaged"
-    native = packaged / "ATen" / "native"
-    functions = parse_native_yaml(str(native / "native_functions.yaml"), str(native / "tags.yaml")).native_functions
+    packaged, native = Path(torchgen.__file__).parent / "packaged", packaged_schemas()
+    functions = parse_native_yaml(str(native), str(native.with_name("tags.yaml"))).native_functions
     gen_trace_type(str(folder), functions, str(packaged / "autograd" / "templates"))
     return (folder / "TraceTypeEverything.cpp").read_text(encoding="utf-8")
 

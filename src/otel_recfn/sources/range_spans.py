@@ -156,7 +156,9 @@ class RangeSpans:
                 is_known = is_known or around.event_id == range_.root
                 becoming = around if self._becomes_span(around) else becoming
             around = around.outer
-        return becoming.event_id if is_known else range_.root
+        if is_known:
+            return becoming.event_id
+        return range_.root if self._takes(range_.scope, EventSource.PYTHON_CALL) else becoming.beside_calls
 
 
 def _has_own_span(range_: TaskEntry) -> bool:

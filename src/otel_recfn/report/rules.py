@@ -232,7 +232,8 @@ def tiny_operators(seen: Recording) -> Finding | None:
     ranges = seen.outermost(_is_operator)
     ranges = ranges[(~seen.named(SYNCS.__contains__) & (seen.total_ns < CALL_NS))[ranges]]
     around = seen.above[ranges]
-    of_loop = _counts(around * len(seen.names) + seen.path[ranges]) >= LOOP
+    loop = np.where(around >= 0, around, -1 - seen.lane[ranges])  # a thread's outermost operators are one, too
+    of_loop = _counts(loop * len(seen.names) + seen.path[ranges]) >= LOOP
     syncs = seen.above[seen.outermost(SYNCS.__contains__)]
     asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[around + 1] * SYNCS_OF_LOOP >= _counts(around)
     ranges = ranges[of_loop & ~asks]

@@ -252,6 +252,8 @@ def test_the_command_writes_beside_the_trace(tmp_path: Path, capsys: pytest.Capt
     assert labels == [str(ranks[0]), "rank0 pid12", str(again)]
     assert main(["report", *map(str, ranks)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 't.rank0.html'}\n"
+    assert main(["report", str(worker), "-o", str(tmp_path / "t.pdf")]) == 2
+    assert "a report is no pdf; allowed: html, md, json" in capsys.readouterr().err
     assert (tmp_path / "t.rank0.html").read_text().startswith("<!doctype html>")
 
 

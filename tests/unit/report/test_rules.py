@@ -95,6 +95,9 @@ def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> No
     assert found(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")
     assert "tiny" not in found(Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63]))
     assert "tiny" not in found(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
+    of_threads = [Ran("aten::add", 2, columns={"thread": thread}) for thread in (MAIN_THREAD, WORKER_THREAD)]
+    assert "tiny" in found(*of_threads[:1] * 64)
+    assert "tiny" not in found(*of_threads * 63)
 
 
 def test_a_loop_that_asks_for_values_is_told_once() -> None:

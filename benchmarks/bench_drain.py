@@ -84,7 +84,7 @@ def drained(training: Training, steps: int, drains: ThreadPoolExecutor) -> tuple
 @contextmanager
 def observed(ours: Any) -> Iterator[None]:
     """Nothing drains but the benchmark."""
-    observer = TorchObserver(ours)
+    observer = TorchObserver()
     ours.start(scopes_mask(OPERATORS), DEFAULT_BUFFER_BYTES)
     observer.enable(Wanted())
     if not observer.enabled:

@@ -131,7 +131,7 @@ def operator_sides(loop: Any, folder: Path) -> Iterator[Side]:
 @contextmanager
 def ours_alone() -> Iterator[None]:
     """Nothing drains while operators run: the buffer holds a turn."""
-    ours, observer = recorder, TorchObserver(recorder)
+    ours, observer = recorder, TorchObserver()
     ours.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     observer.enable(Wanted())
     if not observer.enabled:
@@ -287,7 +287,7 @@ def report_bytes() -> None:
     size = 1 << 20
     relu_input = torch.ones(1)
     for name, one in (("a Python range", _python_range), ("an operator", lambda: relu_input.is_set_to(relu_input))):
-        ours, observer = recorder, TorchObserver(recorder)
+        ours, observer = recorder, TorchObserver()
         ours.drain(close_open=True)
         ours.start(ALL_SCOPES_MASK, size)
         observer.enable(Wanted())

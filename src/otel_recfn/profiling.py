@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from otel_recfn import _native
 from otel_recfn.batches.averages import KeyAverages, key_averages
 from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
@@ -19,7 +20,6 @@ from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.called_objects import CalledObject, CalledObjects, captures_of_calls
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.report.page import show_page
 from otel_recfn.report.recording import Process, Recording
@@ -62,8 +62,8 @@ class profile:
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that alone. Default: false.
         modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
-        python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
-            some of them. Default: false.
+        python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)``
+            (``include=my_app;max_depth=20``) for some of them. Default: false.
         max_events: beyond it the oldest events are dropped, as is what a thread's buffer of 256 MiB has no room for; ``lost``
             counts both. Default: 4000000.
         activities: as of torch.profiler; what a GPU does isn't recorded, which is logged. Default: CPU.
@@ -158,7 +158,7 @@ class profile:
             self._begin()
         self._action = action
         if action in RECORDED and self._schedule is not None:
-            self._open_step = recorder.record_function(f"ProfilerStep#{self.step_num}")
+            self._open_step = _native.record_function(f"ProfilerStep#{self.step_num}")
             self._open_step.__enter__()
 
     def _end_step(self) -> None:

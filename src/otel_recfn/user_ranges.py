@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from otel_recfn import _native
 from otel_recfn.model.events import UNNAMED_STEP
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_as_torchs, trace_instead, trace_objects_as_torchs
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.steps import step
 
 __all__ = ["record_function", "step"]
@@ -26,7 +26,7 @@ def traced_step(name: str | None = None, _number: int | None = None) -> Any:
     return record_function(UNNAMED_STEP if name is None else name)
 
 
-record_function = recorder.record_function
+record_function = _native.record_function
 trace_as_torchs(record_function)
 profilers.when_running_changes(_show_ranges)
 trace_instead(step, traced_step)

@@ -12,6 +12,7 @@ from recording_helpers import Capture, Clock, Worker, reset, workers_of
 from runtime_helpers import Notes
 from step_program import Program
 
+from otel_recfn import _native
 from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.recorder import recorder as the_recorder
@@ -58,7 +59,7 @@ def capture(recorder: Recorder) -> Capture:
 
 @pytest.fixture
 def record_function(capture: Capture) -> type[Any]:
-    return capture.recorder.record_function
+    return _native.record_function
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
@@ -33,7 +34,7 @@ class Program:
         self, recorder: Recorder, sampler: Sampler | None = None, open_range_s: float | None = None, **spans: Any
     ) -> None:
         self.recorder, self.session = recorder, Session(recorder)
-        self.step, self.record_function = step, recorder.record_function
+        self.step, self.record_function = step, _native.record_function
         self.provider, self.exporter = TracerProvider(sampler=sampler, shutdown_on_exit=False), InMemorySpanExporter()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import SOURCE, USER, Capture, by_name, events
 
+from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, Event
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
@@ -16,8 +17,7 @@ from thoroughness import examples
 
 
 def test_a_begin_carries_its_columns(capture: Capture) -> None:
-    recorder = capture.recorder
-    event_id = recorder.begin(
+    event_id = _native.begin(
         "mm",
         RecordScope.BACKWARD_FUNCTION,
         SOURCE,
@@ -29,7 +29,7 @@ def test_a_begin_carries_its_columns(capture: Capture) -> None:
         dtypes='["float32","Scalar"]',
         concrete_inputs='["","2."]',
     )
-    recorder.end(event_id, flags=EventFlag.STATIC_RUNTIME_OUT_VARIANT)
+    _native.end(event_id, flags=EventFlag.STATIC_RUNTIME_OUT_VARIANT)
     [row] = capture.finish()
     assert (row.sequence_nr, row.forward_thread_id, row.handle, row.debug_handle) == (7, 3, 99, 5)
     assert (row.shapes, row.dtypes) == ("[[2,3],[]]", '["float32","Scalar"]')
@@ -40,7 +40,7 @@ def test_a_begin_carries_its_columns(capture: Capture) -> None:
 
 def test_a_mark_is_a_row_of_one_moment_below_what_is_open(capture: Capture) -> None:
     outer = capture.begin("outer")
-    mark = capture.recorder.mark("here")
+    mark = _native.mark("here")
     capture.end(outer)
     rows = by_name(capture.finish())
     here = rows["here"]
@@ -51,11 +51,11 @@ def test_a_mark_is_a_row_of_one_moment_below_what_is_open(capture: Capture) -> N
 
 def test_memory_is_reported_where_it_is_asked_for(recorder: Recorder) -> None:
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    assert recorder.memory(10, "cpu") == 0
+    assert _native.memory(10, "cpu") == 0
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)
     assert recorder.extras == Extra.MEMORY
-    assert recorder.memory(1 << 40, "cpu")
-    assert recorder.memory(-5, "cuda:1")
+    assert _native.memory(1 << 40, "cpu")
+    assert _native.memory(-5, "cuda:1")
     recorder.stop()
     rows = events(recorder.drain(close_open=True))
     assert [(row.name, row.kind, row.nbytes, row.device) for row in rows] == [
@@ -74,21 +74,21 @@ def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Record
     run, expected, open_ranges, rows = 0, {}, [], []
     for step in [*steps, *["end"] * len(steps)]:
         if step == "begin":
-            open_ranges.append(recorder.begin("range", USER, EventSource.RECORD_FUNCTION))
+            open_ranges.append(_native.begin("range", USER, EventSource.RECORD_FUNCTION))
             expected[open_ranges[-1]] = (EventKind.RANGE, run)
         elif step == "end" and open_ranges:
-            recorder.end(open_ranges.pop())
+            _native.end(open_ranges.pop())
         elif step == "mark":
-            expected[recorder.mark("mark")] = (EventKind.MARK, run)
+            expected[_native.mark("mark")] = (EventKind.MARK, run)
         elif step == "memory":
-            expected[recorder.memory(8, "cpu")] = (EventKind.MEMORY, run)
+            expected[_native.memory(8, "cpu")] = (EventKind.MEMORY, run)
         elif step == "profiler":
             run = (run + 1) % 3
-            recorder.set_profiler(run)
+            _native.set_profiler(run)
         elif step == "drain":
             batch = recorder.drain(open_ranges=True)
             rows += events(batch)[: batch.closed]
-    recorder.set_profiler(0)
+    _native.set_profiler(0)
     recorder.stop()
     rows += events(recorder.drain(close_open=True))
     assert {row.event_id: (row.kind, row.profiler) for row in rows} == expected
@@ -119,7 +119,7 @@ def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps:
     rows: list[Event] = []
     for step in [*steps, *["end"] * len(steps)]:
         if isinstance(step, dict):
-            open_ranges.append(recorder.begin("range", USER, SOURCE, **step))  # type: ignore[arg-type]
+            open_ranges.append(_native.begin("range", USER, SOURCE, **step))  # type: ignore[arg-type]
             expected[open_ranges[-1]] = {**NOTHING_SAID, **step}
         elif step == "drain":
             batch = recorder.drain(open_ranges=True)
@@ -132,7 +132,7 @@ def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps:
                 step, {}
             )
             expected[ended] |= said
-            recorder.end(ended, **said)
+            _native.end(ended, **said)
     rows += capture.finish()
     assert {row.event_id: {name: getattr(row, name) for name in NOTHING_SAID} for row in rows} == expected
 
@@ -163,10 +163,10 @@ def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Record
     said = {"module": "encoder.0", "shapes": "[[2]]", "code": "train.py(3): step"}
     capture = Capture(recorder)
     known = len(recorder.drain().names)  # of tests before this one
-    opened = recorder.begin("outer", USER, SOURCE, **said)
+    opened = _native.begin("outer", USER, SOURCE, **said)
     texts = 3 * KEPT_BYTES // 2048  # three times as many as a thread's dictionary holds
     for number in range(texts):
-        capture.end(recorder.begin("inner", USER, SOURCE, code=f"{number}".ljust(2048, "x")))
+        capture.end(_native.begin("inner", USER, SOURCE, code=f"{number}".ljust(2048, "x")))
         if number % 100 == 0:
             capture.drain()
     for batch in (recorder.drain(open_ranges=True), recorder.drain(open_ranges=True)):
@@ -185,9 +185,9 @@ def test_each_row_carries_the_node_id_that_its_drain_finds(capture: Capture) -> 
     recorder = capture.recorder
     try:
         for node_id in (4, 5):
-            recorder.set_default_node_id(node_id)
+            _native.set_default_node_id(node_id)
             capture.end(capture.begin())
-            recorder.mark("mark")
+            _native.mark("mark")
             assert {event.node_id for event in recorder.drain().events()} == {node_id}
     finally:
-        recorder.set_default_node_id(-1)
+        _native.set_default_node_id(-1)

@@ -8,10 +8,11 @@ import weakref
 import pytest
 from recording_helpers import Capture, Reader, Worker, by_name
 
+from otel_recfn import _native
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import MAX_TRACE_STATES, ContextReading
+from otel_recfn.recording.types import MAX_TRACE_STATES, ContextReading, trace_states
 
 FIRST = ContextReading(trace_id=(1 << 127) + 5, span_id=(1 << 63) + 7, flags=1, enclosing=0)
 SECOND = ContextReading(trace_id=3, span_id=4, flags=0, enclosing=0)
@@ -27,7 +28,7 @@ def attach_within_a_range(capture: Capture) -> int:
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
     reader.reading = SECOND
-    capture.recorder.context_attached(object())
+    _native.context_attached(object())
     capture.end(capture.begin("inner"))
     capture.end(outer)
     return outer
@@ -40,7 +41,7 @@ def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recor
     def attach_many() -> list[weakref.ref[Span]]:
         spans = [Span() for _ in range(1000)]
         for span in spans:
-            recorder.span_attached(span, object())
+            _native.span_attached(span, object())
         return [weakref.ref(span) for span in spans]
 
     task = contextvars.copy_context()
@@ -52,10 +53,10 @@ def test_a_token_that_has_the_address_of_a_dropped_one_takes_back_nothing_of_it(
     reader, span, address = Reader(FIRST), object(), object()
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
-    capture.recorder.span_attached(span, address)
+    _native.span_attached(span, address)
     reader.reading = SECOND._replace(span=span)
-    capture.recorder.context_attached(address)  # baggage, say, with another token at the same address
-    capture.recorder.span_detached(address)
+    _native.context_attached(address)  # baggage, say, with another token at the same address
+    _native.span_detached(address)
     capture.end(capture.begin("in the span"))
     capture.end(outer)
     assert by_name(capture.finish())["in the span"].context == ref(SECOND)
@@ -66,9 +67,9 @@ def test_a_span_is_not_kept_alive_by_the_ranges_that_were_in_it(capture: Capture
         pass
 
     span, token = Span(), object()
-    capture.recorder.span_attached(span, token)
+    _native.span_attached(span, token)
     capture.end(capture.begin())
-    capture.recorder.span_detached(token)
+    _native.span_detached(token)
     left = weakref.ref(span)
     del span
     assert left() is None
@@ -95,7 +96,7 @@ def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(captur
     capture.end(task)
     capture.end(outer)
     capture.recorder.set_context_reader(Reader(FIRST._replace(enclosing=task, root=outer)))
-    capture.recorder.context_attached(object())
+    _native.context_attached(object())
     capture.end(capture.begin("late"))
     rows = by_name(capture.finish())
     assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (task, outer, ref(FIRST))
@@ -137,9 +138,9 @@ SAMPLED = int(ContextFlag.SAMPLED)
 def attach(capture: Capture, reader: Reader, trace_id: int, trace_state: str) -> SpanContextRef:
     """Make a span with that trace state the current one; what the rows below it are to say."""
     recorder, span = capture.recorder, object()
-    reader.reading = ContextReading(trace_id, 7, SAMPLED | recorder.keep_trace_state(trace_state), span=span)
+    reader.reading = ContextReading(trace_id, 7, SAMPLED | trace_states.keep(trace_state), span=span)
     recorder.set_context_reader(reader)
-    recorder.span_attached(span, object())
+    _native.span_attached(span, object())
     return SpanContextRef(trace_id, 7, SAMPLED, trace_state)
 
 
@@ -160,9 +161,9 @@ def test_it_stands_in_the_context_of_every_row(capture: Capture) -> None:
 def test_a_range_that_is_current_in_another_thread_hands_it_on(capture: Capture, workers: list[Worker]) -> None:
     context = attach(capture, Reader(), 1, "vendor=one")
     outer = capture.begin("outer")
-    [around] = capture.recorder.ranges_after(None)
+    [around] = _native.ranges_after(None)
     high, low, span_id, flags = around.context_words
-    assert capture.recorder.split_flags(flags) == (SAMPLED, "vendor=one")
+    assert trace_states.split(flags) == (SAMPLED, "vendor=one")
 
     def in_worker() -> None:
         reading = ContextReading(high << 64 | low, span_id, flags, around.event_id, around.root, object())
@@ -179,7 +180,7 @@ def test_one_that_is_in_use_outlives_very_many_others(capture: Capture) -> None:
     context = attach(capture, Reader(), 1, "vendor=long")
     outer = capture.begin("outer")
     for number in range(3 * MAX_TRACE_STATES):
-        capture.recorder.keep_trace_state(f"vendor={number}")
+        trace_states.keep(f"vendor={number}")
         if number % (MAX_TRACE_STATES // 2) == 0:
             capture.end(capture.begin("inner"))
             capture.drain()

@@ -11,6 +11,7 @@ import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, reset, run_threads
 
 from forked import in_child
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import ORDINAL_BITS, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
@@ -29,13 +30,13 @@ def test_a_forked_child_starts_empty_and_records_its_own(capture: Capture, worke
     def check() -> None:
         recorder = capture.recorder
         assert recorder.counters() == RecorderCounters()
-        assert recorder.recording
-        own = recorder.begin("child's", USER, SOURCE)
-        recorder.end(recorder.begin("inside", USER, SOURCE))
-        recorder.end(outer, "Error: the parent's")
-        recorder.end(elsewhere)
-        recorder.end(own)
-        run_threads([lambda: recorder.end(recorder.begin("thread", USER, SOURCE))])
+        assert _native.recording()
+        own = _native.begin("child's", USER, SOURCE)
+        _native.end(_native.begin("inside", USER, SOURCE))
+        _native.end(outer, "Error: the parent's")
+        _native.end(elsewhere)
+        _native.end(own)
+        run_threads([lambda: _native.end(_native.begin("thread", USER, SOURCE))])
         batch = recorder.drain(close_open=True)
         rows = by_name(list(batch.events()))
         assert set(rows) == {"child's", "inside", "thread"}
@@ -55,7 +56,7 @@ def test_a_forked_child_starts_empty_and_records_its_own(capture: Capture, worke
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_inside_record_function(capture: Capture) -> None:
-    record_function = capture.recorder.record_function
+    record_function = _native.record_function
 
     def check() -> None:
         with record_function("child's"):
@@ -84,7 +85,7 @@ def test_forks_while_threads_record_and_drain(capture: Capture) -> None:
             capture.recorder.drain()
 
     def check() -> None:
-        capture.end(capture.recorder.begin("child's", USER, SOURCE))
+        capture.end(_native.begin("child's", USER, SOURCE))
         assert [row.name for row in capture.recorder.drain().events()] == ["child's"]
 
     threads = [threading.Thread(target=target) for target in (work, work, drain)]
@@ -112,7 +113,7 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 
 def record(recorder: Recorder) -> None:
-    recorder.end(recorder.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
+    _native.end(_native.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
 
 
 def drains() -> bool:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, CROSSING, PARTIAL, Capture, Worker, check_laws, reset, tops, workers_of
 
+from otel_recfn import _native
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
@@ -112,12 +113,12 @@ class Driver:
         self.model.begin(worker, event_id, is_async)
 
     def mark(self, worker: int) -> None:
-        self.model.mark(worker, self.workers[worker].call(self.capture.recorder.mark, "mark"))
+        self.model.mark(worker, self.workers[worker].call(_native.mark, "mark"))
 
     def switch(self, worker: int) -> None:
         """On, or off."""
         thread = self.model.threads[worker]
-        was_enabled = self.workers[worker].call(self.capture.recorder.set_thread_enabled, not thread.enabled)
+        was_enabled = self.workers[worker].call(_native.set_thread_enabled, not thread.enabled)
         assert was_enabled == thread.enabled
         thread.enabled = not was_enabled
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, check_laws, reset, workers_of
 
+from otel_recfn import _native
 from otel_recfn._native import LIMITS
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
@@ -47,10 +48,10 @@ def kept(text: str, most: int) -> str:
 def test_names_modules_and_devices(recorder: Recorder, text: str) -> None:
     reset(recorder)
     capture = Capture(recorder)
-    with recorder.record_function(text):
+    with _native.record_function(text):
         pass
     capture.end(capture.begin("module", module=text))
-    recorder.mark(text)
+    _native.mark(text)
     rows = capture.finish()
     assert [rows[0].name, rows[1].module, rows[2].name] == [kept(text, LIMITS["MAX_NAME_BYTES"])] * 3
 
@@ -73,7 +74,7 @@ def test_errors(recorder: Recorder, workers: list[Worker], text: str) -> None:
 def test_exceptions(recorder: Recorder, message: str) -> None:
     reset(recorder)
     capture = Capture(recorder)
-    with pytest.raises(ValueError), recorder.record_function("fails"):  # noqa: PT011 - any message
+    with pytest.raises(ValueError), _native.record_function("fails"):  # noqa: PT011 - any message
         raise ValueError(message)
     [row] = capture.finish()
     text = f"ValueError: {message}" if message else "ValueError"
@@ -115,8 +116,8 @@ def fail(message: str = "no") -> None:
 
 
 def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> None:
-    with pytest.raises(ValueError, match="no"), capture.recorder.record_function("outer"):  # noqa: SIM117 - two ranges
-        with capture.recorder.record_function("inner"):
+    with pytest.raises(ValueError, match="no"), _native.record_function("outer"):  # noqa: SIM117 - two ranges
+        with _native.record_function("inner"):
             fail()
     inner, outer = capture.finish()
     assert inner.stacktrace == outer.stacktrace != ""
@@ -127,9 +128,9 @@ def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> Non
 def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str, stacktrace: str) -> None:
     reset(recorder)
     capture = Capture(recorder)
-    recorder.end(capture.begin("here"), text, stacktrace=stacktrace)
+    _native.end(capture.begin("here"), text, stacktrace=stacktrace)
     there = capture.begin("there")
-    workers[0].call(lambda: recorder.end(there, text, stacktrace=stacktrace))
+    workers[0].call(lambda: _native.end(there, text, stacktrace=stacktrace))
     here_row, there_row = capture.finish()
     assert here_row.stacktrace == (kept(stacktrace, LIMITS["MAX_STACKTRACE_BYTES"]) if text else "")
     assert there_row.stacktrace == ""
@@ -138,13 +139,13 @@ def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str
 @pytest.mark.parametrize("size", [LIMITS["MAX_ATTRIBUTES_BYTES"], LIMITS["MAX_ATTRIBUTES_BYTES"] + 1])
 def test_attributes_are_kept_whole_or_not_at_all(capture: Capture, size: int) -> None:
     text = json.dumps({"reason": "x" * (size - len('{"reason": ""}'))})
-    capture.recorder.end(capture.begin(), attributes=text)
+    _native.end(capture.begin(), attributes=text)
     assert [row.attributes for row in capture.finish()] == [text if size == LIMITS["MAX_ATTRIBUTES_BYTES"] else ""]
 
 
 def test_attributes_of_a_range_that_ends_elsewhere_are_not(capture: Capture, workers: list[Worker]) -> None:
     event_id = capture.begin()
-    workers[0].call(lambda: capture.recorder.end(event_id, attributes='{"id": "0/1"}'))
+    workers[0].call(lambda: _native.end(event_id, attributes='{"id": "0/1"}'))
     assert [row.attributes for row in capture.finish()] == [""]
 
 
@@ -156,7 +157,7 @@ def test_nothing_that_the_frames_held_lives_longer(capture: Capture) -> None:
         held = Held()
         reference = weakref.ref(held)
         try:
-            with capture.recorder.record_function("holds"):
+            with _native.record_function("holds"):
                 fail()
         except ValueError:
             pass
@@ -235,8 +236,8 @@ def test_new_names_and_shapes_fill_a_buffer_with_their_ranges(recorder: Recorder
         ids: dict[int, str] = {}
         for index in range(500):
             shapes = {"shapes": f"[[{index}]]" + " " * 500, "dtypes": '["float32"]'}
-            ids[recorder.begin(f"{index}", USER, SOURCE, **shapes)] = f"{index}"  # type: ignore[arg-type]
-            recorder.end(max(ids))
+            ids[_native.begin(f"{index}", USER, SOURCE, **shapes)] = f"{index}"  # type: ignore[arg-type]
+            _native.end(max(ids))
         return ids
 
     ids = workers[0].call(work)

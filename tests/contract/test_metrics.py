@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from otel_recfn import OtelRecordFunctionInstrumentor
+from otel_recfn import OtelRecordFunctionInstrumentor, _native
 from otel_recfn.model.counters import FATES
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
@@ -40,7 +40,7 @@ class Program:
 
     def run(self, name: str, times: int) -> None:
         for _ in range(times):
-            with self.recorder.record_function(name):
+            with _native.record_function(name):
                 pass
 
     def metrics(self) -> dict[str, dict[str, Any]]:
@@ -95,7 +95,7 @@ def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:
     program.instrument(buffer_bytes=4096)
 
     def fill() -> None:
-        with program.recorder.record_function("outer"):
+        with _native.record_function("outer"):
             program.run("x" * 500, 2000)
 
     thread = threading.Thread(target=fill)

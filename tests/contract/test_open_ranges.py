@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from recording_helpers import Clock
 
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
@@ -55,7 +56,7 @@ class Looked:
         return capture
 
     def begin(self, name: str, scope: RecordScope = USER, flags: int = 0) -> int:
-        return self.recorder.begin(name, scope, EventSource.RECORD_FUNCTION, flags=flags)
+        return _native.begin(name, scope, EventSource.RECORD_FUNCTION, flags=flags)
 
     def look(self) -> list[str]:
         """Names of what is told now."""
@@ -81,15 +82,15 @@ def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Reco
     sink, session = Told(), Session(recorder)
     session.start(Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05))
     try:
-        outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
-        inner = recorder.begin("inner", USER, EventSource.RECORD_FUNCTION)
+        outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
+        inner = _native.begin("inner", USER, EventSource.RECORD_FUNCTION)
         wait_until(lambda: sink.names() == ["inner", "outer"])
         told = {event.event_id: event for event in sink.told[-1]}
         assert told[inner].parent == outer
         assert all(event.flags & EventFlag.PARTIAL and event.duration_ns >= 50_000_000 for event in told.values())
         assert sink.events() == []
-        recorder.end(inner)
-        recorder.end(outer)
+        _native.end(inner)
+        _native.end(outer)
         wait_until(lambda: sink.told[-1] == [])
     finally:
         session.at_exit()
@@ -110,12 +111,12 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
     plain, raising, beside = InMemorySink(), Raises(), Told()
     several = Capture(Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9)
     looked.session.start(several)
-    looked.recorder.end(looked.begin("short"))
+    _native.end(looked.begin("short"))
     event_id = looked.begin("open")
     looked.look()
     assert "the sink 'raises' failed and was removed" in caplog.text
     assert (beside.names(), [event.name for event in plain.events()]) == (["open"], ["short"])
-    looked.recorder.end(event_id)
+    _native.end(event_id)
     looked.session.stop(several, PATIENCE_S)
     assert [event.name for event in plain.events()] == [event.name for event in beside.events()] == ["short", "open"]
 

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 from recording_helpers import Clock, reset, run_threads, workers_of
 from step_program import Program
 
+from otel_recfn import _native
 from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource
 from otel_recfn.recording.recorder import Recorder
@@ -139,7 +140,7 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
         return False if row.name == "leaf" or ("recfn.partial" in attributes and row.name == "middle") else row.name.upper()
 
     program = make(hook=hook)
-    begin, end = program.recorder.begin, program.recorder.end
+    begin, end = _native.begin, _native.end
     with program.tracer.start_as_current_span("request"):
         ranges = [begin(name, 7, 1) for name in ("outer", "middle", "inner", "leaf")]
         if looks:
@@ -161,12 +162,12 @@ def test_deep_hangs_are_bounded(make: Callable[..., Looked], volume: Volume, mon
     monkeypatch.setattr(folding, "MOST_OPEN", 20)
     program = make(volume=volume)
     with program.tracer.start_as_current_span("request"):
-        ranges = [program.recorder.begin(f"deep {number}", 7, 1) for number in range(100)]
+        ranges = [_native.begin(f"deep {number}", 7, 1) for number in range(100)]
         assert program.look() == [["open for long", *[f"deep {number}" for number in range(20)]]]
         assert program.hangs()[0][0].attributes["recfn.folded.count"] == 80
         assert len(program.look()) == 1
         for each in reversed(ranges):
-            program.recorder.end(each)
+            _native.end(each)
     program.end()
 
 
@@ -215,15 +216,14 @@ def test_ranges_that_are_told_and_end_in_any_order(
 def _play(program: Looked, workers: list[Any], moves: list[tuple[int, int]]) -> None:
     stacks: list[list[Any]] = [[], [], []]
     crossing: list[int] = []
-    recorder = program.recorder
     for thread, move in moves:
         call, stack = workers[thread].call, stacks[thread]
         if move == Moves.begin:
-            stack.append(call(recorder.begin, f"range {len(stack)}", 7, 1))
+            stack.append(call(_native.begin, f"range {len(stack)}", 7, 1))
         elif move == Moves.begin_async:
-            crossing.append(call(recorder.begin, "async", 7, 1, flags=1))
+            crossing.append(call(_native.begin, "async", 7, 1, flags=1))
         elif move == Moves.end_async and crossing:
-            call(recorder.end, crossing.pop())
+            call(_native.end, crossing.pop())
         elif move == Moves.look:
             program.look()
         elif move == Moves.flush:
@@ -234,7 +234,7 @@ def _play(program: Looked, workers: list[Any], moves: list[tuple[int, int]]) -> 
             stack.append(span)
         elif move in (Moves.end, Moves.leave) and stack:
             top = stack.pop()
-            call(recorder.end, top) if isinstance(top, int) else call(top.__exit__, None, None, None)
+            call(_native.end, top) if isinstance(top, int) else call(top.__exit__, None, None, None)
     for thread, stack in enumerate(stacks):
         while stack:
             top = stack.pop()

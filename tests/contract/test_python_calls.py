@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import check_laws
 
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
@@ -54,7 +55,7 @@ def test_calls_of_python_and_c_functions_become_ranges(traced: Traced) -> None:
 
 def test_calls_nest_with_ranges(traced: Traced, recorder: Recorder) -> None:
     def program() -> None:
-        with recorder.record_function("range"):
+        with _native.record_function("range"):
             leaf()
 
     expected = Node("range", (Node("leaf", (Node("<built-in function len>"),)),))

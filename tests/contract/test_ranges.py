@@ -8,6 +8,7 @@ import time
 import numpy as np
 from recording_helpers import CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
+from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventKind, EventSource, RecordScope, make_event_id
 from otel_recfn.recording.recorder import Recorder
@@ -17,7 +18,7 @@ from thoroughness import one_in
 
 def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     before = time.time_ns()
-    event_id = capture.recorder.begin("load", int(RecordScope.USER_SCOPE), int(EventSource.MODULE), "model.layer")
+    event_id = _native.begin("load", int(RecordScope.USER_SCOPE), int(EventSource.MODULE), "model.layer")
     capture.end(event_id)
     after = time.time_ns()
     [row] = capture.finish()
@@ -110,22 +111,22 @@ def test_batches_never_change(capture: Capture) -> None:
 def test_scopes_select(recorder: Recorder) -> None:
     capture = Capture(recorder)
     recorder.start(1 << RecordScope.BACKWARD_FUNCTION, 1 << 20)
-    assert recorder.begin("user", USER, SOURCE) == 0
-    assert recorder.begin("module", USER, int(EventSource.MODULE)) != 0
-    assert recorder.begin("backward", int(RecordScope.BACKWARD_FUNCTION), SOURCE) != 0
+    assert _native.begin("user", USER, SOURCE) == 0
+    assert _native.begin("module", USER, int(EventSource.MODULE)) != 0
+    assert _native.begin("backward", int(RecordScope.BACKWARD_FUNCTION), SOURCE) != 0
     assert {row.name for row in capture.finish()} == {"module", "backward"}
     assert capture.counters() == RecorderCounters()
 
 
 def test_nothing_is_recorded_before_start_and_after_stop(recorder: Recorder) -> None:
     before = recorder.counters()
-    assert not recorder.recording
-    assert recorder.begin("before", USER, SOURCE) == 0
+    assert not _native.recording()
+    assert _native.begin("before", USER, SOURCE) == 0
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    assert recorder.recording
+    assert _native.recording()
     recorder.stop()
-    assert not recorder.recording
-    assert recorder.begin("after", USER, SOURCE) == 0
+    assert not _native.recording()
+    assert _native.begin("after", USER, SOURCE) == 0
     assert len(recorder.drain(close_open=True)) == 0
     assert recorder.counters() == before
 
@@ -141,10 +142,10 @@ def test_ends_are_taken_after_stop(capture: Capture) -> None:
 def test_start_while_recording_changes_the_scopes_only(capture: Capture) -> None:
     outer = capture.begin("outer")
     capture.recorder.start(1 << USER, DEFAULT_BUFFER_BYTES)
-    assert capture.recorder.begin("other scope", 0, SOURCE) == 0
+    assert _native.begin("other scope", 0, SOURCE) == 0
     inner = capture.begin("inner")
     capture.recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    leaf = capture.recorder.begin("leaf", 0, SOURCE)
+    leaf = _native.begin("leaf", 0, SOURCE)
     for event_id in (leaf, inner, outer):
         capture.end(event_id)
     rows = by_name(capture.finish())

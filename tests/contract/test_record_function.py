@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 
+from otel_recfn import _native
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 
@@ -109,24 +110,24 @@ def test_an_exception_without_a_text_stays_what_it_is(capture: Capture, record_f
 def test_nothing_is_recorded_and_nothing_breaks_without_a_capture(recorder: Recorder) -> None:
     before = recorder.counters()
 
-    @recorder.record_function("function")
+    @_native.record_function("function")
     def function(value: int) -> int:
         return value
 
-    with recorder.record_function("range"):
+    with _native.record_function("range"):
         assert function(3) == 3
-    with pytest.raises(ValueError, match="x"), recorder.record_function("range"):
+    with pytest.raises(ValueError, match="x"), _native.record_function("range"):
         raise ValueError("x")
     assert len(recorder.drain(close_open=True)) == 0
     assert recorder.counters() == before
 
 
 def test_a_capture_that_begins_inside_a_range(recorder: Recorder) -> None:
-    with recorder.record_function("before"):
+    with _native.record_function("before"):
         capture = Capture(recorder)
-        with recorder.record_function("inside"):
+        with _native.record_function("inside"):
             pass
-    with recorder.record_function("after"):
+    with _native.record_function("after"):
         pass
     rows = by_name(capture.finish())
     assert set(rows) == {"inside", "after"}

@@ -12,6 +12,7 @@ import pytest
 from opentelemetry import context as otel_context
 from recording_helpers import ASYNC, ERROR, Capture, by_name, check_laws, parents
 
+from otel_recfn import _native
 from otel_recfn.recording.recorder import Recorder
 
 
@@ -96,7 +97,7 @@ def test_entered_in_one_task_and_left_in_another(capture: Capture, record_functi
         range_ = record_function("moving")
         await asyncio.create_task(range_.__aenter__())
         await asyncio.create_task(range_.__aexit__(None, None, None))
-        assert capture.recorder.ranges_after(None) == ()
+        assert _native.ranges_after(None) == ()
 
     asyncio.run(main())
     [row] = capture.finish()
@@ -107,17 +108,17 @@ def test_entered_in_one_task_and_left_in_another(capture: Capture, record_functi
 def test_nothing_happens_without_a_capture(recorder: Recorder) -> None:
     before = recorder.counters()
 
-    @recorder.record_function("coroutine")
+    @_native.record_function("coroutine")
     async def coroutine() -> int:
         return 3
 
-    @recorder.record_function("generator")
+    @_native.record_function("generator")
     async def generator() -> AsyncGenerator[int, None]:
         yield 1
 
     async def main() -> None:
         context = otel_context.get_current()
-        async with recorder.record_function("range"):
+        async with _native.record_function("range"):
             assert otel_context.get_current() is context
             assert await coroutine() == 3
             assert [item async for item in generator()] == [1]
@@ -128,7 +129,7 @@ def test_nothing_happens_without_a_capture(recorder: Recorder) -> None:
 
 
 def test_a_capture_that_begins_and_ends_inside_async_ranges(recorder: Recorder) -> None:
-    record_function = recorder.record_function
+    record_function = _native.record_function
     captures = []
 
     async def main() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from recording_helpers import ASYNC, Capture, check_laws
 
+from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.model.events import RecordScope
@@ -191,7 +192,7 @@ def expected(function: Any) -> str:
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_decorated_function(capture: Capture, kind: str) -> None:
     function, run, written = RUNS[kind]
-    decorated = capture.recorder.record_function("named otherwise")(function)
+    decorated = _native.record_function("named otherwise")(function)
     for _ in range(2):
         run(decorated)
     rows = capture.finish()
@@ -200,9 +201,9 @@ def test_a_decorated_function(capture: Capture, kind: str) -> None:
 
 
 def test_one_that_is_written_in_c_or_no_function_says_nothing(capture: Capture) -> None:
-    capture.recorder.record_function("len")(len)([])
-    assert capture.recorder.record_function("partial")(functools.partial(max, 3))(4) == 4
-    with capture.recorder.record_function("with"):
+    _native.record_function("len")(len)([])
+    assert _native.record_function("partial")(functools.partial(max, 3))(4) == 4
+    with _native.record_function("with"):
         pass
     assert [row.code for row in capture.finish()] == ["", "", ""]
 
@@ -210,9 +211,9 @@ def test_one_that_is_written_in_c_or_no_function_says_nothing(capture: Capture) 
 def test_also_where_a_callback_sees_the_range(runtime: Recorder) -> None:
     add_thread_local_callback(RecordFunctionCallback(lambda range_: None).scopes({RecordScope.USER_SCOPE}))
     capture = Capture(runtime)
-    decorated = runtime.record_function("observed")(plain)
+    decorated = _native.record_function("observed")(plain)
     decorated()
-    asyncio.run(runtime.record_function("async")(waits)())
+    asyncio.run(_native.record_function("async")(waits)())
     assert {row.name: row.code for row in capture.finish()} == {"observed": expected(plain), "async": expected(waits)}
 
 
@@ -224,5 +225,5 @@ def test_a_function_that_tells_nothing_of_itself_is_decorated_all_the_same(captu
             return super().__getattribute__(name)
 
     assert code_text(Secret()) == ""
-    capture.recorder.record_function("secret")(Secret())()
+    _native.record_function("secret")(Secret())()
     assert [row.code for row in capture.finish()] == [""]

@@ -9,6 +9,7 @@ import pytest
 from recording_helpers import Capture
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
+from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import (
@@ -252,7 +253,7 @@ def test_disabled_in_a_thread_neither_callbacks_nor_the_recorder_see_it(notes: N
     add_global_callback(notes.callback())
     enable_record_function(False)
     assert not is_record_function_enabled()
-    with capture.recorder.record_function("hidden"):
+    with _native.record_function("hidden"):
         run_range("hidden")
     in_thread(lambda: run_range("seen elsewhere"))
     enable_record_function()

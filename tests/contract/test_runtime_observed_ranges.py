@@ -32,7 +32,7 @@ def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recor
     add_global_callback(
         RecordFunctionCallback(lambda fn: seen.append((fn.name(), fn.scope(), tuple(fn.inputs())))).needs_inputs(True)
     )
-    with runtime.record_function("load", "batch 7"), runtime.record_function("plain"):
+    with _native.record_function("load", "batch 7"), _native.record_function("plain"):
         pass
     assert seen == [("load", USER, ("batch 7",)), ("plain", USER, ())]
 
@@ -40,7 +40,7 @@ def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recor
 def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> None:
     seen: list[Any] = []
     add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.num_inputs())))
-    with runtime.record_function("load", "batch 7"):
+    with _native.record_function("load", "batch 7"):
         pass
     assert seen == [0]
 
@@ -48,7 +48,7 @@ def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> 
 def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture) -> None:
     seen: list[tuple[int, int]] = []
     add_global_callback(RecordFunctionCallback(lambda fn: seen.append((fn.event_id, fn.handle()))))
-    with pytest.raises(ValueError, match="x"), capture.recorder.record_function("load"):
+    with pytest.raises(ValueError, match="x"), _native.record_function("load"):
         raise ValueError("x")
     capture.finish()
     (row,) = capture.rows()
@@ -70,7 +70,7 @@ def test_record_function_is_observed_only_while_somebody_wants_it(runtime: Recor
 
 def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime: Recorder, notes: Notes) -> None:
     in_thread(lambda: add_thread_local_callback(notes.callback()))
-    with runtime.record_function("load"):
+    with _native.record_function("load"):
         pass
     assert _native.range_observer() is None
     assert notes == []

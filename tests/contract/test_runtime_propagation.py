@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
+from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import (
     add_thread_local_callback,
@@ -85,7 +86,7 @@ def test_work_in_other_threads_has_the_launching_state_and_context(way: Any, not
 def test_the_enclosing_async_range_encloses_work_in_other_threads(way: Any, capture: Capture) -> None:
 
     async def fetch() -> None:
-        async with capture.recorder.record_function("fetch"):
+        async with _native.record_function("fetch"):
             way(lambda: run_range("inside"))
 
     asyncio.run(fetch())

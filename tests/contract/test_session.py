@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from otel_recfn import _native
 from otel_recfn._native import LIMITS
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
@@ -32,7 +33,7 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 def ranges(recorder: Recorder, *names: str, scope: RecordScope = USER) -> None:
     for name in names:
-        recorder.end(recorder.begin(name, scope, EventSource.RECORD_FUNCTION))
+        _native.end(_native.begin(name, scope, EventSource.RECORD_FUNCTION))
 
 
 def test_each_capture_sees_what_began_and_ended_while_it_ran(recorder: Recorder, session: Session) -> None:
@@ -46,15 +47,15 @@ def test_each_capture_sees_what_began_and_ended_while_it_ran(recorder: Recorder,
     ranges(recorder, "nobody")
     assert first.names() == ["before", "both"]
     assert second.names() == ["both", "after"]
-    assert not recorder.recording
+    assert not _native.recording()
 
 
 def test_captures_have_scopes_of_their_own(recorder: Recorder, session: Session) -> None:
     functions = Running(session, Selected(scopes=1 << FUNCTION))
     users = Running(session, Selected(scopes=1 << USER))
-    outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
+    outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
     ranges(recorder, "inner", scope=FUNCTION)
-    recorder.end(outer)
+    _native.end(outer)
     users.stop()
     ranges(recorder, "nobody's")
     functions.stop()
@@ -67,9 +68,9 @@ def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_els
     recorder: Recorder, session: Session
 ) -> None:
     lasting, ending = Running(session, Selected()), Running(session, Selected())
-    event_id = recorder.begin("open", USER, EventSource.RECORD_FUNCTION)
+    event_id = _native.begin("open", USER, EventSource.RECORD_FUNCTION)
     ending.stop()
-    recorder.end(event_id)
+    _native.end(event_id)
     lasting.stop()
     (partial,), (whole,) = ending.sink.events(), lasting.sink.events()
     assert (partial.event_id, whole.event_id) == (event_id, event_id)
@@ -80,10 +81,10 @@ def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_els
 
 def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(recorder: Recorder, session: Session) -> None:
     first = Running(session, Selected())
-    outer = recorder.begin("outer", USER, EventSource.RECORD_FUNCTION)
+    outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
     second = Running(session, Selected())
     ranges(recorder, "inner")
-    recorder.end(outer)
+    _native.end(outer)
     assert first.stop().names() == ["outer", "inner"]
     (inner,) = second.stop().sink.events()
     assert (inner.name, inner.parent, inner.root) == ("inner", 0, inner.event_id)
@@ -125,9 +126,9 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     losing = Running(session, Selected())
-    nested = [recorder.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(LIMITS["MAX_DEPTH"] + 1)]
+    nested = [_native.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(LIMITS["MAX_DEPTH"] + 1)]
     for event_id in reversed(nested):
-        recorder.end(event_id)
+        _native.end(event_id)
     losing.stop()
     assert "dropped.buffer_full=" in caplog.text
     caplog.clear()

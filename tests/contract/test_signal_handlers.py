@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import OtelRecordFunctionInstrumentor, profile
+from otel_recfn import OtelRecordFunctionInstrumentor, _native, profile
 from otel_recfn.batches.selection import Selected
 from otel_recfn.errors import CallRefused
 from otel_recfn.model.batch import Batch
@@ -79,7 +79,7 @@ def test_a_handler_is_refused_what_it_calls_in_the_middle_of_another_call(
             answers.append(refused)
 
     in_next_drain(call)
-    with recorder.record_function("before"):
+    with _native.record_function("before"):
         pass
     done = CALLS[interrupted](session, running)
     told = [str(answer) for answer in answers if isinstance(answer, CallRefused)] or caplog.messages
@@ -88,7 +88,7 @@ def test_a_handler_is_refused_what_it_calls_in_the_middle_of_another_call(
         f"nothing; call it when the handler has returned"
     ]
     assert interrupted != "flush" or done is True
-    with recorder.record_function("after"):
+    with _native.record_function("after"):
         pass
     assert running.stop().names() == (["before"] if interrupted == "stop" else ["before", "after"])
 
@@ -100,7 +100,7 @@ def test_what_a_handler_records_there_is_recorded(
     first, second = started(session), started(session)
 
     def record() -> None:
-        with recorder.record_function("in the handler"):
+        with _native.record_function("in the handler"):
             pass
 
     in_next_drain(record)
@@ -112,13 +112,13 @@ def test_a_handler_that_interrupts_the_program_profiles(recorder: Recorder) -> N
     found: list[str] = []
 
     def handle(*_: object) -> None:
-        with profile() as prof, recorder.record_function("in the handler"):
+        with profile() as prof, _native.record_function("in the handler"):
             pass
         found.extend(event.name for event in prof.events())
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with profile() as prof, recorder.record_function("outer"):
+        with profile() as prof, _native.record_function("outer"):
             signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -142,7 +142,7 @@ def test_a_stop_that_a_handler_interrupts_as_it_begins_can_be_called_again(
         session.stop(running.capture, PATIENCE_S)
     session.stop(running.capture, PATIENCE_S)
     assert running.capture.has_ended
-    assert not session._recorder.recording
+    assert not _native.recording()
 
 
 def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
@@ -154,8 +154,8 @@ def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
         in_next_drain(instrumentor.uninstrument)
         assert instrumentor.flush(PATIENCE_S)
         assert "otel-recfn is still instrumenting: stop() was called in the middle of flush()" in caplog.text
-        assert recorder.recording
+        assert _native.recording()
         instrumentor.uninstrument()
-        assert not recorder.recording
+        assert not _native.recording()
     finally:
         instrumentor.uninstrument()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope
@@ -27,7 +28,7 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 
 def record(recorder: Recorder) -> None:
-    recorder.end(recorder.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
+    _native.end(_native.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
 
 
 REACTION_S = 0.3
@@ -80,7 +81,7 @@ def test_a_sink_and_another_thread_switch_captures_at_once(recorder: Recorder, s
     assert all_end(others)
     session.stop(called, PATIENCE_S)
     running.stop()
-    assert not recorder.recording
+    assert not _native.recording()
 
 
 def drain_threads() -> set[threading.Thread]:
@@ -102,13 +103,13 @@ def test_captures_that_several_threads_start_and_stop_at_once_leave_nothing_behi
 
     assert all_end([started(come_and_go) for _ in range(4)])
     assert missing == []
-    assert not recorder.recording
+    assert not _native.recording()
     left = drain_threads() - before
     assert all_end(list(left)), "a drain thread goes on for nobody"
 
 
 def begin(recorder: Recorder, name: str) -> int:
-    return recorder.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+    return _native.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
 
 
 class Switches(InMemorySink):
@@ -134,14 +135,14 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
     def switch() -> None:
         session.stop(switching if own else ending.capture, PATIENCE_S)
         beside.append(Running(session, Selected()))
-        recorder.end(begin(recorder, "later"))
+        _native.end(begin(recorder, "later"))
 
     sink = Switches(switch)
     switching = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(switching)
     ending = Running(session, Selected())
     beside = [Running(session, Selected())] if others else []
-    recorder.end(begin(recorder, "drained"))
+    _native.end(begin(recorder, "drained"))
     session.flush(ending.capture, PATIENCE_S)
     session.stop(switching, PATIENCE_S)
     ending.stop()

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
 from step_program import Program
 
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Event
@@ -39,7 +40,7 @@ def named(running: Running) -> dict[str, Event]:
 
 
 def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running) -> None:
-    with recorder.record_function("epoch"), step("train", 3), step(), recorder.record_function("in"):
+    with _native.record_function("epoch"), step("train", 3), step(), _native.record_function("in"):
         pass
     rows = named(alone)
     assert (rows["train"].step_number, rows["train"].source) == (3, EventSource.STEP)

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
 from recording_helpers import ASYNC, Capture, Worker, check_laws, reset, workers_of
 
+from otel_recfn import _native
 from otel_recfn.model.batch import Event
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
@@ -76,13 +77,12 @@ class Program:
         self.spans: list[Began] = []
 
     def begin(self, task: Task, *, is_async: bool = False) -> None:
-        recorder = self.capture.recorder
         parent = task.latest()
 
         def run() -> int:
             event_id = self.capture.begin("range", int(ASYNC) if is_async else 0)
             if is_async:
-                recorder.enter(event_id)
+                _native.enter(event_id)
             return event_id
 
         began = Began(task.run(run), None, parent)
@@ -206,7 +206,7 @@ class AllTraces:
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:
     watcher = ContextWatcher(recorder)
-    watcher.enable(Wanted(shown=ShownRanges(lambda scope, source: True, AllTraces())))
+    watcher.enable(Wanted(shown=ShownRanges(lambda *_: True, AllTraces(), lambda *_: False)))
     yield recorder
     watcher.disable()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, check_laws, events, run_threads
 
+from otel_recfn import _native
 from otel_recfn._native import LIMITS
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
@@ -126,17 +127,16 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
 
 
 def test_a_thread_has_one_logical_id(capture: Capture, workers: list[Worker]) -> None:
-    recorder = capture.recorder
-    ids = [recorder.current_thread_id(), *(worker.call(recorder.current_thread_id) for worker in workers)]
+    ids = [_native.current_thread_id(), *(worker.call(_native.current_thread_id) for worker in workers)]
     assert len(set(ids)) == len(ids)
-    assert recorder.current_thread_id() == ids[0]
+    assert _native.current_thread_id() == ids[0]
     capture.end(capture.begin())
     [row] = capture.finish()
     assert row.thread_id == ids[0]
 
 
 def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> None:
-    record_function = recorder.record_function
+    record_function = _native.record_function
 
     def innermost() -> int:
         with record_function("with stack"):
@@ -144,8 +144,8 @@ def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> Non
 
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.STACK)
     line = innermost()
-    recorder.end(recorder.begin("begun", USER, SOURCE))
-    recorder.end(recorder.begin("backward", RecordScope.BACKWARD_FUNCTION, SOURCE))
+    _native.end(_native.begin("begun", USER, SOURCE))
+    _native.end(_native.begin("backward", RecordScope.BACKWARD_FUNCTION, SOURCE))
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     innermost()
     recorder.stop()
@@ -160,11 +160,11 @@ def stack_below(recorder: Recorder, levels: int, file: str) -> list[str]:
     """The stack of a range that so many frames of that file enclose, of which each calls the next."""
     begun: list[int] = []
     program = "def deeper(levels):\n    deeper(levels - 1) if levels > 1 else begun.append(begin('deep', 7, 1))\n"
-    namespace: dict[str, Any] = {"begin": recorder.begin, "begun": begun}
+    namespace: dict[str, Any] = {"begin": _native.begin, "begun": begun}
     exec(compile(program, file, "exec"), namespace)
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.STACK)
     namespace["deeper"](levels)
-    recorder.end(begun[0])
+    _native.end(begun[0])
     recorder.stop()
     [row] = events(recorder.drain(close_open=True))
     assert len(row.stack.encode()) < LIMITS["MAX_STACK_BYTES"]

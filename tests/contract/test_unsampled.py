@@ -12,6 +12,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from forked import in_child
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource
@@ -41,7 +42,7 @@ class SampledAlone:
     """A session whose only capture wants what becomes a span."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.session, self.range = recorder, Session(recorder), recorder.record_function
+        self.recorder, self.session, self.range = recorder, Session(recorder), _native.record_function
         self._before = recorder.counters()
         self.start()
 
@@ -77,8 +78,8 @@ def test_ranges_in_an_unsampled_span_are_counted_and_not_recorded(alone: Sampled
     with span(1, sampled=False):
         with alone.range("outer"), alone.range("inner"):
             pass
-        alone.recorder.end(alone.recorder.begin("by id", 0, EventSource.RECORD_FUNCTION))
-        assert alone.recorder.mark("mark") == 0
+        _native.end(_native.begin("by id", 0, EventSource.RECORD_FUNCTION))
+        assert _native.mark("mark") == 0
     with alone.range("after"):
         pass
     assert (alone.names(), alone.unsampled()) == (["after"], 4)
@@ -177,11 +178,11 @@ class _by_id:
         self._recorder = recorder
 
     def __enter__(self) -> int:
-        self._event_id = self._recorder.begin("by id", 7, EventSource.RECORD_FUNCTION)
+        self._event_id = _native.begin("by id", 7, EventSource.RECORD_FUNCTION)
         return self._event_id
 
     def __exit__(self, *_error: object) -> None:
-        self._recorder.end(self._event_id)
+        _native.end(self._event_id)
 
 
 class _by_object:
@@ -191,9 +192,9 @@ class _by_object:
         self._recorder, self._range = alone.recorder, alone.range(name)
 
     def __enter__(self) -> int:
-        before = self._recorder.ranges_after(None)
+        before = _native.ranges_after(None)
         self._range.__enter__()
-        inside = self._recorder.ranges_after(None)
+        inside = _native.ranges_after(None)
         return inside[0].event_id if inside != before else 0
 
     def __exit__(self, *_error: object) -> None:

@@ -18,7 +18,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.recorder = recorder
-        self.observer = TorchObserver(self.recorder)
+        self.observer = TorchObserver()
 
     def start(self, extras: Extra, scopes: int = ALL_SCOPES_MASK) -> None:
         self.recorder.start(scopes, DEFAULT_BUFFER_BYTES, extras)

@@ -23,17 +23,13 @@ class Recording:
     def __init__(self) -> None:
         self.recorder = recorder
         self.torch_announces_optimizer = False
-        self.ranges = ModuleRanges(self.recorder, lambda: self.torch_announces_optimizer)
+        self.ranges = ModuleRanges(lambda: self.torch_announces_optimizer)
         self.recorder.start(ALL_SCOPES_MASK, 1 << 20)
         self.ranges.enable(Wanted())
 
     def events(self, *, close_open: bool = False) -> list[Event]:
         """What closed since the last call, in the order of the begins."""
         return sorted(self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id)
-
-    def codes_kept(self) -> int:
-        """How many functions' texts are kept."""
-        return len(self.ranges._forward._texts)
 
     def lines(self) -> list[tuple[str, str]]:
         """Name, indented by its depth, and module path."""

@@ -308,6 +308,12 @@ def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend:
     assert compilations(seen.events())
 
 
+def test_names_of_calls_are_not_compiled(instrument: Callable[..., Any]) -> None:
+    seen = instrument(python_calls=True)
+    torch.compile(Net(), backend=eager)(X)
+    assert [event.name for event in compilations(seen.events())] == ["torch.compile: Net"]
+
+
 def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..., Any]) -> None:
     def phases() -> Counter[str]:
         torch._dynamo.reset()

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
-from otlp_server import OtlpServer
 from prepared_programs import PreparedPrograms
 
+from otlp_server import OtlpServer
 from patience import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp_server import OtlpServer
 
+from otlp_server import OtlpServer
 from patience import PATIENCE_S
 from thoroughness import SOAK
 

@@ -25,8 +25,8 @@ from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.sources.protocol import Wanted
-observer = TorchObserver(recorder)
-modules = ModuleRanges(recorder, lambda: observer.enabled)
+observer = TorchObserver()
+modules = ModuleRanges(lambda: observer.enabled)
 recorder.start(ALL_SCOPES_MASK, 1 << 20)
 def attach():
     observer.enable(Wanted())

@@ -216,7 +216,7 @@ class Broken(torch.nn.Module):
 
 def recorded() -> list[tuple[str, str]]:
     """Names and errors of what a module call, a step and a module that raises are recorded as."""
-    ranges = ModuleRanges(recorder, lambda: False)
+    ranges = ModuleRanges(lambda: False)
     recorder.start(ALL_SCOPES_MASK, 1 << 20)
     ranges.enable(Wanted())
     try:
@@ -280,7 +280,7 @@ def breaks_in_a_loop(x: Any) -> Any:
 def seen_of_compilations() -> set[str]:
     """What is seen of two functions that are compiled, one of them twice and under torch.profiler, and a backward graph."""
     torch._dynamo.reset()
-    source = Compilations(recorder)
+    source = Compilations()
     recorder.start(ALL_SCOPES_MASK, 1 << 22)
     source.enable(Wanted())
     try:

@@ -15,6 +15,7 @@ import pytest
 from recorded_modules import Recording, X
 
 from forked import in_child
+from otel_recfn import _native
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag
 from otel_recfn.pytorch import modules as torch_modules
 from otel_recfn.sources.protocol import Wanted
@@ -88,7 +89,6 @@ def test_a_call_says_which_code_it_runs(recording: Recording) -> None:
     assert [code.function for code in codes] == [written, written, written, overridden, relu]
     assert {code.file for code in codes[:4]} == {__file__}
     assert codes[3].line == other.__code__.co_firstlineno
-    assert recording.codes_kept() == 3
 
 
 def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
@@ -330,7 +330,7 @@ def test_a_hook_that_fails_takes_itself_away(
     def broken(*_: object) -> int:
         raise RuntimeError("recorder")
 
-    monkeypatch.setattr(recording.recorder, "begin", broken)
+    monkeypatch.setattr(_native, "begin", broken)
     with caplog.at_level(logging.ERROR, logger="otel_recfn"):
         assert torch.equal(nn.Sequential(nn.ReLU(), nn.ReLU())(X), X)
     assert caplog.text.count("a module hook of otel-recfn failed") == 1

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import wraps
 from random import Random
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from otel_recfn.errors import SamplingProbabilityError
 from otel_recfn.model.events import RecordScope, scopes_mask
@@ -28,22 +28,9 @@ EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
 """An end callback: called with the RecordFunction and the observer context, unless the start raised and was removed."""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
-Given = TypeVar("Given")
-Kept = TypeVar("Kept")
-Given_contra = TypeVar("Given_contra", contravariant=True)
-Kept_co = TypeVar("Kept_co", covariant=True)
 
 
-class TwoForms(Protocol[Given_contra, Kept_co]):
-    """A method that sets a property when called with a value, and returns it when called without."""
-
-    @overload
-    def __call__(self) -> Kept_co: ...
-    @overload
-    def __call__(self, value: Given_contra) -> RecordFunctionCallback: ...
-
-
-def _two_forms(check: Callable[[Any, Given], Kept]) -> TwoForms[Given, Kept]:
+def _two_forms(check: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """A property with two forms, named as the method, which turns what is given into what is kept."""
     attribute = f"_{check.__name__}"
 
@@ -54,7 +41,7 @@ def _two_forms(check: Callable[[Any, Given], Kept]) -> TwoForms[Given, Kept]:
         setattr(self, attribute, check(self, value))
         return self
 
-    return cast("TwoForms[Given, Kept]", get_or_set)
+    return get_or_set
 
 
 class RecordFunctionCallback:
@@ -216,27 +203,15 @@ class ScopeSampler:
 
     def step(self, thread_id: int) -> StepCallbacks:
         """The callbacks for the range that begins now. ``thread_id``: the calling thread's logical id."""
-        self.draw()
+        self._countdown -= 1
+        if self._countdown == 0:
+            self._pick()
         if self._asked:
             picked = [each.entry for each in self._picked if not each.asked or self._ask(each.entry, self._scope)]
             return self._assemble(picked, thread_id)
         if self._ready.thread_id != thread_id:
             self._ready = self._assemble([each.entry for each in self._picked], thread_id)
         return self._ready
-
-    def draw(self) -> None:
-        """Count a range that begins, including one on which no callback may run."""
-        self._countdown -= 1
-        if self._countdown == 0:
-            self._pick()
-
-    def ranges_without_callbacks(self) -> int:
-        """The number of next ranges on which no callback runs."""
-        return self._countdown - 1 if not self._picked else 0
-
-    def pass_over(self, ranges: int) -> None:
-        """Count so many ranges that began without callbacks and without ``step``; a negative number takes that back."""
-        self._countdown -= ranges
 
     def _pick(self) -> None:
         """Choose the callbacks that run until the countdown ends: on this range alone if a sampled one runs now."""

@@ -1,10 +1,10 @@
 """``RecordFunction``: one range that callbacks and the recorder see (source: ``at::RecordFunction``).
 
     RecordFunction(scope)   picks the callbacks; a range that is not active costs no more
-    before(name, inputs)    recorder.begin, then start callbacks in their order; inputs are readable meanwhile
-    end()                   end callbacks in the same order, then recorder.end; once
+    before(name, inputs)    _native.begin, then start callbacks in their order; inputs are readable meanwhile
+    end()                   end callbacks in the same order, then _native.end; once
 
-PyTorch's own observers (``range_in_torch.py``) see it after recorder.begin and before recorder.end.
+PyTorch's own observers (``range_in_torch.py``) see it after _native.begin and before _native.end.
 
 The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
 numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
@@ -18,11 +18,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from otel_recfn import _native
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.range_in_torch import EndElsewhere, TorchObservers, begin_for_others, not_shown
-from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
+from otel_recfn.callbacks.registry import get_step_callbacks, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.errors import InputsError
 from otel_recfn.model.events import INT64, UINT32, UINT64, EventFlag, EventSource, Extra, RecordScope, whole_number
@@ -83,8 +84,8 @@ class RecordFunction:
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._make(scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope))
-        if self._step.needs_ids or recorder.recording:
-            self._handle = next_handle()
+        if self._step.needs_ids or _native.recording():
+            self._handle = next(_handles)
 
     def _make(self, step: StepCallbacks) -> None:
         self._step = step
@@ -121,7 +122,7 @@ class RecordFunction:
             if not begun:
                 self._begin_row(inputs)
                 if TorchObservers.present and self._elsewhere is None:
-                    self._elsewhere = begin_for_others(self, inputs)
+                    self._elsewhere = begin_for_others(self)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -142,7 +143,7 @@ class RecordFunction:
             if self._elsewhere is not None:
                 end_elsewhere, self._elsewhere = self._elsewhere, not_shown
                 end_elsewhere(self.is_async())
-            recorder.end(self.event_id, error, self._flags, stacktrace)
+            _native.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
 
@@ -161,12 +162,12 @@ class RecordFunction:
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or recorder.recording or TorchObservers.present
+        return bool(self._step.callbacks) or self._open or _native.recording() or TorchObservers.present
 
     def needs_inputs(self) -> bool:
         """Whether inputs are read; if not, don't collect them."""
-        wants_shapes = recorder.recording and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or TorchObservers.present
+        wants_shapes = _native.recording() and bool(recorder.extras & SHAPES)
+        return self._step.needs_inputs or wants_shapes
 
     def needs_outputs(self) -> bool:
         """Whether outputs are read."""
@@ -256,17 +257,17 @@ class RecordFunction:
     @staticmethod
     def current_thread_id() -> int:
         """RecordFunction's logical id of the calling thread; never given to another thread."""
-        return recorder.current_thread_id()
+        return _native.current_thread_id()
 
     @staticmethod
     def get_default_node_id() -> int:
         """The process's number in distributed profiling, -1 if it has none."""
-        return recorder.default_node_id()
+        return _native.default_node_id()
 
     @staticmethod
     def set_default_node_id(node_id: int) -> None:
         """Set the node id of the process, a 64-bit number."""
-        recorder.set_default_node_id(whole_number(node_id, "node_id", INT64))
+        _native.set_default_node_id(whole_number(node_id, "node_id", INT64))
 
     # --- kinds of ranges
 
@@ -303,9 +304,9 @@ class RecordFunction:
         self._elsewhere = not_shown
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
-        wants_shapes = inputs and recorder.recording and recorder.extras & SHAPES
+        wants_shapes = inputs and _native.recording() and recorder.extras & SHAPES
         shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
-        self.event_id = recorder.begin(
+        self.event_id = _native.begin(
             self.name(),
             self._step.scope,
             SOURCE,
@@ -346,11 +347,6 @@ class TracedRange(RecordFunction):
     needs_inputs = needs_outputs = is_active
 
 
-def next_handle() -> int:
-    """A handle that no range has had, small enough to be exact as a float."""
-    return next(_handles)
-
-
 def _readable(values: T | None, what: str) -> T:
     if values is None:
         raise InputsError(f"{what}() was called outside the start callback; keep what you need in the observer context instead")
@@ -370,10 +366,9 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 
 
 def observe_range(name: str, args: str | None, flags: int, code: str = "") -> Any:
-    """Begin a range that a callback may select. ``args`` is its only input (``Recorder.set_range_observer``)."""
+    """Begin a range that a callback may select. ``args`` is its only input (``_native.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
     if not step.callbacks and not TorchObservers.present:
-        leave_next_unobserved()
         if not registry.global_entries():
             registry.watch_ranges()  # the thread whose callback selected ranges may have ended
         return record_range(name, flags, code)

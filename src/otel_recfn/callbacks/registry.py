@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import (
     CallbackEntry,
@@ -33,7 +34,6 @@ from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadSta
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.ranges import RangeObserver
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
@@ -188,7 +188,7 @@ def install(entries: Entries) -> None:
 
 def _take_over(state: ThreadState, entries: Entries) -> None:
     state.callbacks = entries
-    _draw_anew(state)
+    state.version = STALE
     with _lock:
         (_threads_with_callbacks.add if any(entry.enabled for entry in entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
@@ -198,47 +198,19 @@ def seed(value: int) -> None:
     """Seed the calling thread's sampling: the same seed gives the same samples."""
     state = thread_locals.current()
     state.generator.seed(value)
-    _draw_anew(state)
-    _torch_callbacks.seed(value)
-
-
-def _draw_anew(state: ThreadState) -> None:
     state.version = STALE
-    recorder.take_back_unobserved()
+    _torch_callbacks.seed(value)
 
 
 # --- what runs on the range that begins now (source: ``at::getStepCallbacks``)
 
 
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
-    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range."""
-    state = thread_locals.current()
-    sampler = _sampler(state, scope)
-    thread_id = recorder.current_thread_id()
+    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range, but
+    within a callback and while RecordFunction is off, where there are none."""
+    state, thread_id = thread_locals.current(), _native.current_thread_id()
     if state.in_callback or not is_record_function_enabled():
-        sampler.draw()
         return StepCallbacks((), thread_id, scope)
-    return sampler.step(thread_id)
-
-
-def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
-    """The callbacks of the range that begins now; None if none runs. Each call counts as a range."""
-    step = get_step_callbacks(scope)
-    return step if step.callbacks else None
-
-
-def leave_next_unobserved() -> None:
-    """Leave the calling thread's next ``record_function`` ranges to the recorder, as many as run no callbacks."""
-    state = thread_locals.current()
-    sampler = _sampler(state, RecordScope.USER_SCOPE)
-    may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
-    if not may_work_for_another:
-        sampler.pass_over(recorder.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
-
-
-def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
-    """The calling thread's sampler, with all ranges counted that have begun."""
-    unobserved = recorder.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     own = thread_entries()
     if state.version != _version:
         state.version, state.samplers = _version, {}
@@ -246,9 +218,13 @@ def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
     if sampler is None:
         entries = (*_global_entries, *own)
         sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
-    elif unobserved:
-        sampler.pass_over(-unobserved)
-    return sampler
+    return sampler.step(thread_id)
+
+
+def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
+    """The callbacks of the range that begins now; None if none runs. Each call counts as a range."""
+    step = get_step_callbacks(scope)
+    return step if step.callbacks else None
 
 
 def _should_run(entry: CallbackEntry, scope: RecordScope) -> bool:
@@ -336,15 +312,20 @@ def watch_ranges() -> None:
     """Say to the recorder and to generated wrappers whether a callback may select ranges."""
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
-        recorder.set_range_observer(_observer if wanted or TorchObservers.present else None, _version)
+        selected = len(_threads_with_callbacks) > 0 or any(_selects_user_ranges(entry) for entry in _global_entries)
+        _native.set_range_observer(_observer if selected or TorchObservers.present else None)
         if wanted:
             watch(__name__)
         else:
             unwatch(__name__)
 
 
+def _selects_user_ranges(entry: CallbackEntry) -> bool:
+    return entry.enabled and entry.callback.check_scope(RecordScope.USER_SCOPE)
+
+
 def show_ranges_to_torch(shown: bool) -> None:
     """Show ranges to PyTorch's observers from now on, or no longer."""
     with _lock:
         TorchObservers.present = shown
-        _set_global(_global_entries)  # a new version, because threads have left ranges unobserved
+        watch_ranges()

@@ -23,17 +23,17 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, TypeVar, cast
 
+from otel_recfn import _native
 from otel_recfn.callbacks import registry, thread_locals
 from otel_recfn.callbacks.callback import Entries
 from otel_recfn.callbacks.thread_locals import current_debug_info, is_record_function_enabled, set_current_debug_info
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.recording.ranges import in_steps
-from otel_recfn.recording.recorder import recorder
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def enable_record_function(enable: bool = True) -> None:
     global _waits_for_torch
     if bool(enable) == is_record_function_enabled():
         return
-    recorder.set_thread_enabled(bool(enable))
+    _native.set_thread_enabled(bool(enable))
     if "torch" in sys.modules:
         _switch_torch()
     elif not _waits_for_torch:
@@ -60,7 +60,7 @@ def enable_record_function(enable: bool = True) -> None:
 def _switch_torch() -> None:
     switch = details.find("thread_switch")
     if switch is not None:
-        switch(recorder.thread_enabled())
+        switch(_native.thread_enabled())
 
 
 class RecordFunctionGuard:
@@ -205,12 +205,6 @@ class PropagatingExecutor(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Have the work run with the calling thread's state."""
         return self._executor.submit(propagate(fn), *args, **kwargs)
-
-    def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[T]:
-        """Have each call run with the calling thread's state."""
-        return self._executor.map(propagate(fn), *iterables, timeout=timeout, chunksize=chunksize)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Shut down the executor that runs the work."""

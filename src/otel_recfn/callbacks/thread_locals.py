@@ -22,12 +22,12 @@ from enum import IntEnum
 from random import Random
 from typing import Any, NamedTuple
 
+from otel_recfn import _native
 from otel_recfn.callbacks.callback import Entries, ScopeSampler
 from otel_recfn.errors import DebugInfoError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
-from otel_recfn.recording.recorder import recorder
 
 STALE = -1
 """A version that the global callbacks never have."""
@@ -131,7 +131,7 @@ def share_torchs_flags(library: Any) -> None:
 
 def is_record_function_enabled() -> bool:
     """Whether this thread may be observed: PyTorch's own switch, where that can be read."""
-    return recorder.thread_enabled() if _torchs is None else bool(_torchs.is_enabled())
+    return _native.thread_enabled() if _torchs is None else bool(_torchs.is_enabled())
 
 
 # --- what PyTorch hands on
@@ -193,11 +193,6 @@ def put(carried: Carried) -> None:
         _waits_for_torch = True
         when_torch_is_imported(_carry_with_torch)
     _hand_on()
-
-
-def is_handed_on() -> bool:
-    """Whether a thread may work with the state of another one."""
-    return _torch_state is not None
 
 
 def _carry_with_torch() -> None:

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 
 from otel_recfn.errors import RecfnError, RecorderUnavailable
 from otel_recfn.support.texts import (
-    safe_endpoint,
     safe_error,
     safe_request_error,
     safe_text,
@@ -223,7 +222,7 @@ def endpoint() -> Finding:
     named = _traces_setting("ENDPOINT")
     port = DEFAULT_PORTS.get(protocol, 4318)
     url = named or f"http://localhost:{port}"
-    where = f"{safe_endpoint(url)} ({protocol}{'' if named else ', the default'})"
+    where = f"{safe_text(url, secrets_of(url))} ({protocol}{'' if named else ', the default'})"
     try:
         parts = urlsplit(url if "//" in url else f"//{url}")
         address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else port)
@@ -287,9 +286,8 @@ def _traces_setting(name: str) -> str:
 LOAD_SECONDS = 300
 LOAD_OBSERVER = """
 import torch
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.pytorch.observer import TorchObserver, features
-TorchObserver(recorder).ensure_loaded()
+TorchObserver().ensure_loaded()
 print(features())
 """
 LOAD_CALLBACKS = """

@@ -20,7 +20,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from otel_recfn.codegen import python_words
-from otel_recfn.codegen.python_words import ANY, OBJECTS, RUNTIME, TORCH, Words, function_name, parameter_name
+from otel_recfn.codegen.python_words import ANY, RUNTIME, TORCH, Words, function_name, parameter_name
 from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
 from otel_recfn.errors import GeneratorError, SchemaError
@@ -155,14 +155,14 @@ class Wrapper:
         ]
 
     def _recorded(self) -> Iterator[str]:
-        in_place, out_of_place, guard = self.facts.in_place, self.facts.out_of_place, self.facts.guard
+        in_place, out_of_place, guarded = self.facts.in_place, self.facts.out_of_place, self.facts.guarded
         if in_place is None or out_of_place is None:
             return
         yield self._node(in_place)
         if out_of_place != in_place:
             yield f"out_of_place={self._node(out_of_place)}"
-        if guard is not None:
-            yield f'guard=Guard("{guard.operator}", "{guard.argument}")'
+        if guarded:
+            yield f'guard=Guard("{self.operator.cpp_name}", "{guarded}")'
 
     def _node(self, recorded: Recorded) -> str:
         parts, arguments = [f'"{recorded.kind}"'], [each.name for each in self.operator.arguments]
@@ -187,7 +187,7 @@ class Wrapper:
     def _check_parameters(self) -> None:
         """Refuse signatures that Python can't have: a name twice, or an argument without a default after one with it."""
         names = [parameter_name(each.name) for each in self.operator.arguments]
-        if len({*names}) < len(names) or not all(each.isidentifier() and not each.startswith(OBJECTS) for each in names):
+        if len({*names}) < len(names) or not all(each.isidentifier() for each in names):
             raise SchemaError(self.operator.location, f"arguments {names} can't be parameters of a function; rename them")
         positional = [each.default is not None for each in self.operator.arguments if not each.keyword_only]
         if positional != sorted(positional):
@@ -245,9 +245,6 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
         if other is not each:
             problem = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
             raise SchemaError(each.operator.location, f"{problem}; rename one of them, or write it into another package")
-        if each.name.startswith(OBJECTS):
-            problem = f"its wrapper would need the name {each.name!r}, which are for objects in the written modules; rename it"
-            raise SchemaError(each.operator.location, problem)
 
 
 def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, SchemaType
 from otel_recfn.errors import SchemaError
@@ -21,16 +21,11 @@ IMPORTED = frozenset({*RUNTIME, "Any", "Sequence", "annotations", "torch"})
 """The other names that they import."""
 BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tuple"})
 """The builtin types in their hints."""
-MODULES_OWN = frozenset({*dir(ModuleType("any")), "__all__", "__file__", "__getattr__", "__path__"})
-"""Names that Python gives a meaning to in every module."""
-OBJECTS = ("_DEFAULT_", "_LIB_", "_OP_")
-"""The first letters of objects' names in written modules; no wrapper or argument has such a name."""
 
 
 def function_name(name: OperatorName) -> str:
     """The wrapper's name: the operator's, with its overload."""
-    full = f"{name.full}_{name.overload}" if name.overload else name.full
-    return f"{full}_" if re.fullmatch(r"wrappers_\d+", full) else _usable(full, IMPORTED | BUILTIN_HINTS | MODULES_OWN)
+    return _usable(f"{name.full}_{name.overload}" if name.overload else name.full, IMPORTED | BUILTIN_HINTS)
 
 
 def parameter_name(name: str) -> str:
@@ -39,7 +34,7 @@ def parameter_name(name: str) -> str:
 
 
 def _usable(name: str, taken: frozenset[str]) -> str:
-    return f"{name}_" if keyword.iskeyword(name) or name in taken or name == "__debug__" else name
+    return f"{name}_" if keyword.iskeyword(name) or name in taken else name
 
 
 # --- types and defaults

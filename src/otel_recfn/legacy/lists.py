@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import KeyAverages
-from otel_recfn.callbacks.record_function import next_handle
 from otel_recfn.legacy.config import EventKind, ProfilerConfig
 from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
@@ -41,8 +40,6 @@ KINDS = np.zeros(len(events.EventKind), np.uint8)
 KINDS[RANGE] = EventKind.PUSH_RANGE
 KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
 """The legacy profiler's kind for the begin of each kind of row."""
-EXACT_AS_FLOAT = 1 << 53
-"""The largest whole number up to which floats, as which handles are sent, are exact."""
 BLOCK = 4096
 """The number of events that are made at once."""
 
@@ -139,13 +136,9 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
     begins = rows[np.argsort(batch.event_id[rows], kind="stable")]
     ends = rows[(batch.kind[rows] == RANGE) & (batch.flags[rows] & EventFlag.PARTIAL == 0)]
     here = batch.thread[ends] == batch.end_thread[ends]
-    begins_before = _begins_before_ends(batch, begins, ends[here])
-    place_of_ends = begins_before + np.arange(len(begins_before))
-    place_of_begins = np.arange(len(begins)) + np.searchsorted(begins_before, np.arange(len(begins)), "right")
-    count = len(begins) + int(np.count_nonzero(here))
-    moments = Moments(np.empty(count, np.int64), np.full(count, EventKind.POP_RANGE, np.uint8))
-    moments.rows[place_of_begins], moments.kinds[place_of_begins] = begins, np.take(KINDS, batch.kind[begins])
-    moments.rows[place_of_ends] = ends[here]
+    kinds = np.take(KINDS, batch.kind[begins])
+    places = np.array(_begins_before_ends(batch, begins, ends[here]), np.int64)
+    moments = Moments(np.insert(begins, places, ends[here]), np.insert(kinds, places, EventKind.POP_RANGE))
     return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
 
 
@@ -158,20 +151,14 @@ def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
     return Moments(rows[order], kinds[order])
 
 
-def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
-    """The number of begins before each end; begins and ends are each in their order.
-
-    An end comes before the first begin after its time, and after the ends of earlier rows.
-    """
-    starts = np.maximum.accumulate(batch.start_ns[begins])  # a clock may go back
-    own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
-    first = np.searchsorted(starts, batch.end_ns[ends], "left")
-    later = np.searchsorted(starts, batch.end_ns[ends], "right")
-    for tie in np.flatnonzero(first < later).tolist():  # begins at the very time of the end: the rows decide
-        same = begins[first[tie] : later[tie]]
-        after = np.flatnonzero((same > ends[tie]) & (np.arange(first[tie], later[tie]) >= own[tie]))
-        first[tie] = first[tie] + after[0] if len(after) else later[tie]
-    found: Rows = np.maximum.accumulate(np.maximum(first, own)) if len(ends) else first
+def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> list[int]:
+    """The number of begins before each end: of its own range, and of those that began before it; each in their order."""
+    began = list(zip(batch.event_id[begins].tolist(), batch.start_ns[begins].tolist(), begins.tolist(), strict=True))
+    found, count = [], 0
+    for event_id, end_ns, row in zip(batch.event_id[ends].tolist(), batch.end_ns[ends].tolist(), ends.tolist(), strict=True):
+        while count < len(began) and (began[count][0] <= event_id or began[count][1:] < (end_ns, row)):
+            count += 1
+        found.append(count)
     return found
 
 
@@ -188,11 +175,6 @@ class _EventMaker:
         self._lines = cache(lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ())
         devices = np.unique(batch.device[batch.kind == events.EventKind.MEMORY]).tolist()
         self._devices = {cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda] for cuda in (False, True)}
-        self._handles = batch.handle
-        inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
-        if len(inexact):
-            self._handles = batch.handle.copy()
-            self._handles[inexact] = [next_handle() for _ in range(len(inexact))]
 
     def events(self, moments: Moments) -> list[LegacyEvent]:
         """The events of a thread."""
@@ -215,7 +197,7 @@ class _EventMaker:
             "kind": [EventKind(kind) for kind in kinds.tolist()],
             "name": [names[index] for index in column("name", ~pop & ~memory)],
             "thread_id": [self._thread_ids[index] for index in np.where(pop, batch.end_thread[rows], batch.thread[rows])],
-            "handle": np.where(push | pop, self._handles[rows], 0).tolist(),
+            "handle": np.where(push | pop, batch.handle[rows], 0).tolist(),
             "shapes": map(self._shapes, column("shapes", push & self._config.report_input_shapes)),
             "node_id": column("node_id", ~memory, -1),
             "is_async": (push & (batch.flags[rows] & EventFlag.ASYNC != 0)).tolist(),

@@ -21,6 +21,7 @@ from functools import partial
 from itertools import count
 from types import TracebackType
 
+from otel_recfn import _native
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
@@ -50,7 +51,6 @@ from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.observer import set_profiler
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
@@ -109,13 +109,13 @@ class ProfilerRun:
         if self.config.state == ProfilerState.NVTX:
             cuda_stubs().mark(name)
         elif self.config.records_events:
-            event_id = recorder.mark(name)
+            event_id = _native.mark(name)
             if include_cuda and self.config.state == ProfilerState.CUDA and cuda_stubs().enabled():
                 self.cuda_times.record(EventKind.MARK, event_id)
 
     def mark_start(self) -> None:
         """The mark that times are relative to. It is kept beside the store, which drops the oldest events first."""
-        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, recorder.current_thread_id(), cpu_ns=time.time_ns())
+        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, _native.current_thread_id(), cpu_ns=time.time_ns())
         self.mark(START_PROFILE, include_cuda=False)
 
     def consolidate(self) -> ThreadEventLists:
@@ -294,7 +294,7 @@ def _mark_rows_as(info: object) -> None:
     """Mark the calling thread's rows as those of the run ``info`` from now on."""
     run = info if isinstance(info, ProfilerRun) and info.config.records_events else None
     number = run.number if run is not None else 0
-    recorder.set_profiler(number)
+    _native.set_profiler(number)
     set_profiler(number)
     if run is not None and run.config.profile_memory:
         profilers.keep_memory(MEMORY_OWNER)

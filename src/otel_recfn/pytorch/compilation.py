@@ -23,10 +23,10 @@ from contextlib import AbstractContextManager, contextmanager
 from types import CodeType
 from typing import Any
 
+from otel_recfn import _native
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.model.phases import SUFFIX, words_of
 from otel_recfn.pytorch import details
-from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WrappedFunction
 from otel_recfn.support.texts import code_text, failure, python_call_name
@@ -59,8 +59,7 @@ class Compilations(Source):
     announces: EventSource | None = EventSource.COMPILATION
     needs: str | None = details.PYTHON["compile_frame"].place[0]
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._active = False
         self._put_back: dict[str, Callable[[], bool]] = {}
         """By the details in whose places ours stand."""
@@ -92,32 +91,32 @@ class Compilations(Source):
         parameters = getattr(getattr(inspect.unwrap(theirs), "__code__", None), "co_varnames", ())
 
         def otel_recfn_compile(code: CodeType, *arguments: Any, **options: Any) -> Any:
-            if not (self._active and self._recorder.recording):
+            if not (self._active and _native.recording()):
                 return theirs(code, *arguments, **options)
             if "skip" in options:  # how many frames PyTorch leaves out of the stack that it logs
                 options["skip"] += 1
             given = dict(zip(parameters[1:], arguments, strict=False)) | options
-            with Compilation(self._recorder, self._thread.open, code, given):
+            with Compilation(self._thread.open, code, given):
                 return theirs(code, *arguments, **options)
 
         return otel_recfn_compile
 
     def _phases(self, theirs: Enters) -> Enters:
         def otel_recfn_phase(name: str) -> AbstractContextManager[Any]:
-            if not (self._active and self._recorder.recording):
+            if not (self._active and _native.recording()):
                 return theirs(name)
             if name == BACKWARD:
                 return self._backward(theirs)
             is_known = name == FRAME if self._thread.open else name == POOLED
             is_shown = not is_known and words_of(name.removesuffix(SUFFIX))
-            return _Phase(self._recorder, name) if is_shown and not details.find("profiler_runs") else theirs(name)
+            return _Phase(name) if is_shown and not details.find("profiler_runs") else theirs(name)
 
         return otel_recfn_phase
 
     @contextmanager
     def _backward(self, theirs: Enters) -> Iterator[None]:
         current_id = details.find("compile_id") or bool
-        with Compilation(self._recorder, self._thread.open, None, {"compile_id": current_id()}), theirs(BACKWARD):
+        with Compilation(self._thread.open, None, {"compile_id": current_id()}), theirs(BACKWARD):
             yield
 
     def _note_reasons(self, reasons: Any, *_arguments: Any, **_options: Any) -> Any:
@@ -130,20 +129,19 @@ class Compilation(AbstractContextManager[None]):
     """A compilation: a range from enter to exit, with the facts that become known meanwhile.
 
     Args:
-        recorder: the recorder.
         beside: the open compilations of the thread.
         code: the function's; None for a backward graph.
         given: the arguments of PyTorch's compiler of functions, by name.
     """
 
-    def __init__(self, recorder: Recorder, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
+    def __init__(self, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
         self.reasons: list[str] = []
         """The guards of earlier compilations that failed."""
-        self._recorder, self._beside, self._before = recorder, beside, _counted()
+        self._beside, self._before = beside, _counted()
         self._id = str(given.get("compile_id") or "")
         self._is_whole = bool(given.get("one_graph"))
         name, text = _function(code, given) if code is not None else ("backward", "")
-        self._event_id = recorder.begin(f"torch.compile: {name}", SCOPE, SOURCE, code=text)
+        self._event_id = _native.begin(f"torch.compile: {name}", SCOPE, SOURCE, code=text)
 
     def __enter__(self) -> None:
         self._beside.append(self)
@@ -154,7 +152,7 @@ class Compilation(AbstractContextManager[None]):
         if error is not None and not self._is_whole and isinstance(error, details.find("graph_break") or ()):
             attributes["recfn.compile.fallback"], error = _short(error), None
         text, stacktrace = failure(error)
-        self._recorder.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
+        _native.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
     def _attributes(self) -> dict[str, Any]:
         reason = "; ".join(self.reasons)[: 2 * MOST_CHARACTERS]
@@ -170,12 +168,12 @@ class Compilation(AbstractContextManager[None]):
 class _Phase(AbstractContextManager[None]):
     """A phase of a compilation: a range from enter to exit, even if PyTorch leaves it by an exception to begin again."""
 
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
-        self._event_id = recorder.begin(name, SCOPE, SOURCE)
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._event_id = _native.begin(name, SCOPE, SOURCE)
 
     def __exit__(self, *_error: object) -> None:
-        self._recorder.end(self._event_id, attributes=json.dumps({"recfn.compile.phase": self._name.removesuffix(SUFFIX)}))
+        _native.end(self._event_id, attributes=json.dumps({"recfn.compile.phase": self._name.removesuffix(SUFFIX)}))
 
 
 def _counted() -> Counts:

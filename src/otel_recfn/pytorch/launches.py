@@ -20,8 +20,8 @@ from typing import Any
 
 from opentelemetry import context, propagate
 
+from otel_recfn import _native
 from otel_recfn.pytorch import details
-from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WrappedFunction
 
@@ -34,8 +34,7 @@ class BackwardPasses:
     Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` ours is in its place.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._theirs: Any = None
         self._ours: Any = None
 
@@ -46,7 +45,7 @@ class BackwardPasses:
         if kind.__module__ != "torch._C":  # not there, ours already, or a class of the program's own
             return
         # The method is looked up by a function in C, so stacks and profilers see no frame of ours.
-        members = {"run_backward": property(self._recorder.before_launch), "launches": theirs.run_backward}
+        members = {"run_backward": property(_native.before_launch), "launches": theirs.run_backward}
         try:
             self._ours, self._theirs = type(kind.__name__, (kind,), members)(), theirs
         except TypeError:  # a class that can't be derived from, or is made otherwise
@@ -133,8 +132,7 @@ class RemoteCalls(Source):
     launches = None
     """The launches that ``before_launch`` gave."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._wrappers: list[WrappedFunction] = []
 
     def enable(self, _wanted: Wanted) -> None:
@@ -157,7 +155,7 @@ class RemoteCalls(Source):
         """The pickled message, with headers if it is a call, as results are pickled here too."""
         if not isinstance(sent, call):
             return pickled
-        self._recorder.before_launch(self)  # for callbacks of the call's future
+        _native.before_launch(self)  # for callbacks of the call's future
         headers: dict[str, str] = {}
         propagate.inject(headers)
         text, tensors = pickled

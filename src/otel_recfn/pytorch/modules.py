@@ -30,7 +30,6 @@ from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
 from otel_recfn.pytorch.generation import DECODE, NO_INPUTS, Chain, Chains, Inputs, attributes_of, reader_of_inputs
-from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
@@ -86,7 +85,6 @@ class _Thread:
         self.chains = Chains(growing)
         self.steps: list[_Step] = []
         self.training = ThreadTraining()
-        """The thread's CPU time at the begin of a step that PyTorch announces itself; 0 if there is none."""
 
 
 class _Threads(threading.local):
@@ -116,7 +114,6 @@ class ModuleRanges(Source):
     """A source of a range for each module call and each optimizer step.
 
     Args:
-        recorder: what begins and ends go to.
         torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now, which has the same name.
         names: of the modules; of its own by default.
     """
@@ -125,10 +122,7 @@ class ModuleRanges(Source):
     announces: EventSource | None = EventSource.MODULE
     needs: str | None = "torch"
 
-    def __init__(
-        self, recorder: Recorder, torch_announces_optimizer: Callable[[], bool], names: InstanceNames | None = None
-    ) -> None:
-        self._recorder = recorder
+    def __init__(self, torch_announces_optimizer: Callable[[], bool], names: InstanceNames | None = None) -> None:
         self._torch_announces_optimizer = torch_announces_optimizer
         self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
@@ -142,7 +136,7 @@ class ModuleRanges(Source):
         with self._lock:
             if not self._removals and not self._failed:
                 self._inputs_of_call = reader_of_inputs()
-                self._removals = _set_hooks(self, self._recorder)
+                self._removals = _set_hooks(self)
 
     def disable(self) -> None:
         """Remove the hooks. The ranges of running calls still end."""
@@ -164,7 +158,7 @@ class ModuleRanges(Source):
         if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
         path, flags = self._paths.path(around.module, module), EVALUATION if thread.training.evaluates else 0
-        return _Call(self._recorder.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module, "forward")))
+        return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module, "forward")))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         if not thread.training.trains:
@@ -172,8 +166,8 @@ class ModuleRanges(Source):
         flags, inputs, decode_id = EVALUATION if thread.training.evaluates else 0, self._inputs_of_call(), 0
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
-            decode_id = self._recorder.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
-        event_id = self._recorder.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module, "forward"))
+            decode_id = _native.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
+        event_id = _native.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module, "forward"))
         if chain is not None and chain.tokens == 1:
             chain.first_event_id = event_id
         _outermost.set(outermost := _Outermost(module))
@@ -187,10 +181,10 @@ class ModuleRanges(Source):
         if call.outermost is not None:
             call.outermost.module = None
         text, stacktrace = failure(error)
-        self._recorder.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
+        _native.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
         told = call.chain.end_call() if call.chain is not None else ""
         if call.decode_id:
-            self._recorder.end(call.decode_id, text, attributes=told)
+            _native.end(call.decode_id, text, attributes=told)
 
     def enter_step(self, optimizer: object, frame: FrameType) -> None:
         """Begin the range of an optimizer's step."""
@@ -199,9 +193,9 @@ class ModuleRanges(Source):
         self._end_left_steps(steps, frame)
         code = _code_of(optimizer, "step")
         if self._torch_announces_optimizer():  # its range is open already
-            self._recorder.say_code(code)
+            _native.say_code(code)
             return
-        event_id = self._recorder.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
+        event_id = _native.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
         steps.append(_Step(event_id, frame))
 
     def leave_step(self, frame: FrameType) -> None:
@@ -211,7 +205,7 @@ class ModuleRanges(Source):
         steps = thread.steps
         self._end_left_steps(steps, frame)
         if steps and steps[-1].frame is frame:
-            self._recorder.end(steps.pop().event_id)
+            _native.end(steps.pop().event_id)
 
     def stop_unless_interrupted(self, error: Exception) -> None:
         """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""
@@ -224,7 +218,7 @@ class ModuleRanges(Source):
     def _end_left_steps(self, steps: list[_Step], frame: FrameType) -> None:
         """End the steps that an exception left, innermost first: those that are not among the callers of ``frame``."""
         while steps and not _is_below(steps[-1].frame, frame):
-            self._recorder.end(steps.pop().event_id, LEFT_UNSEEN)
+            _native.end(steps.pop().event_id, LEFT_UNSEEN)
 
 
 def _is_below(frame: FrameType, top: FrameType) -> bool:
@@ -237,14 +231,14 @@ def _is_below(frame: FrameType, top: FrameType) -> bool:
     return False
 
 
-def _set_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+def _set_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
     """Set all hooks; what this torch lacks is left out. Returns the functions that remove them."""
     if details.find("is_compiling") is None:
         return []
-    return [*_watch_modules(ranges, recorder), *_set_step_hooks(ranges, recorder)]
+    return [*_watch_modules(ranges), *_set_step_hooks(ranges)]
 
 
-def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
     function = details.find("module_call")
     if not isinstance(function, FunctionType):
         return []
@@ -252,7 +246,7 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
 
     def otel_recfn_enter(module: object) -> object:
         try:
-            return None if not recorder.recording or is_compiling() or is_tracing() else ranges.enter_module(module)
+            return None if not _native.recording() or is_compiling() or is_tracing() else ranges.enter_module(module)
         except Exception as error:
             ranges.stop_unless_interrupted(error)
             return None
@@ -270,7 +264,7 @@ def _watch_modules(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[]
     return [_native.unwatch_calls]
 
 
-def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[], object]]:
+def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
     """Set hooks for steps. They are plain functions: torch.compile and torch.export see their first line and nothing more."""
     register_pre, register = details.find("step_pre_hook"), details.find("step_hook")
     if register_pre is None or register is None:
@@ -280,7 +274,7 @@ def _set_step_hooks(ranges: ModuleRanges, recorder: Recorder) -> list[Callable[[
     def otel_recfn_pre_hook(subject: object, *_arguments: object) -> None:
         if is_compiling():
             return
-        if recorder.recording and not is_tracing():
+        if _native.recording() and not is_tracing():
             try:
                 ranges.enter_step(subject, sys._getframe(1))
             except Exception as error:

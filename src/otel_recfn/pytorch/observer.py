@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from otel_recfn import _native
 from otel_recfn.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
-from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import ForkSafeLock
 
@@ -53,9 +53,8 @@ class TorchObserver(Source):
     announces: EventSource | None = EventSource.TORCH
     needs: str | None = "torch"
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._backward_passes = BackwardPasses(recorder)
+    def __init__(self) -> None:
+        self._backward_passes = BackwardPasses()
         self._future_callbacks = FutureCallbacks()
         self._scopes = 0
         self.enabled = False
@@ -98,7 +97,7 @@ class TorchObserver(Source):
         """Build the library if needed, load it and connect it with the recorder; a RecfnError if that fails."""
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
-        _load_once(self._recorder.core_api_address())
+        _load_once(_native.core_api_address())
 
 
 def set_profiler(profiler: int) -> None:

@@ -35,6 +35,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
+from otel_recfn.recording.signatures import arguments
 from otel_recfn.recording.watched import is_traced
 from otel_recfn.support.texts import code_text, failure
 
@@ -52,7 +53,7 @@ class RangeHandle:
         self.event_id = event_id
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """End the range; both as in ``Recorder.end``."""
+        """End the range; both as in ``_native.end``."""
         _native.end(self.event_id, error, stacktrace=stacktrace)
 
 
@@ -234,3 +235,6 @@ class _ResumedRange:
     def _leave(self, entered: Any | None) -> None:
         if entered is not None:
             _native.leave(entered)
+
+
+_native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)

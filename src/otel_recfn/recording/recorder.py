@@ -1,4 +1,4 @@
-"""The process's recorder: ``_native``'s functions, and their drains as a Batch.
+"""The process's recorder: what sources record by ``_native``'s functions (``_native.pyi``), as batches.
 
     source threads                         drain (one thread at a time)
     begin/end ──► own buffer, bounded ──►  pair, name, nest, seal ──► Batch
@@ -20,16 +20,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from otel_recfn import _native
 from otel_recfn.model.events import Extra
-from otel_recfn.recording.ranges import aenter, aexit, decorate
-from otel_recfn.recording.signatures import arguments
-from otel_recfn.recording.types import FLAGS, ContextReading, RecorderCounters, TraceStates
+from otel_recfn.recording.types import FLAGS, ContextReading, RecorderCounters, trace_states
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
-from otel_recfn.support.texts import failure
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track
@@ -47,78 +44,6 @@ class Recorder:
     Its state lives in the extension module, so ``recorder`` below is the only one.
     """
 
-    record_function: type[Any] = _native.record_function
-    """The public ``record_function``."""
-
-    begin = staticmethod(_native.begin)
-    """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
-
-    Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A range
-    with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
-    The keywords are columns of its row; ``handle`` 0 becomes the event id. ``_native.LIMITS`` says what is kept of texts.
-    """
-    end = staticmethod(_native.end)
-    """Close a range, from any thread. Zero and ids that are no longer open are ignored.
-
-    ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
-    ``attributes`` is a JSON object of further attributes of its span: numbers, texts, or lists of one of them. These and
-    ``stacktrace`` aren't kept if the range began on another thread. Returns the range's CPU time, as its column has it.
-    """
-    enter = staticmethod(_native.enter)
-    """Put the calling task into an open range; ``leave`` takes what is returned.
-
-    What the task has begun since goes on enclosing, and after that the range, if it was begun in it. None if nothing
-    changes: the range is over, or the task has begun something newer outside it.
-    """
-    leave = staticmethod(_native.leave)
-    """Take the task out of that range. From any task, even if the range is over."""
-    mark = staticmethod(_native.mark)
-    """Record a moment: a row of EventKind.MARK in this thread. Returns its event id, or 0 when it is not recorded."""
-    say_code = staticmethod(_native.say_code)
-    """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
-    memory = staticmethod(_native.memory)
-    """Record bytes that were allocated (negative: freed) on a device: a row of EventKind.MEMORY. Returns as ``mark`` does."""
-
-    set_profiler = staticmethod(_native.set_profiler)
-    """Mark this thread's rows as that profiler run's (32 bits) from now on; 0 for none."""
-    set_thread_enabled = staticmethod(_native.set_thread_enabled)
-    """Set whether begins in this thread are recorded, from any source; returns the setting before. Ends always are."""
-    thread_enabled = staticmethod(_native.thread_enabled)
-    """Whether begins in this thread are recorded; PyTorch's own switch of the thread, where PyTorch is observed."""
-    current_thread_id = staticmethod(_native.current_thread_id)
-    """RecordFunction's logical id of this thread: PyTorch's, if that is observed, else the recorder's. Never used twice."""
-    set_default_node_id = staticmethod(_native.set_default_node_id)
-    """Set this process's number in a distributed run, for rows from the next drain on. -1: PyTorch's own, if it has one."""
-    default_node_id = staticmethod(_native.default_node_id)
-    """The node id that was set; else PyTorch's own where PyTorch is observed; else -1."""
-
-    ranges_after = staticmethod(_native.ranges_after)
-    """The calling task's open ranges that began after a span became current, innermost first; all of them where
-    ``span_attached`` wasn't called for it. Asynchronous ranges count only while the task has entered them."""
-    serial = staticmethod(_native.task_serial)
-    """A number larger than the ``began`` of every range so far."""
-    span_attached = staticmethod(_native.span_attached)
-    """Note that the calling task attached a context with a span as the new current one; the token is for detaching it."""
-    context_attached = staticmethod(_native.context_attached)
-    """Note that the calling task attached a context with the same current span as before; the token is for detaching it."""
-    span_detached = staticmethod(_native.span_detached)
-    """Note that the calling task detached the context that it had attached with that token."""
-    before_launch = staticmethod(_native.before_launch)
-    """Give ``launches`` of an object the current span and range, below which PyTorch is about to launch work."""
-    launching_span = staticmethod(_native.launching_span)
-    """The span that is current in the calling thread because PyTorch works there for another one; None elsewhere."""
-
-    set_range_observer = staticmethod(_native.set_range_observer)
-    """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded. What it
-    raises goes on to the program. A new version cancels earlier calls of ``leave_unobserved``, in every thread."""
-    leave_unobserved = staticmethod(_native.leave_unobserved)
-    """Keep so many of the calling thread's next ranges from the observer while its version is this one. Returns how many."""
-    take_back_unobserved = staticmethod(_native.take_back_unobserved)
-    """Hand the observer the calling thread's next range again. Returns how many were still to be left to the recorder."""
-
-    core_api_address = staticmethod(_native.core_api_address)
-    """The address of the recorder's C interface, for the torch observer (``native/core/thread_buffer.hpp``)."""
-
     def __init__(self) -> None:
         self._names: list[str] = []
         self._woken = threading.Event()
@@ -126,12 +51,6 @@ class Recorder:
         self._epoch = 0
         self._when_recorded: Callable[[], object] | None = None
         self._thread_names: dict[int, str] = {}
-        states = TraceStates()
-        self.keep_trace_state = states.keep
-        """A span's trace state (a W3C header) as bits for ``ContextReading.flags``; ``Batch.contexts`` has the text again."""
-        self.split_flags = states.split
-        """The ContextFlag bits of such flags, and the trace state in them."""
-        _native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
         _native.set_own_directory(str(PACKAGE) + os.sep)
         self.set_context_reader(None)
 
@@ -158,11 +77,6 @@ class Recorder:
         """Record no more begins. Ends of recorded ranges are accepted until the final drain."""
         _native.stop()
         unwatch(self)
-
-    @property
-    def recording(self) -> bool:
-        """Whether a begin would be recorded now."""
-        return _native.recording()
 
     @property
     def extras(self) -> Extra:
@@ -196,7 +110,7 @@ class Recorder:
             names=self._names,
             tracks=self._tracks(threads),
             contexts=[
-                SpanContextRef(high << 64 | low, span_id, *((flags, "") if flags <= FLAGS else self.split_flags(flags)))
+                SpanContextRef(high << 64 | low, span_id, *((flags, "") if flags <= FLAGS else trace_states.split(flags)))
                 for high, low, span_id, flags in contexts
             ],
             closed=closed,

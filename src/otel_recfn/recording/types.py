@@ -24,7 +24,7 @@ class ContextReading(NamedTuple):
     trace_id: int
     span_id: int
     flags: int
-    """ContextFlag bits, and those of ``Recorder.keep_trace_state``."""
+    """ContextFlag bits, and those of ``TraceStates.keep``."""
     enclosing: int = 0
     """The event id of the range whose span is the current one; 0 if the current span is the program's own."""
     root: int = 0
@@ -64,7 +64,7 @@ FLAGS = (1 << _SHIFT) - 1
 
 
 class TraceStates:
-    """The trace states of a recorder. Methods may be called from any thread; a forked child goes on with its parent's."""
+    """The trace states of the process. Methods may be called from any thread; a forked child goes on with its parent's."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -95,3 +95,6 @@ class TraceStates:
             if text:
                 self._texts.move_to_end(number)
         return flags & FLAGS, text
+
+
+trace_states = TraceStates()

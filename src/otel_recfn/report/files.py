@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_recfn.errors import TraceFileError
+from otel_recfn.model.events import EventKind
 from otel_recfn.report.recording import Process
 from otel_recfn.report.trace_events import TraceEvents
 
@@ -56,9 +57,9 @@ def read_processes(paths: Sequence[Path]) -> list[Process]:
 def _process(path: Path) -> tuple[str, Process]:
     """The script that ran, where a trace says that, and what was recorded."""
     events, fields = _read(path)
-    base_ns = fields.get("baseTimeNanoseconds")
+    base_ns = fields.get("baseTimeNanoseconds", events.base_ns)
     batch = events.batch(base_ns if isinstance(base_ns, int) and 0 <= base_ns < MOST_BASE_NS else 0)
-    if not len(batch):
+    if not bool((batch.kind == EventKind.RANGE).any()):
         raise TraceFileError(f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}")
     return events.script, Process(_label(path, fields), batch)
 

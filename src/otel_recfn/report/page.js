@@ -123,7 +123,7 @@ const fillTable = () => {
   const head = make(
     "tr",
     null,
-    ...COLUMNS.map(([title, key]) =>
+    ...COLUMNS.map(([title, key], at) =>
       make(
         "th",
         {scope: "col", "aria-sort": sorted.by === key ? (sorted.down ? "descending" : "ascending") : "none"},
@@ -133,6 +133,7 @@ const fillTable = () => {
           click: () => {
             sorted = {by: key, down: sorted.by === key ? !sorted.down : key !== "name"};
             fillTable();
+            $("table").querySelectorAll("th button")[at].focus();
           },
         }),
       ),
@@ -294,7 +295,8 @@ const setTheme = (theme) => {
 const begin = () => {
   document.querySelector("main").hidden = false;
   const facts = data.facts;
-  const told = [plural(facts.ranges, "range"), plural(facts.threads, "thread"), time(facts.length), `from ${facts.began}`];
+  const told = [plural(facts.ranges, "range"), plural(facts.threads, "thread"), time(facts.length)];
+  if (!facts.began.startsWith("1970")) told.push(`from ${facts.began}`); // else times count from when a machine started
   if (facts.processes > 1) told.splice(1, 0, plural(facts.processes, "process"));
   $("facts").textContent = told.join(" \u00b7 ");
   $("notes").hidden = !data.notes.length;

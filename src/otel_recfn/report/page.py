@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from otel_recfn.batches.averages import time_text
+from otel_recfn.report.recording import short
 
-LONGEST_NAME = 240
 ROWS_WITHOUT_SCRIPTS = 30
 FRAME_HEIGHT = 720
 SCRIPTS = ("page.boxes.js", "page.picture.js", "page.views.js", "page.js")
@@ -77,8 +77,7 @@ def _with_short_names(shown: dict[str, Any]) -> dict[str, Any]:
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
-        short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
-        return numbers.setdefault(short, len(numbers))
+        return numbers.setdefault(short(name), len(numbers))
 
     flame, lanes, table = dict(shown["flame"]), dict(shown["timeline"]), dict(shown["table"])
     names = flame.pop("names")
@@ -104,7 +103,7 @@ def in_frame(text: str, table: dict[str, Any]) -> str:
 def _table(table: dict[str, Any]) -> str:
     """For pages that may run no scripts: the names with the most time for themselves."""
     columns = [table[name][:ROWS_WITHOUT_SCRIPTS] for name in ("names", "self", "total", "count")]
-    rows = [_row("td", name[:LONGEST_NAME], *_numbers(*numbers)) for name, *numbers in zip(*columns, strict=True)]
+    rows = [_row("td", short(name), *_numbers(*numbers)) for name, *numbers in zip(*columns, strict=True)]
     left_out = len(table["names"]) - len(rows) + table["left_out"]
     rest = f"<p>{left_out:,} more names are not shown.</p>" if left_out else ""
     return f"<table>{_row('th', 'Name', 'Self', 'Total', 'Calls')}{''.join(rows)}</table>{rest}"

@@ -40,6 +40,7 @@ LONGEST_PAUSE_NS = 10_000_000
 server's between two requests is."""
 LARGE_BLOCK = 1 << 20
 """Bytes: memory allocators give blocks of this size back to the system, and each one is paged in anew."""
+LONGEST_NAME = 240
 _NUMBERED = re.compile(r"(.+)#\d+")
 
 
@@ -88,7 +89,7 @@ class Recording:
             part["lane"] = batch.thread[rows].astype(np.int64) + len(self.lanes)
             part["above"] = np.where(part["above"] >= 0, part["above"] + count, -1)
             parts.append(part)
-            self.lanes += [(number, track.name or f"thread {track.native_id or track.number}") for track in batch.tracks]
+            self.lanes += [(number, short(track.name) or f"thread {track.native_id or track.number}") for track in batch.tracks]
             count += len(rows)
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         self.process, self.row, self.lane, self.label = [columns[name] for name in ("process", "row", "lane", "label")]
@@ -283,3 +284,8 @@ def label_of(name: str) -> str:
     """What ranges of that name are called: numbered ones, as steps are, have one label."""
     numbered = _NUMBERED.fullmatch(name)
     return numbered[1] if numbered else name or "(no name)"
+
+
+def short(name: str) -> str:
+    """A name as a page shows it."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."

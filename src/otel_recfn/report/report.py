@@ -21,7 +21,7 @@ from otel_recfn.errors import SettingError, TraceFileError
 from otel_recfn.model.events import EventKind
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.page import in_frame, page
-from otel_recfn.report.recording import KINDS, Process, Recording, label_of
+from otel_recfn.report.recording import KINDS, Process, Recording, label_of, short
 from otel_recfn.report.rules import Finding, findings
 from otel_recfn.report.texts import as_json, markdown, what_took_the_time
 from otel_recfn.report.timeline import timeline
@@ -112,7 +112,7 @@ class Report:
     def _shown_finding(self, finding: Finding) -> dict[str, Any]:
         """With the names that frames have."""
         process = [finding.process] if len(self._seen.processes) > 1 else []
-        return {**finding._asdict(), "anchor": [*process, *map(label_of, finding.anchor)]}
+        return {**finding._asdict(), "anchor": [*process, *(short(label_of(name)) for name in finding.anchor)]}
 
     def _facts(self) -> dict[str, Any]:
         seen = self._seen

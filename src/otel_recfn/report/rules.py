@@ -18,7 +18,7 @@ from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.events import LEAST_WAIT_NS
-from otel_recfn.report.recording import Recording
+from otel_recfn.report.recording import Recording, short
 
 MOST = 5
 """Who is told more at once mends nothing."""
@@ -97,8 +97,9 @@ def _finding(seen: Recording, ranges: Places, times: Amounts, **told: Any) -> Fi
         return None
     main = seen.main_path(ranges, times)
     anchor, of_main = seen.names_in(main), seen.path[ranges] == main
-    told["text"] = told["text"].replace("{most}", " in ".join(reversed(anchor[-2:])))
-    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": seen.code(ranges[of_main], times[of_main])}
+    told["text"] = told["text"].replace("{most}", " in ".join(map(short, reversed(anchor[-2:]))))
+    code = short(seen.code(ranges[of_main], times[of_main]))
+    shown = {"share": share, "anchor": anchor, "serious": share >= SERIOUS, "code": code}
     return Finding(**{**shown, **told})
 
 
@@ -118,7 +119,7 @@ def waits_for_data(seen: Recording) -> Finding | None:
         rule="data",
         title="Waits for data",
         text=f"The DataLoader {made}: {len(ranges):,} batches, {duration(times.mean())} each.",
-        next_step="Do less for a sample, or give the DataLoader more num_workers or a larger prefetch_factor."
+        next_step="Do less for a sample, or give the DataLoader persistent_workers=True or more num_workers."
         if in_workers
         else "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True).",
     )
@@ -135,7 +136,7 @@ def stands_still(seen: Recording) -> Finding | None:
     return _finding(
         seen,
         ranges,
-        waited,
+        of_ours if is_own_fault else waited,
         rule=WAITING,
         title="Threads hold each other up" if is_own_fault else "Threads stand still",
         text=f"They neither worked nor loaded data for {duration(waited.sum())}, most of it in {{most}}. "
@@ -216,7 +217,8 @@ def compiles(seen: Recording) -> Finding | None:
 
 
 def _breaks(told: list[dict[str, Any]]) -> list[str]:
-    return [reason for each in told for reason in each.get("recfn.compile.graph_breaks", ())]
+    breaks = [each.get("recfn.compile.graph_breaks") for each in told]
+    return [str(reason) for each in breaks if isinstance(each, list) for reason in each]
 
 
 def _most_said(introduction: str, reasons: list[str]) -> str:
@@ -230,7 +232,8 @@ def tiny_operators(seen: Recording) -> Finding | None:
     ranges = seen.outermost(_is_operator)
     ranges = ranges[(~seen.named(SYNCS.__contains__) & (seen.total_ns < CALL_NS))[ranges]]
     around = seen.above[ranges]
-    of_loop = _counts(around * len(seen.names) + seen.path[ranges]) >= LOOP
+    loop = np.where(around >= 0, around, -1 - seen.lane[ranges])  # a thread's outermost operators are one, too
+    of_loop = _counts(loop * len(seen.names) + seen.path[ranges]) >= LOOP
     syncs = seen.above[seen.outermost(SYNCS.__contains__)]
     asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[around + 1] * SYNCS_OF_LOOP >= _counts(around)
     ranges = ranges[of_loop & ~asks]

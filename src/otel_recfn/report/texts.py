@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -149,13 +150,19 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
         lines.append(f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has them all")
     if lost:
         lines.append(f"Lost, and not in these sums: {', '.join([f'{name}={count}' for name, count in lost.items()])}")
-    return "\n".join(lines)
+    return "\n".join(lines) or "Nothing was recorded."
 
 
 def _line(row: CallPath, whole: float, width: int) -> str:
     share = row.cpu_time_total / whole if whole else 0.0
-    bar = ("#" * round(min(share, 1.0) * BAR)).ljust(BAR)
+    bar = (("█" if printable("█") == "█" else "#") * round(min(share, 1.0) * BAR)).ljust(BAR)
     numbers = f"{share_text(share, 1.0):>8} {bar} {time_text(row.cpu_time_total):>10} {row.count or '':>7}  "
     indent = "  " * (len(row.path) - 1)
     room = max(width - len(numbers) - len(indent), LEAST_NAME)
     return numbers + indent + (row.name if len(row.name) <= room else "..." + row.name[3 - room :])
+
+
+def printable(text: str) -> str:
+    """A text with escapes for what the output's encoding lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

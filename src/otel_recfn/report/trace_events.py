@@ -49,10 +49,13 @@ class TraceEvents:
     """The rows of a trace while it is read, as numbers: a million events would take a gigabyte."""
 
     def __init__(self) -> None:
+        self.base_ns: Any = None
+        """What times count from, where an event says that."""
         self._parts = [np.zeros((0, 5), np.int64)]
         self.count = 0
         self._sorts: dict[tuple[Any, ...], int] = {}
         self._sort_columns: list[tuple[int, ...]] = []
+        self._steps: set[str] = set()
         self._told: dict[str, dict[int, int]] = {}
         """Of columns that few rows have: the values by row."""
         self._texts = {"": 0}
@@ -90,7 +93,7 @@ class TraceEvents:
         known = event["name"], event.get("cat", ""), phase, args.get("Scope")
         sort = self._sorts.get(known)
         if sort is None:
-            sort = self._sorts[known] = self._new_sort(*known, "Bytes" in args)
+            sort = self._sorts[known] = self._new_sort(*known, args)
         order, thread = args.get("Event id") or args.get("Ev Idx"), self._thread(event)
         if not FEW.isdisjoint(args):
             self._tell(args, row)
@@ -120,12 +123,15 @@ class TraceEvents:
             if isinstance(value, dict if argument == ATTRIBUTES else str):
                 self._told.setdefault(column, {})[row] = self._text(value if isinstance(value, str) else json.dumps(value))
 
-    def _new_sort(self, name: str, category: str, phase: str, scope: str | None, has_bytes: bool) -> int:
-        if category == OF_THE_PROFILER:
+    def _new_sort(self, name: str, category: str, phase: str, scope: str | None, args: dict[str, Any]) -> int:
+        is_span_of_a_step = name in self._steps and "span_id" in args
+        if category == OF_THE_PROFILER or is_span_of_a_step:
             raise ValueError(category)
         step = _STEP.fullmatch(name) if category == "user_annotation" else None
-        kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if has_bytes else EventKind.MARK
+        kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if "Bytes" in args else EventKind.MARK
         source = EventSource.STEP if step else _source(name, category)
+        if step:
+            self._steps.add(step[1])
         self._sort_columns.append(
             (
                 self._text(step[1] if step else name),
@@ -143,6 +149,7 @@ class TraceEvents:
         told = {"thread_name": "name", "process_name": "name", "process_labels": "labels"}[event["name"]]
         of = event["tid"] if event["name"] == "thread_name" else event["name"]
         self._labels[event["pid"], of] = str(event["args"][told])
+        self.base_ns = event["args"].get("baseTimeNanoseconds", self.base_ns)
 
     def _thread(self, event: dict[str, Any]) -> int:
         return self._threads.setdefault((event.get("pid"), event.get("tid")), len(self._threads))

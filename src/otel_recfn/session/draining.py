@@ -19,6 +19,7 @@ from functools import partial
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import together
@@ -270,7 +271,7 @@ class Draining:
             "new time, but ranges that are open now keep to the clock that they began with",
             seconds,
         )
-        self._recorder.mark(f"wall clock jumped by {seconds:+.3f} s")
+        _native.mark(f"wall clock jumped by {seconds:+.3f} s")
 
     def _log_failed_drain(self) -> None:
         """Log that a drain failed, once: where memory is short, many in a row may fail."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from otel_recfn import _native
 from otel_recfn.errors import CallRefused
 from otel_recfn.model.counters import losses
 from otel_recfn.pytorch import details
@@ -120,7 +121,7 @@ class Session:
                 self._exit.follow_provider()
                 self._exit.finish_in_multiprocessing_child()
             elif held:
-                since_serial = self._recorder.serial()
+                since_serial = _native.task_serial()
                 self._captures.join(capture, self._draining.drain(open_ranges=True), since_serial)
                 self._record()
                 self._sources.follow()
@@ -133,7 +134,7 @@ class Session:
 
         ``begins``: the only capture begins, and nothing that was recorded before is for it.
         """
-        if not (begins or self._captures.all_end or self._recorder.recording):
+        if not (begins or self._captures.all_end or _native.recording()):
             # Captures that are ending get the rest of the earlier recording; its open ranges would be dropped otherwise.
             with self._draining.held(0.0) as held:
                 if held:

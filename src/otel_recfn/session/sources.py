@@ -29,10 +29,10 @@ log = logging.getLogger("otel_recfn")
 
 def sources_of_process(recorder: Recorder) -> list[Source]:
     """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
-    observer, names = TorchObserver(recorder), InstanceNames()
-    modules = ModuleRanges(recorder, observer.announces_user_ranges, names)
+    observer, names = TorchObserver(), InstanceNames()
+    modules = ModuleRanges(observer.announces_user_ranges, names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    return [ContextWatcher(recorder), RemoteCalls(recorder), observer, modules, Compilations(recorder), CallSource(texts)]
+    return [ContextWatcher(recorder), RemoteCalls(), observer, modules, Compilations(), CallSource(texts)]
 
 
 @dataclass(eq=False)

@@ -34,6 +34,23 @@ def _setting(default: T, kind: Kind[T], meaning: str, **more: Any) -> T:
     return field(default=default, metadata={"kind": kind, "meaning": meaning, **more})
 
 
+SCOPES: Any = _setting(
+    None,
+    values.SCOPES,
+    "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
+    default_in_words="all",
+)
+MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
+PYTHON_CALLS: Any = _setting(
+    False,
+    values.CALLS,
+    "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` "
+    "(`include=my_app;max_depth=20`) for some of them",
+    selects=EventSource.PYTHON_CALL,
+)
+"""Settings of ``instrument()`` and of ``profile(...)``."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The values of all settings of ``instrument()``."""
@@ -52,12 +69,7 @@ class Settings:
         default_in_words="the global one",
         environment=False,
     )
-    scopes: frozenset[RecordScope] | None = _setting(
-        None,
-        values.SCOPES,
-        "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
-        default_in_words="all",
-    )
+    scopes: frozenset[RecordScope] | None = SCOPES
     chrome_trace: str | None = _setting(
         None,
         values.TRACE_PATH,
@@ -101,14 +113,8 @@ class Settings:
         "how long the end of the process waits for a backend that is slow or down; what is left then is dropped and counted",
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
-    modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
-    python_calls: bool | PythonCalls = _setting(
-        False,
-        values.CALLS,
-        "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` "
-        "(`include=my_app;max_depth=20`) for some of them",
-        selects=EventSource.PYTHON_CALL,
-    )
+    modules: bool = MODULES
+    python_calls: bool | PythonCalls = PYTHON_CALLS
     sinks: tuple[Sink, ...] = _setting(
         (), values.SINKS, "further sinks, such as `InMemorySink()`", default_in_words="none", environment=False
     )
@@ -161,12 +167,7 @@ class Settings:
 class ProfileSettings:
     """The values of all settings of ``profile(...)``."""
 
-    scopes: frozenset[RecordScope] | None = _setting(
-        None,
-        values.SCOPES,
-        "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
-        default_in_words="all",
-    )
+    scopes: frozenset[RecordScope] | None = SCOPES
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of operators' inputs", selects=Extra.SHAPES)
     with_flops: bool = _setting(
         False, values.BOOL, "floating point operations of the operators that PyTorch counts", selects=Extra.FLOPS
@@ -186,13 +187,8 @@ class ProfileSettings:
         "reports to that alone",
         selects=Extra.MEMORY,
     )
-    modules: bool = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
-    python_calls: bool | PythonCalls = _setting(
-        False,
-        values.CALLS,
-        "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` for some of them",
-        selects=EventSource.PYTHON_CALL,
-    )
+    modules: bool = MODULES
+    python_calls: bool | PythonCalls = PYTHON_CALLS
     max_events: int = _setting(
         4_000_000,
         values.EVENTS,

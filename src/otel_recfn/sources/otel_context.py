@@ -15,9 +15,10 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import TraceFlags
 
+from otel_recfn import _native
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
-from otel_recfn.recording.types import ContextReading
+from otel_recfn.recording.types import ContextReading, trace_states
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.sources.range_spans import RangeSpans, ShownRanges, range_of
 from otel_recfn.sources.steps import begins_now, is_suppressed, seen_in_step, shown_steps
@@ -61,7 +62,7 @@ class ContextWatcher(Source):
         shown_steps.attached = self._attached_context
         shown_steps.spans = shown.spans if shown is not None else None
         self._shown = shown
-        self._ranges = RangeSpans(self._recorder, shown) if shown is not None else None
+        self._ranges = RangeSpans(shown) if shown is not None else None
 
     def status(self) -> str:
         """The way in which changes are noticed, in words."""
@@ -105,7 +106,7 @@ class ContextWatcher(Source):
             flags |= ContextFlag.SAMPLED
             if self._shown is not None:
                 self._shown.spans.saw(of_span.trace_id, of_span.span_id, span)
-        kept = self._recorder.keep_trace_state(of_span.trace_state.to_header()) if of_span.trace_state else 0
+        kept = trace_states.keep(of_span.trace_state.to_header()) if of_span.trace_state else 0
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 
     def _reading_of_parent(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
@@ -115,7 +116,7 @@ class ContextWatcher(Source):
             return ContextReading(0, 0, int(flags), span=span) if flags else None
         if TraceFlags(around.flags).sampled:
             flags |= ContextFlag.SAMPLED
-        kept = self._recorder.keep_trace_state(around.trace_state) if around.trace_state else 0
+        kept = trace_states.keep(around.trace_state) if around.trace_state else 0
         return ContextReading(around.trace_id, around.span_id, int(flags) | kept, span=span)
 
     def _attached_context(self) -> Context:
@@ -128,7 +129,7 @@ class ContextWatcher(Source):
 
     def _seen_without_ranges(self, attached: Context) -> Context:
         """The current context, with a step's span, or with that of the thread for which PyTorch works in this one."""
-        seen, launching = seen_in_step(attached), self._recorder.launching_span()
+        seen, launching = seen_in_step(attached), _native.launching_span()
         if launching is None or trace.get_current_span(seen) is not trace.INVALID_SPAN:
             return seen
         return trace.set_span_in_context(launching, seen)
@@ -159,14 +160,14 @@ class ContextWatcher(Source):
         span = trace.get_current_span(context)
         before = getattr(token, "old_value", None)
         if span is trace.get_current_span(seen_in_step(before) if isinstance(before, Context) else _EMPTY):
-            self._recorder.context_attached(token)  # only something else in the context changed, baggage for instance
+            _native.context_attached(token)  # only something else in the context changed, baggage for instance
         else:
-            self._recorder.span_attached(span, token)
+            _native.span_attached(span, token)
             remember_current(span)
         return token
 
     def _after_detach(self, result: Any, token: Any = None) -> Any:
-        self._recorder.span_detached(token)
+        _native.span_detached(token)
         return result
 
     def _after_get_current(self, context: Any) -> Any:

@@ -4,8 +4,8 @@
     others come and go  enable(wanted), again with each change of what is wanted together
     the last one ends   the last drain ► disable
 
-While it is enabled, a source calls ``begin``, ``end``, ``mark`` and ``memory`` of the recorder that it was made with, from any
-thread; where nothing is recorded, they cost little. A new source is a module, an ``EventSource`` for its rows, and a line in
+While it is enabled, a source calls ``begin``, ``end``, ``mark`` and ``memory`` of ``_native``, from any thread;
+where nothing is recorded, they cost little. A new source is a module, an ``EventSource`` for its rows, and a line in
 ``session/sources.py``.
 
 A forked child goes on with its sources as they are. What one holds that doesn't survive a fork (a lock, a thread, a file) it

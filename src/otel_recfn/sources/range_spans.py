@@ -17,8 +17,9 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
+from otel_recfn import _native
 from otel_recfn.model.events import ContextFlag, EventSource
-from otel_recfn.recording.recorder import Recorder
+from otel_recfn.recording.types import trace_states
 from otel_recfn.support.span_ids import span_id as span_id_of
 
 if TYPE_CHECKING:
@@ -88,10 +89,6 @@ class SpansOfRanges(Protocol):
         """Note that a range begins below this span of the program's, which is sampled."""
 
 
-def _had_not_begun(_serial: int, _event_id: int) -> bool:
-    return False
-
-
 class ShownRanges(NamedTuple):
     """The choice of ranges that are shown."""
 
@@ -99,24 +96,24 @@ class ShownRanges(NamedTuple):
     """Whether ranges of a scope and source become spans."""
     spans: SpansOfRanges
     """The spans of these ranges."""
-    had_begun: Callable[[int, int], bool] = _had_not_begun
+    had_begun: Callable[[int, int], bool]
     """Whether the capture, if it joined others, had begun before the range of this serial and event id did."""
 
 
 class RangeSpans:
     """The shown ranges, as spans."""
 
-    def __init__(self, recorder: Recorder, shown: ShownRanges) -> None:
-        self._recorder, self._takes, self._spans, self._had_begun = recorder, *shown
-        self._since = recorder.serial()
+    def __init__(self, shown: ShownRanges) -> None:
+        self._takes, self._spans, self._had_begun = shown
+        self._since = _native.task_serial()
         """The serial before which ranges may not become spans: they are not shown, unless the capture had begun already."""
 
     def seen_from(self, attached: Context) -> Context:
         """The current context as the program sees it, if ``attached`` is attached."""
-        if not self._recorder.ranges_after(None):  # the common case, and cheaper to check than the span
+        if not _native.ranges_after(None):  # the common case, and cheaper to check than the span
             return attached
         span = trace.get_current_span(attached)
-        for range_ in self._recorder.ranges_after(span):
+        for range_ in _native.ranges_after(span):
             if self._becomes_span(range_) and not _has_own_span(range_):
                 return self._with_range(range_, span, attached)
         return attached
@@ -138,7 +135,7 @@ class RangeSpans:
         if not self._spans.has_target():
             return None
         high, low, span_id, words = range_.context_words
-        trace_id, (flags, trace_state) = high << 64 | low, self._recorder.split_flags(words)
+        trace_id, (flags, trace_state) = high << 64 | low, trace_states.split(words)
         if not (trace_id or flags) or self._spans.is_outside(trace_id, span_id):
             root = self._spans.trace_of(self._root_of(range_))
             return _below(root.trace_id, root.trace_state, range_) if root is not None else None
@@ -149,7 +146,7 @@ class RangeSpans:
     def _becomes_span(self, range_: TaskEntry) -> bool:
         """Whether the range becomes a span. The newest range of an ending recording has a row that nobody gets."""
         began_later = range_.began > self._since or self._had_begun(range_.began, range_.event_id)
-        return began_later and self._takes(range_.scope, range_.source) and self._recorder.recording
+        return began_later and self._takes(range_.scope, range_.source) and _native.recording()
 
     def _root_of(self, range_: TaskEntry) -> int:
         """The outermost range around it that becomes a span: others were recorded for captures that began before."""
@@ -159,7 +156,9 @@ class RangeSpans:
                 is_known = is_known or around.event_id == range_.root
                 becoming = around if self._becomes_span(around) else becoming
             around = around.outer
-        return becoming.event_id if is_known else range_.root
+        if is_known:
+            return becoming.event_id
+        return range_.root if self._takes(range_.scope, EventSource.PYTHON_CALL) else becoming.beside_calls
 
 
 def _has_own_span(range_: TaskEntry) -> bool:

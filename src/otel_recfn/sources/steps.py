@@ -28,6 +28,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
+from otel_recfn import _native
 from otel_recfn.model.events import (
     CPU_TIME,
     UNNAMED_STEP,
@@ -40,7 +41,6 @@ from otel_recfn.model.events import (
 )
 from otel_recfn.model.generation import Generation
 from otel_recfn.recording.ranges import is_of_kind, maker, wrap
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.seen_spans import remember_current
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import failure
@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 NUMBERS = range(1 << 63)
 MOST_NAMES = 1024
-"""The most names that are counted; beyond it the count of the oldest is forgotten."""
+"""The most names that are counted; beyond it the count of the one unused for longest is forgotten."""
 SUPPRESSION_KEYS = tuple(
     key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
 )
@@ -84,15 +84,15 @@ class step:
     """
 
     __module__ = "otel_recfn"
-    __slots__ = ("_code", "_name", "_number", "_open")
+    __slots__ = ("_code", "_open", "name", "number")
     args = None
     """No arguments, as of ``record_function``."""
 
     def __init__(self, name: str | None = None, number: int | None = None) -> None:
         if name is not None and not isinstance(name, str):
             raise TypeError(f'step takes a name, a str, not {type(name).__name__}: write step("train", number)')
-        self._name = UNNAMED_STEP if name is None else name
-        self._number = None if number is None else whole_number(number, "number", NUMBERS)
+        self.name = UNNAMED_STEP if name is None else name
+        self.number = None if number is None else whole_number(number, "number", NUMBERS)
         self._code = ""
         self._open: list[OpenStep] = []
 
@@ -102,16 +102,6 @@ class step:
         made = cls(name, number)
         made._code = code
         return made
-
-    @property
-    def name(self) -> str:
-        """The span's name."""
-        return self._name
-
-    @property
-    def number(self) -> int | None:
-        """The number that the step was made with."""
-        return self._number
 
     def __enter__(self) -> step:
         self._enter(0)
@@ -138,14 +128,14 @@ class step:
         self.__exit__(kind, error, traceback)
 
     def _enter(self, flags: int) -> None:
-        number = _next_number(self._name) if self._number is None else self._number
+        number = next(_numbers(self.name)) if self.number is None else self.number
         spans = shown_steps.spans
-        if spans is None and not recorder.recording:
+        if spans is None and not _native.recording():
             return
         around = otel_context.get_current()
-        span = spans.start_step(self._name, number, self._code) if spans is not None and not is_suppressed(around) else None
+        span = spans.start_step(self.name, number, self._code) if spans is not None and not is_suppressed(around) else None
         opened = OpenStep(span, around)
-        opened.begin(self._name, number, flags, self._code)
+        opened.begin(self.name, number, flags, self._code)
         self._open.append(opened)
 
     def __call__(self, func: F) -> F:
@@ -155,29 +145,22 @@ class step:
             if is_of_kind(predicate, func):
                 raise TypeError(
                     f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
-                    f"`{statement} step({self._name!r}):` inside it, around all of it or around each item, or decorate it with "
-                    f"record_function({self._name!r}), whose range encloses what the generator does and not its consumer"
+                    f"`{statement} step({self.name!r}):` inside it, around all of it or around each item, or decorate it with "
+                    f"record_function({self.name!r}), whose range encloses what the generator does and not its consumer"
                 )
-        return wrap(maker(type(self), self._name, self._number, func), func)
+        return wrap(maker(type(self), self.name, self.number, func), func)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A step that is not open, as its copy and its pickle."""
-        return type(self), (self._name, self._number)
+        return type(self), (self.name, self.number)
 
     def __repr__(self) -> str:
-        return f"step({self._name!r}, {self._number!r})"
+        return f"step({self.name!r}, {self.number!r})"
 
 
-_numbers: dict[str, itertools.count[int]] = {}
-
-
-def _next_number(name: str) -> int:
-    counted = _numbers.get(name)
-    if counted is None:
-        for oldest in list(_numbers)[: max(0, len(_numbers) - MOST_NAMES + 1)]:
-            _numbers.pop(oldest, None)
-        counted = _numbers.setdefault(name, itertools.count())
-    return next(counted)
+@functools.lru_cache(MOST_NAMES)
+def _numbers(_name: str) -> itertools.count[int]:
+    return itertools.count()
 
 
 # --- steps that are open
@@ -209,26 +192,26 @@ class OpenStep:
         self.seen = around
         self.event_id = self.began_ns = 0
         self.entered: Any = None
-        """The result of ``Recorder.enter``."""
+        """The result of ``_native.enter``."""
         self.generation: Generation | None = None
         """The generation in the step, if there is one."""
         if span is not None:
             self.seen, self.attached = trace.set_span_in_context(span, around), shown_steps.attached()
-            recorder.span_attached(span, self)
+            _native.span_attached(span, self)
             remember_current(span)
         _innermost.set(self)
 
     def begin(self, name: str, number: int, flags: int, code: str) -> None:
-        """Begin the step's range. ``flags`` and ``code`` are as in ``Recorder.begin``."""
+        """Begin the step's range. ``flags`` and ``code`` are as in ``_native.begin``."""
         self.begins = self.span is not None
         try:
-            self.event_id = recorder.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
+            self.event_id = _native.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
         finally:
             self.begins = False
         if flags & ASYNC and self.event_id:
-            self.entered = recorder.enter(self.event_id)
+            self.entered = _native.enter(self.event_id)
         self.began_ns = time.perf_counter_ns()
-        recorder.context_attached(object())  # what it read holds for no other begin, since another thread may end the step
+        _native.context_attached(object())  # what it read holds for no other begin, since another thread may end the step
         if self.span is not None and self.event_id:
             self.span.set_attribute("recfn.event_id", self.event_id)
 
@@ -238,12 +221,12 @@ class OpenStep:
         if _innermost.get() is self:
             _innermost.set(innermost_step())
         if self.entered is not None:
-            recorder.leave(self.entered)
+            _native.leave(self.entered)
         text, stacktrace = failure(error)
         duration_ns = time.perf_counter_ns() - self.began_ns
-        cpu_time_ns = recorder.end(self.event_id, text, stacktrace=stacktrace)
+        cpu_time_ns = _native.end(self.event_id, text, stacktrace=stacktrace)
         if self.span is not None:
-            recorder.span_detached(self)
+            _native.span_detached(self)
             if cpu_time_ns >= 0:
                 self.span.set_attribute(CPU_TIME, cpu_time_ns)
             if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):

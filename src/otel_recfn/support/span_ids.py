@@ -23,23 +23,13 @@ _MASK = (1 << 64) - 1
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd, so that multiplying by them modulo 2**64 can be undone; from the finalizer of splitmix64."""
 _HALF = 32
-_FACTORS_OF_COLUMNS = tuple([np.array(factor, np.uint64) for factor in _FACTORS])
-_HALF_OF_COLUMNS = np.array(_HALF, np.uint64)
-"""The factors as arrays, which numpy takes at once: making a number one costs as much as a column of some hundred."""
-
-
-def new_key() -> int:
-    """A random key with its top bit set."""
-    return secrets.randbits(63) | 1 << 63
-
-
-_key = new_key()
+_key = 0
 
 
 def rekey() -> None:
-    """Make span ids that have nothing to do with those before."""
+    """Make span ids that have nothing to do with those before, by a random key with its top bit set."""
     global _key
-    _key = new_key()
+    _key = secrets.randbits(63) | 1 << 63
 
 
 def current_key() -> int:
@@ -58,11 +48,12 @@ def span_id(event_id: int) -> int:
 def span_ids(event_ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The span ids of a column of events."""
     mixed: NDArray[np.uint64] = event_ids ^ np.uint64(_key)
-    for factor in _FACTORS_OF_COLUMNS:
-        mixed ^= mixed >> _HALF_OF_COLUMNS
-        mixed *= factor
-    mixed ^= mixed >> _HALF_OF_COLUMNS
+    for factor in _FACTORS:
+        mixed ^= mixed >> np.uint64(_HALF)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(_HALF)
     return mixed
 
 
+rekey()
 around_forks(Order.SPAN_IDS, in_child=rekey)

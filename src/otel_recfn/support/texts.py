@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from traceback import walk_tb
 from typing import Any, NamedTuple
@@ -183,15 +183,11 @@ def _both_ends(frames: list[Any]) -> list[Any]:
 # server says is its own choice: line ends and escape codes would forge lines of the log, and 60 kB of it fill one.
 
 MOST_SHOWN = 200
-CUT = "..."
 HIDDEN = "***"
 SHORTEST_SECRET = 4
 """The shortest secret that is hidden: a shorter one is in any text by chance, and hiding it would reveal it."""
 PUBLIC_HEADERS = {"content-type", "content-encoding", "user-agent"}
-MOST_LOOKED_AT = 10_000
-MOST_CAUSES = 20
 UNUSABLE = "the endpoint or a header can't be used as it is (the error's text is left out, as it quotes them)"
-_WORD = re.compile(r"\S+")
 
 
 def safe_text(text: object, hidden: Iterable[str] = ()) -> str:
@@ -199,14 +195,14 @@ def safe_text(text: object, hidden: Iterable[str] = ()) -> str:
     found = str(text)
     for secret in hidden:
         found = found.replace(secret, HIDDEN)
-    found = _WORD.sub(_without_secrets, found)[:MOST_LOOKED_AT]
+    found = " ".join([_without_secrets(word) for word in found.split()])
     short = " ".join("".join([each if each.isprintable() else " " for each in found]).split())
-    return short if len(short) <= MOST_SHOWN else short[: MOST_SHOWN - len(CUT)] + CUT
+    return short if len(short) <= MOST_SHOWN else f"{short[: MOST_SHOWN - 3]}..."
 
 
-def safe_endpoint(endpoint: str) -> str:
-    """The endpoint, without what may be a secret."""
-    return safe_text(endpoint, secrets_of(endpoint))
+def _without_secrets(word: str) -> str:
+    before, scheme, rest = word.rpartition("://")
+    return scheme.join([part.rpartition("@")[2].partition("?")[0] for part in (before, rest)])
 
 
 def safe_error(error: BaseException, hidden: Iterable[str] = ()) -> str:
@@ -228,11 +224,18 @@ def safe_exception(error: BaseException) -> Exception:
     return Exception(safe_error(error)).with_traceback(error.__traceback__)
 
 
+def _system_error(error: BaseException) -> BaseException:
+    """The first cause that is an OSError: those of libraries hold the whole request in their texts."""
+    found, seen = error, [error]
+    while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and all(cause is not each for each in seen):
+        seen.append(cause)
+        found = cause if isinstance(cause, OSError) else found
+    return found
+
+
 def secrets_of(endpoint: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[str, ...]:
     """The parts of an endpoint, and of headers that are sent there, that may be in no text; the longest first."""
-    after = endpoint.partition("://")[2] or endpoint
-    user_info = after.rpartition("@")[0]
-    query = endpoint.partition("?")[2]
+    user_info, query = (endpoint.partition("://")[2] or endpoint).rpartition("@")[0], endpoint.partition("?")[2]
     found = {user_info, *user_info.split(":", 1), query, *[each.partition("=")[2] for each in query.split("&")]}
     found |= {base64.b64encode(unquote(user_info).encode("utf-8", "surrogatepass")).decode()}  # sent as a header
     for name, value in headers:
@@ -247,34 +250,11 @@ def secrets_from_environment() -> tuple[str, ...]:
     """The values of ``OTEL_EXPORTER_OTLP_*`` that may be in no text."""
 
     def variables(name: str) -> list[str]:
-        return [each for signal in ("TRACES_", "") if (each := os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}"))]
+        return [os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}", "") for signal in ("TRACES_", "")]
 
     headers = [text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")]
     named = [(name.strip(), value) for name, _, value in headers]
-    return tuple([secret for endpoint in (*variables("ENDPOINT"), "") for secret in secrets_of(endpoint, named)])
-
-
-def _without_secrets(word: re.Match[str]) -> str:
-    before, scheme, rest = word[0].rpartition("://")
-    shown = (rest if scheme else word[0]).rpartition("@")[2]
-    address, _, query = shown.partition("?")
-    if scheme:
-        address, shown = address.partition("#")[0], shown.partition("#")[0]
-    has_query = scheme or any(each.isalnum() for each in query)
-    return f"{before.rpartition('@')[2].partition('?')[0]}{scheme}{address if has_query else shown}"
-
-
-def _system_error(error: BaseException) -> BaseException:
-    """The first cause that is an OSError: those of libraries hold the whole request in their texts."""
-    return [error, *[each for each in _causes(error) if isinstance(each, OSError)]][-1]
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    for _ in range(MOST_CAUSES):
-        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if cause is None:
-            return
-        yield (error := cause)
+    return tuple([secret for endpoint in variables("ENDPOINT") for secret in secrets_of(endpoint, named)])
 
 
 # --- lists of shapes and of dtypes; objects of attributes

@@ -25,6 +25,7 @@ from keyword import iskeyword
 from types import FrameType
 from typing import Any, NamedTuple
 
+from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.operations import record_outputs
@@ -134,7 +135,7 @@ class Operator:
         state = thread_locals.current()
         step = get_step_callbacks(RecordScope.FUNCTION)
         if not step.callbacks:
-            return self._recorded(state, args, kwargs) if recorder.recording else self._call(state, args, kwargs)
+            return self._recorded(state, args, kwargs) if _native.recording() else self._call(state, args, kwargs)
         range_ = RecordFunction(step)
         range_._hide_from_torch()  # PyTorch shows them its own operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
@@ -150,7 +151,7 @@ class Operator:
         wants_shapes = recorder.extras & SHAPES
         inputs = (*args, *kwargs.values())
         shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
-        event_id = recorder.begin(
+        event_id = _native.begin(
             self.name,
             RecordScope.FUNCTION,
             SOURCE,
@@ -163,9 +164,9 @@ class Operator:
             result = self._call(state, args, kwargs)
         except BaseException as error:
             text, stacktrace = failure(error)
-            recorder.end(event_id, text, stacktrace=stacktrace)
+            _native.end(event_id, text, stacktrace=stacktrace)
             raise
-        recorder.end(event_id)
+        _native.end(event_id)
         return result
 
     def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

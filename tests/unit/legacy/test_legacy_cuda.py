@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_cuda import FakeCuda
 
-from otel_recfn import record_function
+from otel_recfn import _native, record_function
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.legacy import (
     EventKind,
@@ -19,7 +19,6 @@ from otel_recfn.legacy import (
 )
 from otel_recfn.legacy.cuda import NOT_TIMED, nvtx_text
 from otel_recfn.model.events import RecordScope
-from otel_recfn.recording.recorder import recorder
 
 CUDA = ProfilerConfig(ProfilerState.CUDA)
 NVTX = ProfilerConfig(ProfilerState.NVTX)
@@ -82,11 +81,11 @@ class TestTiming:
 
     def test_changes_of_memory_have_the_newest_time_of_their_thread(self, cuda: FakeCuda) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CUDA, profile_memory=True))
-        recorder.memory(1, "cpu")
+        _native.memory(1, "cpu")
         with record_function("outer"):
-            recorder.memory(2, "cuda:0")
+            _native.memory(2, "cuda:0")
             operator("aten::mm")
-            recorder.memory(-2, "cuda:0")
+            _native.memory(-2, "cuda:0")
         (events,) = disable_profiler_legacy()
         first, second, third = (event for event in events if event.kind == EventKind.MEMORY_ALLOC)
         assert not first.has_cuda

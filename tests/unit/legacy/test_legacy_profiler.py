@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import record_function
+from otel_recfn import _native, record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
@@ -32,7 +32,6 @@ from otel_recfn.legacy import (
 from otel_recfn.legacy import profiler as legacy_profiler
 from otel_recfn.legacy.config import EventKind
 from otel_recfn.model.events import EventSource, RecordScope
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
@@ -101,7 +100,7 @@ class TestEvents:
 
     def test_modules_are_no_record_functions(self) -> None:
         enable_profiler_legacy(CPU)
-        recorder.end(recorder.begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
+        _native.end(_native.begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
         assert ranges(disable_profiler_legacy()) == set()
 
     def test_a_range_from_before_has_no_events(self) -> None:
@@ -237,8 +236,8 @@ class TestDisableOptions:
 
     def test_a_run_that_nobody_refers_to_ends(self) -> None:
         in_a_thread(lambda: enable_profiler_legacy(CPU))
-        wait_until(lambda: not recorder.recording)
-        assert not recorder.recording
+        wait_until(lambda: not _native.recording())
+        assert not _native.recording()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

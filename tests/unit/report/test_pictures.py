@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from recorded_ranges import Ran, process
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.errors import TraceFileError
@@ -190,6 +191,16 @@ def test_a_page_is_small_whatever_was_recorded(length: int) -> None:
     assert len(page) <= 2_000_000
     assert sum(shown_in(page)["flame"]["count"]) == 20_000
     assert len(Report([Process("p", make_batch(rows))]).html(300_000)) <= 300_000
+
+
+def test_what_is_long_is_short_everywhere_in_the_page() -> None:
+    long = "x" * 1_000_000
+    asks = Ran("aten::item", 1000, (), {"stack": long})
+    page = Report([process(Ran(long, 90_000, (asks,) * 40), thread=MAIN_THREAD._replace(name=long))]).html()
+    assert len(page) < 100_000
+    (finding,) = shown_in(page)["findings"]
+    assert finding["code"] == finding["anchor"][0]
+    assert {*finding["anchor"]} <= {*shown_in(page)["names"]}
 
 
 NASTY = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;@@script@@\ud800"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
+import sys
 
 import pytest
 from recorded_ranges import Ran, process
 
+from batches import make_batch
 from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.model.events import EventSource
 from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
@@ -79,9 +82,11 @@ def test_json_has_the_same() -> None:
     assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
-def test_a_bar_is_as_long_as_the_share() -> None:
+@pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("ascii", "#")])
+def test_a_bar_is_as_long_as_the_share(encoding: str, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
     whole, half = tree_with_bars(tree_of_rows(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}).splitlines()
-    assert (whole.count("#"), half.count("#")) == (10, 5)
+    assert (whole.count(block), half.count(block)) == (10, 5)
 
 
 def test_the_tree_has_the_widths_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +102,7 @@ def test_the_tree_says_what_it_leaves_out_and_what_was_lost() -> None:
     *_, hidden, lost = tree_with_bars(tree_of_rows(many), [], {"dropped": 3}).splitlines()
     assert hidden.startswith("21 more paths are not shown")
     assert lost == "Lost, and not in these sums: dropped=3"
+    assert tree_with_bars(tree_of_rows(make_batch([])), [], {}) == "Nothing was recorded."
 
 
 def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:

@@ -12,8 +12,9 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled, supp
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
+from otel_recfn import _native
 from otel_recfn.model.events import ContextFlag
-from otel_recfn.recording.types import ContextReading, TraceStates
+from otel_recfn.recording.types import ContextReading, trace_states
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 
@@ -26,8 +27,6 @@ class CountingRecorder:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.reader: Callable[[], ContextReading | None] | None = None
-        states = TraceStates()
-        self.keep_trace_state, self.split_flags = states.keep, states.split
 
     def span_attached(self, span: object, token: object) -> None:
         self.told.append(threading.get_ident())
@@ -38,16 +37,16 @@ class CountingRecorder:
     def span_detached(self, token: object) -> None:
         self.told.append(threading.get_ident())
 
-    def launching_span(self) -> None:
-        pass
-
     def set_context_reader(self, reader: Callable[[], ContextReading | None] | None) -> None:
         self.reader = reader
 
 
 @pytest.fixture
-def recorder() -> CountingRecorder:
-    return CountingRecorder()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> CountingRecorder:
+    made = CountingRecorder()
+    for name in ("span_attached", "context_attached", "span_detached"):
+        monkeypatch.setattr(_native, name, getattr(made, name))
+    return made
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_a_trace_state_is_kept(watcher: ContextWatcher, recorder: CountingRecord
     with use(0xABC, 0xDEF, state=TraceState([("vendor", "value"), ("other", "x")])):
         reading = watcher.read()
     assert reading is not None
-    assert recorder.split_flags(reading.flags) == (ContextFlag.SAMPLED, "vendor=value,other=x")
+    assert trace_states.split(reading.flags) == (ContextFlag.SAMPLED, "vendor=value,other=x")
 
 
 def test_a_span_that_raises_is_no_span(watcher: ContextWatcher, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,19 +16,20 @@ from patience import PATIENCE_S
 INTERRUPTED_READER = """
 import os
 import signal
+from otel_recfn import _native
 from otel_recfn.recording.recorder import recorder
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 recorder.start(1023, 1 << 16)
 
 def read():
-    recorder.context_attached(object())
+    _native.context_attached(object())
     signal.raise_signal(signal.SIGINT)
 
 recorder.set_context_reader(read)
 seen = 0
 for _ in range(100):
     try:
-        with recorder.record_function("range"):
+        with _native.record_function("range"):
             pass
         for _ in range(10):
             pass

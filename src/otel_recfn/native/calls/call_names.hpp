@@ -282,8 +282,9 @@ class CallNames {
 
   // What Python answers where only it knows.
   bool ask_python(PyObject* code, int line, CallName& name) {
-    const Reference asked(Py_NewRef(of_code_.get()));
-    Reference answer(PyObject_CallFunction(asked.get(), "Oi", code, line));
+    const Reference asked(Py_NewRef(of_code_.get())), number(PyLong_FromLong(line));
+    PyObject* const arguments[] = {code, number.get()};
+    Reference answer(number ? call_unseen(asked.get(), arguments, 2) : nullptr);
     if (!answer) return false;
     if (PyUnicode_Check(answer.get())) {
       name.text = as_utf8(answer.get());

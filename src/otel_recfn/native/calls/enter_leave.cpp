@@ -48,7 +48,7 @@ bool hides_its_c_calls(const ThreadCalls& calls) {
 int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_frame, uint64_t tracing) {
   PyObject* const frame = reinterpret_cast<PyObject*>(begun.frame);
   const Reference held(Py_NewRef(of_frame));
-  const Reference answer(PyObject_CallFunctionObjArgs(held.get(), frame, nullptr));
+  const Reference answer(call_unseen(held.get(), &frame, 1));
   if (!answer && without_name() < 0) return -1;
   const bool named = answer && PyUnicode_Check(answer.get());
   uint64_t event_id = 0;

@@ -1,12 +1,11 @@
 // The one look at Python from an operator's thread: what is current there, by a reader written in Python.
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
+#include "python/arguments.hpp"
 #include "python/task_contexts.hpp"
 #include "python/task_entries.hpp"
 
 namespace recfn {
-
-PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);  // watched_calls.cpp
 
 namespace {
 

@@ -144,10 +144,10 @@ PyObject* memory(PyObject*, PyObject* args) {
 PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
-               "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='')\n--\n\nSee Recorder.begin."),
-    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee Recorder.end."),
+               "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='')\n--\n\nSee _native.pyi."),
+    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee _native.pyi."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
-    {"say_code", say_code, METH_O, "say_code(code): see Recorder.say_code."},
+    {"say_code", say_code, METH_O, "say_code(code): see _native.pyi."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -21,7 +21,7 @@ struct BoundMethod {
 
 inline PyObject* owner_of(PyObject* bound) { return reinterpret_cast<BoundMethod*>(bound)->owner; }
 
-// The rarely used parts are written in Python (recording/ranges.py, support/texts.py); recording/recorder.py sets them once.
+// The rarely used parts are written in Python (recording/ranges.py, which sets them once; support/texts.py).
 struct RecordFunctionHelpers {
   PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *arguments = nullptr;
 };

@@ -3,6 +3,7 @@
 // A function has a pointer to what runs it, which CPython lets be replaced (PyFunction_SetVectorcall). Code, attributes and
 // identity stay the same, no frame is added, and whoever compiles or traces the function sees what it would see.
 #include "cpython/python.hpp"
+#include "python/arguments.hpp"
 
 namespace recfn {
 namespace {
@@ -153,7 +154,6 @@ PyMethodDef watch_functions[] = {
 
 }  // namespace
 
-// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
   const Reference set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
   return call_unseen_by(function, args, count, set_observer.get());

@@ -78,7 +78,7 @@ class ChromeTraceFile:
         self._flows = 0
         self._open: Batch | None = None
         """The ranges that are open for long."""
-        events = _process_events(self._pid)
+        events = _process_events(self._pid, self._base_ns)
         self._beginning = _header(self._base_ns) + events
         self._file = GrowingFile(path)
         try:
@@ -205,12 +205,12 @@ def _header(base_ns: int) -> bytes:
     return f'{json_value(fields)[:-1]}, "traceEvents": [\n'.encode()
 
 
-def _process_events(pid: int) -> bytes:
-    """The process's name and its rank."""
+def _process_events(pid: int, base_ns: int) -> bytes:
+    """The process's name and its rank; and what times count from, which an array that a kill has cut says nowhere else."""
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
     rank = number_of(RANK) or 0
     events = (
-        _metadata_event("process_name", pid, 0, {"name": program}),
+        _metadata_event("process_name", pid, 0, {"name": program, "baseTimeNanoseconds": base_ns}),
         _metadata_event("process_labels", pid, 0, {"labels": f"rank {rank}"}),
         _metadata_event("process_sort_index", pid, 0, {"sort_index": rank}),
     )

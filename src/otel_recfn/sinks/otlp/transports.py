@@ -27,7 +27,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_recfn.support.texts import safe_endpoint, safe_request_error, safe_text, secrets_of
+from otel_recfn.support.texts import safe_request_error, safe_text, secrets_of
 
 PACKAGE = "opentelemetry.exporter.otlp.proto."
 HTTP, GRPC = "http", "grpc"
@@ -92,7 +92,8 @@ class HttpTransport:
         self.encoding: str = "" if encoding == "none" else encoding
         """The compression of bodies; empty for none."""
         headers = dict(client._headers)
-        self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, headers.items())
+        self.hidden = secrets_of(self.endpoint, headers.items())
+        self.where = safe_text(self.endpoint, self.hidden)
         """The endpoint for messages, and what may be in none of them."""
         self.headers = {key: value for key, value in headers.items() if key.lower() != "content-encoding"}
         if self.encoding:
@@ -148,7 +149,8 @@ class GrpcTransport:
         self.credentials = None if exporter._insecure else exporter._credentials
         """The credentials; None for no TLS."""
         self.options, self.metadata = tuple(exporter._channel_options), tuple(exporter._headers)
-        self.where, self.hidden = safe_endpoint(self.endpoint), secrets_of(self.endpoint, self.metadata)
+        self.hidden = secrets_of(self.endpoint, self.metadata)
+        self.where = safe_text(self.endpoint, self.hidden)
         self._channel: Any = None
         self._connecting = threading.Lock()
 

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 import requests
-from faulty_server import Act, Answers, free_port, grpc_server, http_server, take_partly
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
+from faulty_server import Act, Answers, free_port, grpc_server, http_server, take_partly
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
 from patience import PATIENCE_S
 

@@ -7,8 +7,9 @@ becomes the nearest ancestor that the capture sees. A parent, of any thread, and
 1. among the rows of the batch, which has copies of open ranges if it is for views,
 2. among the ranges that ended lately (``KnownRanges``), or that are around an open one.
 
-A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level. A capture
-that was the only one keeps what was recorded as long as it sees every range.
+A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level.
+There is one exception: a capture that was the only one until now has seen every range, so its rows keep the parents that were
+recorded, until a range that it hasn't seen is forgotten.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Selection:
 
     def go_on_after(self, batch: Batch) -> None:
         """Note that the capture was alone up to this batch, and that it gets views from the next one on."""
-        self._ancestry.has_seen_all = True
+        self._ancestry.was_alone = self._ancestry.has_seen_all = True
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
@@ -199,6 +200,8 @@ class KnownRanges:
         self._most = most
         self._chunks: deque[Columns] = deque()
         """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged for the search."""
+        self.forgot_hidden = False
+        """Whether a range that the capture doesn't see has been forgotten."""
 
     def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
         """Add ranges that ended: each one's ``nearest`` is itself where it is seen, else its nearest ancestor that is, or 0."""
@@ -208,7 +211,8 @@ class KnownRanges:
             last = chunks.pop()
             chunks[-1] = by_id(*[np.concatenate(pair) for pair in zip(chunks[-1], last, strict=True)])
         while len(chunks) > 1 and sum(len(chunk[0]) for chunk in chunks) > self._most:
-            chunks.popleft()
+            forgotten = chunks.popleft()
+            self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
 
     def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
         """A mask of the wanted ids that are known, and ``nearest`` and ``root`` of those; ``pinned`` ids count as known."""
@@ -245,8 +249,10 @@ class Ancestry:
         self._known = KnownRanges(MAX_KNOWN)
         nothing: Ids = np.zeros(0, np.uint64)
         self._pinned: Columns = (nothing, nothing, nothing)
+        self.was_alone = False
+        """Whether the capture had seen every range until others joined it."""
         self.has_seen_all = False
-        """Whether the capture has seen every range until others joined it, and since then, too."""
+        """Whether it has seen every range since then, too."""
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         """What the capture sees around the rows of a batch that was drained with the open ranges, of which it sees ``seen``."""
@@ -273,7 +279,9 @@ class Ancestry:
     def _look_up_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
         """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""
         wanted = parent[rows]
-        _found, nearest, above = self._known.find(wanted, self._pinned)
+        found, nearest, above = self._known.find(wanted, self._pinned)
+        if self.was_alone and not self._known.forgot_hidden:
+            nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
         is_open = rows >= batch.closed
         self._pinned = by_id(wanted[is_open], nearest[is_open], above[is_open])
         parent[rows] = nearest

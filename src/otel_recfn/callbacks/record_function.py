@@ -85,7 +85,7 @@ class RecordFunction:
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._make(scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope))
         if self._step.needs_ids or _native.recording():
-            self._handle = next_handle()
+            self._handle = next(_handles)
 
     def _make(self, step: StepCallbacks) -> None:
         self._step = step
@@ -345,11 +345,6 @@ class TracedRange(RecordFunction):
         return False
 
     needs_inputs = needs_outputs = is_active
-
-
-def next_handle() -> int:
-    """A handle that no range has had, small enough to be exact as a float."""
-    return next(_handles)
 
 
 def _readable(values: T | None, what: str) -> T:

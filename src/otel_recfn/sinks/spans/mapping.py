@@ -48,9 +48,15 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
     columns = (sums["of_unit"], sums["ranges"], sums["duration_ns"], ends - lengths, ends)
     return [
-        dict(zip(_OF_UNIT if of_unit else _OF_SPAN, (ranges, duration_ns, top[first:last]), strict=True))
+        _told(_OF_UNIT if of_unit else _OF_SPAN, ranges, duration_ns, top[first:last])
         for of_unit, ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
     ]
+
+
+def _told(names: tuple[str, str, str], ranges: int, duration_ns: int, top: list[str]) -> Attributes:
+    """A sum that took no time, as that of a range which shares another one's span, has no names that took most."""
+    found: Attributes = {names[0]: ranges, names[1]: duration_ns}
+    return {**found, names[2]: top} if top else found
 
 
 def further_of_spans(decided: Decided, first: int, last: int) -> tuple[dict[int, Attributes], int]:

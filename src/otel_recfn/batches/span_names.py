@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.model.generation import PREFILL
@@ -22,9 +23,6 @@ PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
 _INSTANCE = re.compile(r"_\d+$")
 """The number of an instance, at the end of a module call's name."""
 
-
-EVALUATION = "autograd::engine::evaluate_function: "
-"""What PyTorch puts before a backward node's name where it names the range around it."""
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a module's path."""
 
@@ -72,8 +70,8 @@ class NumberedNames:
             self.modules.append(number)
             if name.startswith(PREFIX):
                 self.shown[number] = self._number(PREFIX + class_of(name))
-            elif name.startswith(EVALUATION) and not self._torch_names:
-                self.shown[number] = self._number(name.removeprefix(EVALUATION))
+            elif name.startswith(NODES_PREFIX) and not self._torch_names:
+                self.shown[number] = self._number(name.removeprefix(NODES_PREFIX))
             elif " " not in name:
                 self.modules[number] = self._number(_NUMBER.sub("*", name))
         return number

@@ -225,14 +225,9 @@ def protocol_from_environment() -> str:
 
 def protocol_of(exporter: object) -> str | None:
     """The protocol of an official exporter of spans, or of a subclass; None for any other."""
-    return next(filter(None, map(_protocol_of_class, type(exporter).__mro__)), None)
-
-
-def _protocol_of_class(kind: type) -> str | None:
-    for protocol in (HTTP, GRPC):
-        if f"{kind.__module__}.".startswith(f"{PACKAGE}{protocol}.trace_exporter."):
-            return protocol
-    return None
+    modules = [f"{kind.__module__}." for kind in type(exporter).__mro__]
+    found = [each for module in modules for each in (HTTP, GRPC) if module.startswith(f"{PACKAGE}{each}.trace_exporter.")]
+    return found[0] if found else None
 
 
 def made(protocol: str) -> Any:

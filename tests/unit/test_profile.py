@@ -291,6 +291,6 @@ def test_what_has_nothing_to_show_shows_that() -> None:
     assert profile()._repr_html_() is None
     with profile() as prof:
         pass
-    assert str(prof) == ""
+    assert str(prof) == "Nothing was recorded."
     assert prof._repr_html_() is None
     assert prof.findings() == []

@@ -81,14 +81,13 @@ class Settings:
     detail: str = _setting(
         "normal",
         values.DETAIL,
-        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, `all` a span for each "
-        "operation; whichever of the four you set wins",
+        "how many spans: `normal` is what the next four settings are by default, `low` a fifth of that, `all` each operation",
     )
     span_budget: int | None = _setting(
         1000,
         values.BUDGET,
-        "spans per request (below one span of yours, or a trace that we start); repeated calls are one span if there are more, "
-        "and short ones are sums; `None`: every operation is a span, sent when it ends, and none tells of its whole request",
+        "spans per request (below one span of yours, or a trace that we start); `None`: every operation is a span, sent when "
+        "it ends, and none tells of its whole request",
     )
     ordinary_span_budget: int | None = _setting(
         50, values.BUDGET, "the same for a request that neither fails nor takes unusually long; `None`: as others"
@@ -102,15 +101,13 @@ class Settings:
     span_names: str = _setting(
         "short",
         values.SPAN_NAMES,
-        "names of spans of module calls: `short` is the path in their model (`layers.3.attention`), or the class of the "
-        "outermost; `torch` is the name in torch.profiler, Chrome traces and profiles (`nn.Module: Attention_3`), also of the "
-        "ranges around backward nodes. And names of phases of compilations: `AOT autograd`, or "
-        "`create_aot_dispatcher_function (dynamo_timed)`",
+        "`short`: spans of module calls are named by the path in their model (`layers.3.attention`), or their class; `torch`: "
+        "as in torch.profiler (`nn.Module: Attention_3`), backward nodes and phases of compilations, too",
     )
     exit_timeout_s: float = _setting(
         2.0,
         values.DURATION,
-        "how long the end of the process waits for a backend that is slow or down; what is left then is dropped and counted",
+        "how long the end of the process waits for a backend; what is left then is dropped and counted",
     )
     record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
     modules: bool = MODULES

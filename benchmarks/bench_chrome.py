@@ -32,9 +32,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope, make_event_id
-from otel_recfn.sinks.chrome import encoder as chrome_encoder
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome import writer as chrome_writer
 
@@ -98,7 +98,7 @@ def encode_only(batches: list[Batch]) -> None:
     for batch in batches:
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         for first in range(0, len(rows), chrome_trace_file.ROWS_AT_ONCE):
-            chrome_encoder.encode_events(batch, rows[first : first + chrome_trace_file.ROWS_AT_ONCE], 1, 0, memory)
+            _native.encode_chrome_events(batch, rows[first : first + chrome_trace_file.ROWS_AT_ONCE], 1, 0, memory)
 
 
 class Cost(NamedTuple):

@@ -50,6 +50,8 @@ class TaskEntry:
     event_id: int
     root: int
     """The event id of the outermost range around it; its own if there is none."""
+    beside_calls: int
+    """The same, of the outermost range that is no Python call."""
     context_words: tuple[int, int, int, int]
     """The context in which that outermost range began: trace id (upper and lower half), span id, the reading's flags."""
     is_current: bool

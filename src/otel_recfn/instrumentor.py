@@ -41,8 +41,9 @@ EXPORT_QUEUE_BYTES = 1 << 26
 """The most encoded spans that wait while a server is away."""
 MOST_PICKLED_BYTES = 1 << 16
 """The most bytes of one setting, since each child gets them."""
-USED_WITH = ("torch", "otel_recfn.recording.recorder")
-"""Modules of which each program that has something to record imports one, unless it records Python calls alone."""
+USED_WITH = ("torch", "otel_recfn.user_ranges", "otel_recfn.profiling", "otel_recfn.legacy", "otel_recfn.tracing.wrappers")
+"""Modules of which each program that has something to record imports one, unless it records Python calls alone. None is
+imported by what a start imports, which could find only half of it."""
 
 
 class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]

@@ -8,7 +8,6 @@ from otel_recfn import _native
 from otel_recfn.model.events import UNNAMED_STEP
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_as_torchs, trace_instead, trace_objects_as_torchs
-from otel_recfn.recording import recorder  # noqa: F401 - with its import the instrumentation begins, before `steps` is there
 from otel_recfn.sources.steps import step
 
 __all__ = ["record_function", "step"]

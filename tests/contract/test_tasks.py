@@ -206,7 +206,7 @@ class AllTraces:
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:
     watcher = ContextWatcher(recorder)
-    watcher.enable(Wanted(shown=ShownRanges(lambda scope, source: True, AllTraces())))
+    watcher.enable(Wanted(shown=ShownRanges(lambda *_: True, AllTraces(), lambda *_: False)))
     yield recorder
     watcher.disable()
 

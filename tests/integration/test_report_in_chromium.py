@@ -86,6 +86,14 @@ def test_it_says_what_was_recorded(page: Page, tmp_path: Path) -> None:
     ]
 
 
+def test_threads_that_are_left_out_are_told_and_no_date_that_nobody_knows(page: Page, tmp_path: Path) -> None:
+    rows = [{"thread": MAIN_THREAD._replace(number=number), "start_ns": 0, "end_ns": 9} for number in range(1, 70)]
+    opened(page, tmp_path / "r.html", Report([Process("p", make_batch(rows))]).html())
+    assert "1970" not in page.ask("document.body.innerText")
+    page.ask("document.getElementById('tab-timeline').click()")
+    assert "5 threads that did least" in page.ask("document.getElementById('meaning').innerText")
+
+
 def test_the_flame_graph_by_keys(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     press_in(page, "flame", "ArrowDown", "ArrowDown", "ArrowDown")

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
-from trace_files import events_in, read_trace
+from trace_files import events_in
 
 Slices = dict[str, list[dict[str, Any]]]
 
@@ -74,31 +74,7 @@ def test_spans_lie_around_what_ran_in_them(
         assert lies_in(low, high)
     made = request.get_span_context()
     assert here["args"] == {"trace_id": f"{made.trace_id:032x}", "span_id": f"{made.span_id:016x}"}
-    assert f"{made.trace_id:032x}" in read_trace(tmp_path / "trace.json")["trace_ids"]
     assert "decode#7" in slices
-
-
-def test_a_file_names_no_traces_of_earlier_ones(
-    instrumentor: OtelRecordFunctionInstrumentor, tracer: trace.Tracer, tmp_path: Path
-) -> None:
-    """Files of several captures in a process, and of a profile, also where no span is current."""
-
-    def traces_of(path: Path) -> list[str]:
-        with tracer.start_as_current_span("request") as request, record_function("work"):
-            pass
-        instrumentor.uninstrument()
-        assert read_trace(path)["trace_ids"] == [f"{request.get_span_context().trace_id:032x}"]
-        return read_trace(path)["trace_ids"]
-
-    found = []
-    for number in range(3):
-        instrumentor.instrument(chrome_trace=tmp_path / f"{number}.json")
-        found += traces_of(tmp_path / f"{number}.json")
-    assert len({*found}) == 3
-    with profile() as prof, record_function("alone"):
-        pass
-    prof.export_chrome_trace(tmp_path / "profile.json")
-    assert read_trace(tmp_path / "profile.json")["trace_ids"] == []
 
 
 def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(

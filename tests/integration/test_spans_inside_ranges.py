@@ -140,6 +140,19 @@ def test_ranges_that_become_no_spans_are_not_shown(traces: Traces) -> None:
     traces.instrumentor.instrument(tracer_provider=traces.provider)
 
 
+def test_python_calls_that_another_capture_records_are_around_nothing(traces: Traces) -> None:
+    def call() -> None:
+        with record_function("range"), traces.tracer.start_as_current_span("span"):
+            torch.mul(traces.x, traces.x)
+        CallsBack.apply(traces.x.clone().requires_grad_(), traces)
+
+    with profile(python_calls=True):
+        call()
+    traces.instrumentor.uninstrument()
+    paths = traces.paths()
+    assert paths["MainThread/range/span/aten::mul"] == paths["MainThread/CallsBack/inner/span/aten::clone"] == 1
+
+
 TASKS = 40
 REQUESTS = 200
 

@@ -7,6 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,10 @@ Words = torch.dtype, torch.layout, torch.memory_format
 def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A module with wrappers of all operators of the installed torch."""
     from otel_recfn.codegen.modules import WrapperRequest, generate, write
-    from otel_recfn.codegen.schemas import packaged_schemas
 
     folder = tmp_path_factory.mktemp("generated")
-    made = generate(WrapperRequest(packaged_schemas(), shards=5))
+    schemas = Path(torch.__file__).parents[1] / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    made = generate(WrapperRequest(schemas, shards=5))
     write(folder / "aten_wrappers", made.texts)
     sys.path.insert(0, str(folder))
     try:

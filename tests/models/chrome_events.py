@@ -26,7 +26,7 @@ def model_events(
     base_ns: int,
     memory: bytearray,
 ) -> int:
-    """As ``encode_events``."""
+    """As ``encode_chrome_events``."""
     chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
     chunks = [chunk for row in chosen.rows() for chunk in _event(Event(**row), pid, base_ns)]
     return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
@@ -35,7 +35,7 @@ def model_events(
 def model_flows(
     from_tid: Any, from_ns: Any, to_tid: Any, to_ns: Any, first_id: int, pid: int, base_ns: int, memory: bytearray
 ) -> int:
-    """As ``encode_flows``."""
+    """As ``encode_chrome_flows``."""
     chunks = []
     columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
     for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):

@@ -176,7 +176,7 @@ class Model:
             )
             above = ids[holder] if holder >= 0 else units[unit].above.span_id
             summaries.append((
-                first_id[path], first_id[parent] if parent >= 0 else above, unit, self.names.text(int(done.path_shown[path])),
+                first_id[path], first_id[parent] if parent >= 0 else above, unit, self.names.values[int(done.path_shown[path])],
                 *[int(getattr(done, f"path_{name}")[path]) for name in ("count", "total_ns", "shortest_ns", "longest_ns")],
                 int(done.path_cpu_time_ns[path]),
                 *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns")],
@@ -193,7 +193,7 @@ class Model:
         return replace(self.rows[number], start_ns=start_ns, end_ns=end_ns)
 
     def module(self, number: int) -> str:
-        return self.names.text(number) if number else ""
+        return self.names.values[number] if number else ""
 
     def row_of(self, done: FinishedUnits, path: int) -> Event | None:
         """Of a path of one range."""

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from otel_recfn.instrumentor import USED_WITH
 from patience import PATIENCE_S
 
 HEAVY = ("torch", "numpy", "grpc")
@@ -36,6 +37,22 @@ def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
 
 def test_the_instrumentor_loads_no_torch() -> None:
     assert "torch" not in loaded_by("from otel_recfn import OtelRecordFunctionInstrumentor, record_function")
+
+
+@pytest.mark.parametrize("module", [*USED_WITH[1:], "otel_recfn.observing"])
+def test_recording_can_start_as_soon_as_what_needs_it_is_imported(module: str) -> None:
+    """Whatever was imported before: no module that a start needs is half imported then."""
+    program = f"""
+from otel_recfn.instrumentor import USED_WITH
+from otel_recfn.pytorch.late_import import when_first_is_imported
+def start():
+    from otel_recfn.session.session import process_session
+    print(process_session())
+when_first_is_imported(USED_WITH, start, "nothing is recorded")
+import {module}
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.stdout[:1], done.stderr) == ("<", "")
 
 
 def test_the_sdk_of_metrics_is_left_to_whoever_has_a_meter_provider() -> None:

@@ -134,10 +134,7 @@ class KeyAverage:
 class KeyAverages(Sequence[KeyAverage]):
     """The result of ``profile.key_averages()``: the names in the order in which they first began.
 
-    Args:
-        averages: of each name.
-        lost: what is not in them: a last line of the table says so.
-        in_notebook: what a notebook shows in their place, as HTML; None: their text.
+    A last line of the table says what was lost; a notebook shows ``in_notebook`` in their place, as HTML.
     """
 
     def __init__(

@@ -94,14 +94,9 @@ class PathSums:
 def sums_of_ranges(
     path: Places, paths: int, ranges: Ranges, durations: Amounts | None = None, counted: NDArray[np.bool_] | None = None
 ) -> PathSums:
-    """The sums of ranges by path.
+    """The sums of ranges by path, maybe with other ``durations`` than theirs.
 
-    Args:
-        path: of each range.
-        paths: how many there are.
-        ranges: the ranges.
-        durations: in place of theirs.
-        counted: which ranges are the path's own; of others it has the time for themselves alone. None: all.
+    ``counted`` are the path's own ranges; of others it has the time for themselves alone. None: all.
     """
     own, waited = np.zeros(paths, np.int64), np.zeros(paths, np.int64)
     durations, wait_ns = ranges.durations if durations is None else durations, ranges.wait_ns
@@ -154,11 +149,7 @@ class CallPath:
 class CallTree(Sequence[CallPath]):
     """The result of ``profile.tree()``: a sequence of paths, each followed by the paths below it, the longest first.
 
-    Args:
-        above: of each path, the one that it lies in, which stands before it; -1 for the outermost.
-        label: of each path, the place of its name in ``names``.
-        names: what paths are called.
-        sums: of each path.
+    ``above`` and ``label`` are those of ``Paths``; labels are places in ``names``.
     """
 
     def __init__(self, above: Places, label: Places, names: Sequence[str], sums: PathSums) -> None:

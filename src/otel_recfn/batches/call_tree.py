@@ -160,13 +160,7 @@ def _nearest(above: Places, wanted: Mask) -> Places:
 
 
 def _followed(itself: Places, forward: Places, is_node: Mask) -> Places:
-    """The line that each range counts to; -1 if there is none.
-
-    Args:
-        itself: of each range, the line or node that it is or is in.
-        forward: of each node, its forward range.
-        is_node: which ranges are nodes.
-    """
+    """The line that each range counts to, by the line or node that it is or is in (``itself``); -1 if there is none."""
     found: Places = itself.copy()
     for _ in range(MOST_DERIVATIVES):
         nodes = np.flatnonzero((found >= 0) & is_node[found])

@@ -13,6 +13,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope
 
 NODES_PREFIX = "autograd::engine::evaluate_function: "
+"""What PyTorch puts before a backward node's name where it names the range around it."""
 MOST_WAITING_NODES = 1000
 """The most nodes that wait for the range around them, which ends in a later batch."""
 
@@ -63,10 +64,7 @@ def find_links(ranges: _native.ForwardRanges, batch: Batch, numbers: NDArray[np.
     forward. Several forward ranges can share a number (``aten::linear`` and the ``aten::t`` inside it; an operator that makes
     no node and the next one that does): the one that started last made the node, because making it moves the number on.
 
-    Args:
-        ranges: the forward ranges of earlier batches.
-        batch: the batch.
-        numbers: one for each of its tracks, for the links to their ranges.
+    ``ranges`` are those of earlier batches, ``numbers`` one for each of the batch's tracks, for the links to their ranges.
     """
     thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
     columns: tuple[Any, ...] = ranges.link(batch, thread_ids, numbers)

@@ -44,11 +44,7 @@ def groups(numbers: Numbers) -> Groups:
 
 def is_in(numbers: Numbers, others: Numbers | Sequence[int]) -> NDArray[np.bool_]:
     """A mask of the ``numbers`` that are among ``others``."""
-    return is_in_ordered(numbers, np.sort(np.asarray(others, dtype=numbers.dtype)))
-
-
-def is_in_ordered(numbers: Numbers, ordered: Numbers) -> NDArray[np.bool_]:
-    """A mask of the ``numbers`` that are among ``ordered``, which ascends."""
+    ordered = np.sort(np.asarray(others, dtype=numbers.dtype))
     if not len(ordered) or not len(numbers):
         return np.zeros(len(numbers), dtype=np.bool_)
     place = np.searchsorted(ordered, numbers)

@@ -119,11 +119,9 @@ class Selection:
         self._ancestry = Ancestry()
 
     def begin_after(self, batch: Batch, since_serial: int = NEVER) -> None:
-        """Begin the capture: ranges that are open in this batch are not its own.
+        """Begin the capture: ranges that are open in this batch, which was drained last for others, are not its own.
 
-        Args:
-            batch: what was drained last for others.
-            since_serial: the recorder's from before that drain, for ``has_begun_before``.
+        ``since_serial`` is the recorder's from before that drain.
         """
         self._earlier = batch.event_id[batch.closed :].copy()  # a view keeps the batch
         self._since_serial = since_serial
@@ -196,11 +194,7 @@ class Selection:
 
 
 class KnownRanges:
-    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came.
-
-    Args:
-        most: the number of ranges that are kept.
-    """
+    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -210,13 +204,7 @@ class KnownRanges:
         """Whether a range that the capture doesn't see has been forgotten."""
 
     def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
-        """Add ranges that ended.
-
-        Args:
-            ids: of the ranges.
-            nearest: the range itself where it is seen, else its nearest ancestor that is, or 0.
-            root: of ``nearest``.
-        """
+        """Add ranges that ended: each one's ``nearest`` is itself where it is seen, else its nearest ancestor that is, or 0."""
         chunks = self._chunks
         chunks.append(by_id(ids, nearest, root))
         while len(chunks) > 1 and len(chunks[-2][0]) <= min(SMALL_CHUNK, 2 * len(chunks[-1][0])):
@@ -267,12 +255,7 @@ class Ancestry:
         """Whether it has seen every range since then, too."""
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
-        """What the capture sees around the rows of a batch that was drained with the open ranges.
-
-        Args:
-            batch: the batch.
-            seen: the rows that the capture sees.
-        """
+        """What the capture sees around the rows of a batch that was drained with the open ranges, of which it sees ``seen``."""
         is_range = batch.kind == EventKind.RANGE
         self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
         if self.has_seen_all:

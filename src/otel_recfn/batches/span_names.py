@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.model.generation import PREFILL
@@ -22,9 +23,6 @@ PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
 _INSTANCE = re.compile(r"_\d+$")
 """The number of an instance, at the end of a module call's name."""
 
-
-EVALUATION = "autograd::engine::evaluate_function: "
-"""What PyTorch puts before a backward node's name where it names the range around it."""
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a module's path."""
 
@@ -42,11 +40,7 @@ def called(path: str, kind: str) -> str:
 class NumberedNames:
     """Numbers of names, and what is known of each by its number.
 
-    Batches that follow each other mostly have the same list, which only grows.
-
-    Args:
-        first: the name whose number is 0.
-        torch_names: spans are called as torch.profiler calls them.
+    Batches that follow each other mostly have the same list, which only grows. ``first`` is the name whose number is 0.
     """
 
     def __init__(self, first: str, *, torch_names: bool) -> None:
@@ -76,46 +70,24 @@ class NumberedNames:
             self.modules.append(number)
             if name.startswith(PREFIX):
                 self.shown[number] = self._number(PREFIX + class_of(name))
-            elif name.startswith(EVALUATION) and not self._torch_names:
-                self.shown[number] = self._number(name.removeprefix(EVALUATION))
+            elif name.startswith(NODES_PREFIX) and not self._torch_names:
+                self.shown[number] = self._number(name.removeprefix(NODES_PREFIX))
             elif " " not in name:
                 self.modules[number] = self._number(_NUMBER.sub("*", name))
         return number
 
-    def class_of(self, number: int) -> str:
-        """The class that module calls are of which are added up by that number; empty for other names."""
-        name = self.values[number]
-        return name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
 
-    def text(self, number: int) -> str:
-        """What is shown of that number, but for module calls' paths."""
-        name = self.values[number]
-        return name if self._torch_names else phase_name(name.removeprefix(PREFIX))
-
-
-class _WithMore(Sequence[str]):
-    """The first ``count`` names of a list, which many batches share, and more of one batch's own."""
-
-    def __init__(self, names: Sequence[str], count: int, more: Sequence[str]) -> None:
-        self._names, self._count, self._more = names, count, more
-
-    def __len__(self) -> int:
-        return self._count + len(self._more)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._names[index] if index < self._count else self._more[index - self._count]
+def shown_name(name: str, *, torch_names: bool) -> str:
+    """The name of a summary of ranges that are added up by that name; of module calls that is their class."""
+    return name if torch_names else phase_name(name.removeprefix(PREFIX))
 
 
 def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool, prefills: Container[int] = ()) -> Batch:
     """The batch with the names that spans have in these rows, and with the classes of module calls.
 
-    Args:
-        batch: the batch.
-        rows: module calls and phases of compilations.
-        torch_names: whether spans have torch.profiler's names.
-        prefills: those of the rows that are the first calls of generations.
+    ``rows`` are module calls and phases of compilations, ``prefills`` those of them that are the first calls of generations.
     """
-    names, count, texts = batch.names, len(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
+    names, texts = list(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
     calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), map(prefills.__contains__, rows), strict=True))
     for name, path, is_prefill in set(calls):
         kind = class_of(names[name])  # a phase and an optimizer's step have none
@@ -123,11 +95,11 @@ def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool,
         shown = prefill_name(shown) if is_prefill else shown
         texts[name, path, is_prefill] = names[name] if torch_names else shown, kind
     more = list({text for both in texts.values() for text in both})
-    place_of = {text: place for place, text in enumerate(more, count)} | {"": 0}
+    place_of = {text: place for place, text in enumerate(more, len(names))} | {"": 0}
     changed: dict[str, Any] = {"name": batch.name.copy(), "module_class": batch.module_class.copy()}
     changed["name"][rows] = [place_of[texts[call][0]] for call in calls]
     changed["module_class"][rows] = [place_of[texts[call][1]] for call in calls]
-    return replace(batch, names=_WithMore(names, count, more), **changed)
+    return replace(batch, names=[*names, *more], **changed)
 
 
 def prefill_name(name: str) -> str:

@@ -243,9 +243,7 @@ class Decided(NamedTuple):
     counts: NDArray[np.int64]
     """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
-    """The names in the tables, by number."""
-    classes: Mapping[int, str]
-    """The classes of those summaries that are of module calls, by the number of the name."""
+    """The names in the tables, by number, as ``NumberedNames`` has them."""
     single: Batch
     """The rows of those summaries that stand for one range and have a ``row``, in their order: they aren't folded."""
     further: dict[int, dict[str, Any]]
@@ -266,7 +264,6 @@ class Stage:
     Args:
         budget: how many ranges a unit keeps at most.
         most_waiting: the number of rows of a unit, at least one, that wait before they are compared.
-        torch_names: whether spans of module calls have torch.profiler's names.
     """
 
     def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
@@ -278,9 +275,7 @@ class Stage:
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> Added:
         """Add a batch; returns what became of its rows.
 
-        Args:
-            batch: the batch.
-            roots: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
+        ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
         fates, units, row = self._stage.add(*self._given(batch, roots))
         rows = np.frombuffer(row, np.int64)
@@ -296,12 +291,7 @@ class Stage:
         return self._plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
-        """Decide units, and forget the rows of those that don't go on.
-
-        Args:
-            units: each once.
-            rows: how many they have.
-        """
+        """Decide units, each once, and forget the rows of those that don't go on. ``rows`` is how many they have together."""
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
@@ -313,19 +303,8 @@ class Stage:
         above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
         plan = self._plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
-        names = {number: self._names.text(number) for number in used}
-        classes = {number: self._names.class_of(number) for number in set(summaries["name"].tolist())}
-        return Decided(
-            plan,
-            sums,
-            top,
-            summaries,
-            np.frombuffer(raw[4], np.int64),
-            names,
-            classes,
-            single,
-            {},
-        )
+        names = {number: self._names.values[number] for number in used}
+        return Decided(plan, sums, top, summaries, np.frombuffer(raw[4], np.int64), names, single, {})
 
     def _plan(
         self,

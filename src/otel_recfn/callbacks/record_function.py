@@ -85,7 +85,7 @@ class RecordFunction:
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._make(scope if isinstance(scope, StepCallbacks) else get_step_callbacks(scope))
         if self._step.needs_ids or _native.recording():
-            self._handle = next_handle()
+            self._handle = next(_handles)
 
     def _make(self, step: StepCallbacks) -> None:
         self._step = step
@@ -122,7 +122,7 @@ class RecordFunction:
             if not begun:
                 self._begin_row(inputs)
                 if TorchObservers.present and self._elsewhere is None:
-                    self._elsewhere = begin_for_others(self, inputs)
+                    self._elsewhere = begin_for_others(self)
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -167,7 +167,7 @@ class RecordFunction:
     def needs_inputs(self) -> bool:
         """Whether inputs are read; if not, don't collect them."""
         wants_shapes = _native.recording() and bool(recorder.extras & SHAPES)
-        return self._step.needs_inputs or wants_shapes or TorchObservers.present
+        return self._step.needs_inputs or wants_shapes
 
     def needs_outputs(self) -> bool:
         """Whether outputs are read."""
@@ -345,11 +345,6 @@ class TracedRange(RecordFunction):
         return False
 
     needs_inputs = needs_outputs = is_active
-
-
-def next_handle() -> int:
-    """A handle that no range has had, small enough to be exact as a float."""
-    return next(_handles)
 
 
 def _readable(values: T | None, what: str) -> T:

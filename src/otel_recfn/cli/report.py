@@ -20,19 +20,18 @@ def report(options: argparse.Namespace) -> int:
 
 def _report(files: list[Path], out: Path | None, form: str | None) -> int:
     from otel_recfn.report.files import read_processes
-    from otel_recfn.report.report import FORMS, Report  # without the native part it can't be imported, and says so
+    from otel_recfn.report.report import Report  # without the native part it can't be imported, and says so
+    from otel_recfn.report.texts import printable
 
-    if form is None:
-        form = out.suffix[1:].lower() if out and out.suffix[1:].lower() in FORMS else "html"
-    if out is None and form == "html":
+    processes = read_processes(files)
+    if out is None and form in (None, "html"):
         out = files[0].with_name(files[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
     if out in files:
         raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
     title = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    report = Report(read_processes(files), title)
-    if out is None:
-        sys.stdout.write(report.text(form).encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
-    else:
+    report = Report(processes, title)
+    if out is not None:
         report.write(out, form)
-        print(out)
+    said = report.text(str(form)) if out is None else f"{out}\n"
+    sys.stdout.write(printable(said))
     return 0

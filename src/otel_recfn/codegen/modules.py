@@ -155,14 +155,14 @@ class Wrapper:
         ]
 
     def _recorded(self) -> Iterator[str]:
-        in_place, out_of_place, guard = self.facts.in_place, self.facts.out_of_place, self.facts.guard
+        in_place, out_of_place, guarded = self.facts.in_place, self.facts.out_of_place, self.facts.guarded
         if in_place is None or out_of_place is None:
             return
         yield self._node(in_place)
         if out_of_place != in_place:
             yield f"out_of_place={self._node(out_of_place)}"
-        if guard is not None:
-            yield f'guard=Guard("{guard.operator}", "{guard.argument}")'
+        if guarded:
+            yield f'guard=Guard("{self.operator.cpp_name}", "{guarded}")'
 
     def _node(self, recorded: Recorded) -> str:
         parts, arguments = [f'"{recorded.kind}"'], [each.name for each in self.operator.arguments]

@@ -84,21 +84,13 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Guard:
-    """A check with ``force_outplace`` that nobody else uses the data which the operator writes."""
-
-    operator: str
-    """The operator's name in the warning."""
-    argument: str
-
-
-@dataclass(frozen=True)
 class Facts:
     """The facts that a wrapper needs of its operator's recording; none if it isn't recorded."""
 
     in_place: Recorded | None = None
     out_of_place: Recorded | None = None
-    guard: Guard | None = None
+    guarded: str = ""
+    """With ``force_outplace`` it is checked that nobody else uses the data of this argument, which the operator writes."""
 
 
 ADDED_OPTIONS = (
@@ -128,7 +120,7 @@ def facts_of(operator: Operator, rules: Rules) -> Facts | None:
             _out_of_place_inputs(operator, rules),
             tuple(each.name for each in written) or results,
         ),
-        Guard(operator.cpp_name, written[0].name if written else "self") if _writes(operator) else None,
+        (written[0].name if written else "self") if _writes(operator) else "",
     )
 
 

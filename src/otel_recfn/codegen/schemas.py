@@ -227,17 +227,6 @@ def operators_of(entries: Sequence[Entry]) -> list[Operator]:
     return operators
 
 
-def packaged_schemas() -> Path:
-    """The ``native_functions.yaml`` in the installed torch."""
-    return _packaged() / "native_functions.yaml"
-
-
-def _packaged() -> Path:
-    import torchgen
-
-    return Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-
-
 def _parsed(entry: Entry, model: Any) -> Operator:
     namespace, separator, schema = entry.schema.rpartition("::") if "::" in entry.location.operator else ("", "", entry.schema)
     try:
@@ -259,7 +248,7 @@ def _with_generated(entries: Sequence[Entry], model: Any) -> list[Operator]:
     """The operators of all entries, and those that torchgen derives from them."""
     from torchgen.gen import add_generated_native_functions, parse_tags_yaml
 
-    tags = parse_tags_yaml(str(_packaged() / "tags.yaml"))
+    tags = parse_tags_yaml(str(Path(model.__file__).parent / "packaged" / "ATen" / "native" / "tags.yaml"))
     functions: list[Any] = []
     indices: dict[Any, dict[Any, Any]] = defaultdict(dict)
     for entry in entries:

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import KeyAverages
-from otel_recfn.callbacks.record_function import next_handle
 from otel_recfn.legacy.config import EventKind, ProfilerConfig
 from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
@@ -41,8 +40,6 @@ KINDS = np.zeros(len(events.EventKind), np.uint8)
 KINDS[RANGE] = EventKind.PUSH_RANGE
 KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
 """The legacy profiler's kind for the begin of each kind of row."""
-EXACT_AS_FLOAT = 1 << 53
-"""The largest whole number up to which floats, as which handles are sent, are exact."""
 BLOCK = 4096
 """The number of events that are made at once."""
 
@@ -178,11 +175,6 @@ class _EventMaker:
         self._lines = cache(lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ())
         devices = np.unique(batch.device[batch.kind == events.EventKind.MEMORY]).tolist()
         self._devices = {cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda] for cuda in (False, True)}
-        self._handles = batch.handle
-        inexact = np.flatnonzero(batch.handle > EXACT_AS_FLOAT)
-        if len(inexact):
-            self._handles = batch.handle.copy()
-            self._handles[inexact] = [next_handle() for _ in range(len(inexact))]
 
     def events(self, moments: Moments) -> list[LegacyEvent]:
         """The events of a thread."""
@@ -205,7 +197,7 @@ class _EventMaker:
             "kind": [EventKind(kind) for kind in kinds.tolist()],
             "name": [names[index] for index in column("name", ~pop & ~memory)],
             "thread_id": [self._thread_ids[index] for index in np.where(pop, batch.end_thread[rows], batch.thread[rows])],
-            "handle": np.where(push | pop, self._handles[rows], 0).tolist(),
+            "handle": np.where(push | pop, batch.handle[rows], 0).tolist(),
             "shapes": map(self._shapes, column("shapes", push & self._config.report_input_shapes)),
             "node_id": column("node_id", ~memory, -1),
             "is_async": (push & (batch.flags[rows] & EventFlag.ASYNC != 0)).tolist(),

@@ -295,7 +295,8 @@ const setTheme = (theme) => {
 const begin = () => {
   document.querySelector("main").hidden = false;
   const facts = data.facts;
-  const told = [plural(facts.ranges, "range"), plural(facts.threads, "thread"), time(facts.length), `from ${facts.began}`];
+  const told = [plural(facts.ranges, "range"), plural(facts.threads, "thread"), time(facts.length)];
+  if (!facts.began.startsWith("1970")) told.push(`from ${facts.began}`); // else times count from when a machine started
   if (facts.processes > 1) told.splice(1, 0, plural(facts.processes, "process"));
   $("facts").textContent = told.join(" \u00b7 ");
   $("notes").hidden = !data.notes.length;

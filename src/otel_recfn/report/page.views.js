@@ -161,7 +161,7 @@ const goToStep = (by) => {
   if (!steps.length) return;
   step = Math.max(0, Math.min(steps.length - 1, step + by));
   timelinePicture.zoomTo(steps[step]);
-  $("step").textContent = `${timelineSource.name(steps[step])} (${step + 1} of ${steps.length})`;
+  $("step").textContent = `${timelineSource.name(steps[step])} (${number(step + 1)} of ${number(steps.length)})`;
 };
 
 // --- what numbers mean, and which keys do what
@@ -195,6 +195,7 @@ const MEANING = {
 if (data.facts.memory)
   for (const name of ["flame", "table"])
     MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
+if (timeline.left_out) MEANING.timeline.push(["Left out", `${plural(timeline.left_out, "thread")} that did least.`]);
 const KEYS = {
   flame: [
     ["Enter", "zoom"],

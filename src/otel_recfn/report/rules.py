@@ -119,7 +119,7 @@ def waits_for_data(seen: Recording) -> Finding | None:
         rule="data",
         title="Waits for data",
         text=f"The DataLoader {made}: {len(ranges):,} batches, {duration(times.mean())} each.",
-        next_step="Do less for a sample, or give the DataLoader more num_workers or a larger prefetch_factor."
+        next_step="Do less for a sample, or give the DataLoader persistent_workers=True or more num_workers."
         if in_workers
         else "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True).",
     )
@@ -136,7 +136,7 @@ def stands_still(seen: Recording) -> Finding | None:
     return _finding(
         seen,
         ranges,
-        waited,
+        of_ours if is_own_fault else waited,
         rule=WAITING,
         title="Threads hold each other up" if is_own_fault else "Threads stand still",
         text=f"They neither worked nor loaded data for {duration(waited.sum())}, most of it in {{most}}. "
@@ -232,7 +232,8 @@ def tiny_operators(seen: Recording) -> Finding | None:
     ranges = seen.outermost(_is_operator)
     ranges = ranges[(~seen.named(SYNCS.__contains__) & (seen.total_ns < CALL_NS))[ranges]]
     around = seen.above[ranges]
-    of_loop = _counts(around * len(seen.names) + seen.path[ranges]) >= LOOP
+    loop = np.where(around >= 0, around, -1 - seen.lane[ranges])  # a thread's outermost operators are one, too
+    of_loop = _counts(loop * len(seen.names) + seen.path[ranges]) >= LOOP
     syncs = seen.above[seen.outermost(SYNCS.__contains__)]
     asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[around + 1] * SYNCS_OF_LOOP >= _counts(around)
     ranges = ranges[of_loop & ~asks]

@@ -155,10 +155,14 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
 
 def _line(row: CallPath, whole: float, width: int) -> str:
     share = row.cpu_time_total / whole if whole else 0.0
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    block = "█".encode(encoding, "ignore").decode(encoding) or "#"
-    bar = (block * round(min(share, 1.0) * BAR)).ljust(BAR)
+    bar = (("█" if printable("█") == "█" else "#") * round(min(share, 1.0) * BAR)).ljust(BAR)
     numbers = f"{share_text(share, 1.0):>8} {bar} {time_text(row.cpu_time_total):>10} {row.count or '':>7}  "
     indent = "  " * (len(row.path) - 1)
     room = max(width - len(numbers) - len(indent), LEAST_NAME)
     return numbers + indent + (row.name if len(row.name) <= room else "..." + row.name[3 - room :])
+
+
+def printable(text: str) -> str:
+    """A text with escapes for what the output's encoding lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -54,11 +54,9 @@ class GrowingFile:
             self.length += len(data)
 
     def show(self, tail: bytes, beginning: bytes = b"") -> None:
-        """Let the file consist of what was appended so far and of ``tail``.
+        """Let the file consist of what was appended so far and of ``tail``, until more is appended.
 
-        Args:
-            tail: behind the content, until more is appended.
-            beginning: takes the place of as many bytes at the beginning of the content.
+        ``beginning`` takes the place of as many bytes at the beginning of the content.
         """
         self._cut()
         self._write_at(tail, self.length)

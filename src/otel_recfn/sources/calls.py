@@ -102,24 +102,19 @@ class Monitoring:
         """The numbers of the events that the tracer takes."""
 
     def start(self, *, c_calls: bool) -> None:
-        """Start events, if there is a place for the tool."""
-        free = [tool for tool in TOOLS if self._sys.get_tool(tool) is None]
-        self._tool = next(iter(free), None)
-        if self._tool is None:
-            log.warning("Python calls are not traced: other tools have taken %s of sys.monitoring; free one of them", TOOLS)
-            return
-        self._sys.use_tool_id(self._tool, TOOL)
-        callbacks = _native.monitoring_callbacks(self._sys.MISSING)
-        self._events = {name: getattr(self._sys.events, name) for name in callbacks}
-        for name, callback in callbacks.items():
-            self._sys.register_callback(self._tool, self._events[name], callback)
-        self.change(c_calls=c_calls)
-
-    def change(self, *, c_calls: bool) -> None:
-        """Change whether events of C functions come, too."""
-        if self._has_place():
-            left_out = WITH_CALL if c_calls else OF_C
-            self._sys.set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
+        """Start events, or change whether those of C functions come, if there is a place for the tool."""
+        if not self._has_place():
+            self._tool = next(iter([tool for tool in TOOLS if self._sys.get_tool(tool) is None]), None)
+            if self._tool is None:
+                log.warning("Python calls are not traced: other tools have taken %s of sys.monitoring; free one of them", TOOLS)
+                return
+            self._sys.use_tool_id(self._tool, TOOL)
+            callbacks = _native.monitoring_callbacks(self._sys.MISSING)
+            self._events = {name: getattr(self._sys.events, name) for name in callbacks}
+            for name, callback in callbacks.items():
+                self._sys.register_callback(self._tool, self._events[name], callback)
+        left_out = WITH_CALL if c_calls else OF_C
+        self._sys.set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
 
     def stop(self) -> None:
         """Stop events."""
@@ -146,19 +141,15 @@ class ProfileFunctions:
 
     def __init__(self) -> None:
         self._logged = False
-        """Whether it has logged another profiler since the start."""
+        """Whether it has logged another profiler since it was set."""
 
     def start(self, *, c_calls: bool) -> None:
         """Set it, also in threads that start from now on. The tracer leaves out C functions itself."""
-        self._logged = False
         others = _native.profile_threads()
         has_profiler = threading.getprofile() is not None
         if not has_profiler:
             threading.setprofile(_native.profile_this_thread)
         self._log_others(has_profiler or others)
-
-    def change(self, *, c_calls: bool) -> None:
-        """Do nothing: the tracer leaves out C functions itself."""
 
     def look(self) -> None:
         """Set it again in threads that another profiler has left, and log those that have or had one."""
@@ -169,6 +160,7 @@ class ProfileFunctions:
         if threading.getprofile() is _native.profile_this_thread:
             threading.setprofile(None)
         _native.unprofile_threads()
+        self._logged = False
 
     def _log_others(self, others: bool) -> None:
         if others and not self._logged:
@@ -211,10 +203,9 @@ class CallSource(Source):
         texts = self._texts(wanted.calls)
         if before is None:
             _native.trace_calls(texts, is_own_thread)
-            self._events.start(c_calls=texts.c_calls)
         else:  # it holds for calls that begin from now on
             _native.show_calls(texts)
-            self._events.change(c_calls=texts.c_calls)
+        self._events.start(c_calls=texts.c_calls)
 
     def look(self, *, last: bool) -> None:
         """Look for threads that another profiler has or had.

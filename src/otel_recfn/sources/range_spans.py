@@ -89,10 +89,6 @@ class SpansOfRanges(Protocol):
         """Note that a range begins below this span of the program's, which is sampled."""
 
 
-def _had_not_begun(_serial: int, _event_id: int) -> bool:
-    return False
-
-
 class ShownRanges(NamedTuple):
     """The choice of ranges that are shown."""
 
@@ -100,7 +96,7 @@ class ShownRanges(NamedTuple):
     """Whether ranges of a scope and source become spans."""
     spans: SpansOfRanges
     """The spans of these ranges."""
-    had_begun: Callable[[int, int], bool] = _had_not_begun
+    had_begun: Callable[[int, int], bool]
     """Whether the capture, if it joined others, had begun before the range of this serial and event id did."""
 
 
@@ -160,7 +156,9 @@ class RangeSpans:
                 is_known = is_known or around.event_id == range_.root
                 becoming = around if self._becomes_span(around) else becoming
             around = around.outer
-        return becoming.event_id if is_known else range_.root
+        if is_known:
+            return becoming.event_id
+        return range_.root if self._takes(range_.scope, EventSource.PYTHON_CALL) else becoming.beside_calls
 
 
 def _has_own_span(range_: TaskEntry) -> bool:

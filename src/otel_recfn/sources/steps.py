@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 NUMBERS = range(1 << 63)
 MOST_NAMES = 1024
-"""The most names that are counted; beyond it the count of the oldest is forgotten."""
+"""The most names that are counted; beyond it the count of the one unused for longest is forgotten."""
 SUPPRESSION_KEYS = tuple(
     key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
 )
@@ -128,7 +128,7 @@ class step:
         self.__exit__(kind, error, traceback)
 
     def _enter(self, flags: int) -> None:
-        number = _next_number(self.name) if self.number is None else self.number
+        number = next(_numbers(self.name)) if self.number is None else self.number
         spans = shown_steps.spans
         if spans is None and not _native.recording():
             return
@@ -158,16 +158,9 @@ class step:
         return f"step({self.name!r}, {self.number!r})"
 
 
-_numbers: dict[str, itertools.count[int]] = {}
-
-
-def _next_number(name: str) -> int:
-    counted = _numbers.get(name)
-    if counted is None:
-        for oldest in list(_numbers)[: max(0, len(_numbers) - MOST_NAMES + 1)]:
-            _numbers.pop(oldest, None)
-        counted = _numbers.setdefault(name, itertools.count())
-    return next(counted)
+@functools.lru_cache(MOST_NAMES)
+def _numbers(_name: str) -> itertools.count[int]:
+    return itertools.count()
 
 
 # --- steps that are open

@@ -134,7 +134,7 @@ class Play:
         columns = (
             told.top_count.tolist(),
             told.top_self_ns.tolist(),
-            [self.model.names.text(at) for at in told.top_name.tolist()],
+            [self.model.names.values[at] for at in told.top_name.tolist()],
         )
         top = [(count, self_ns, one.names[name]) for count, self_ns, name in one.top.tolist()]
         assert top == list(zip(*columns, strict=True))

@@ -15,7 +15,7 @@ class Kernel(NamedTuple):
     inputs: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     """Name and C++ expression."""
     outputs: tuple[list[str], list[str]] = ([], [])
-    guard: tuple[str, str] | None = None
+    guard: str = ""
 
 
 _OPTIONS = {
@@ -35,15 +35,21 @@ VALUES = {
 """C++ expressions of inputs that are no arguments, as our facts write them."""
 
 
+def packaged_schemas() -> Path:
+    """The operators of the installed torch."""
+    import torchgen
+
+    return Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
+
+
 def written_by_torchgen(folder: Path) -> str:
     """The text, for the operators of the installed torch."""
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.packaged.autograd.gen_trace_type import gen_trace_type
 
-    packaged = Path(torchgen.__file__).parent / "packaged"
-    native = packaged / "ATen" / "native"
-    functions = parse_native_yaml(str(native / "native_functions.yaml"), str(native / "tags.yaml")).native_functions
+    packaged, native = Path(torchgen.__file__).parent / "packaged", packaged_schemas()
+    functions = parse_native_yaml(str(native), str(native.with_name("tags.yaml"))).native_functions
     gen_trace_type(str(folder), functions, str(packaged / "autograd" / "templates"))
     return (folder / "TraceTypeEverything.cpp").read_text(encoding="utf-8")
 
@@ -69,7 +75,7 @@ def _kernel(body: str) -> Kernel:
         (_name(out_of_place), _name(in_place)),
         (_inputs(out_of_place), _inputs(in_place)),
         (_outputs(out_of_place), _outputs(in_place)),
-        (guard[1], guard[2]) if guard else None,
+        guard[2] if guard else "",
     )
 
 

@@ -236,6 +236,8 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "is given twice" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json can't be read: No such file" in capsys.readouterr().err
+    assert main(["report", "."]) == 2
+    assert "can't be read: Is a directory" in capsys.readouterr().err
     assert main(["report", str(one), "-o", str(one)]) == 2
     assert "name another file" in capsys.readouterr().err
 
@@ -250,6 +252,8 @@ def test_the_command_writes_beside_the_trace(tmp_path: Path, capsys: pytest.Capt
     assert labels == [str(ranks[0]), "rank0 pid12", str(again)]
     assert main(["report", *map(str, ranks)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 't.rank0.html'}\n"
+    assert main(["report", str(worker), "-o", str(tmp_path / "t.pdf")]) == 2
+    assert "a report is no pdf; allowed: html, md, json" in capsys.readouterr().err
     assert (tmp_path / "t.rank0.html").read_text().startswith("<!doctype html>")
 
 
@@ -259,9 +263,10 @@ def test_the_command_prints_words_and_json(
     path = written(tmp_path / "t.json", slice_of("aten::mm", 0, 10), slice_of("\u202e", 20, 10))
     assert main(["report", str(path), "--format", "md"]) == 0
     assert "aten::mm" in capsys.readouterr().out
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-        assert main(["report", str(path), "--format", "md"]) == 0
+    for output in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), "ascii")):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", output)
+            assert main(["report", str(path), "--format", "md"]) == 0
     assert main(["report", str(path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["by_name"][0]["name"] == "aten::mm"
     assert main(["report", str(path), "-o", str(tmp_path / "words.md")]) == 0

@@ -43,7 +43,7 @@ def test_who_waits_is_the_range_that_waits_itself() -> None:
     assert "for 6 ms, most of it in nn.Module: lazy in train" in waits.text
 
 
-@pytest.mark.parametrize(("others_ms", "serious"), [(0, False), (2, False), (9, True)])
+@pytest.mark.parametrize(("others_ms", "serious"), [(0, False), (2, False), (6, True)])
 def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(others_ms: int, serious: bool) -> None:
     """Else another program may have had the core."""
     ranges = [
@@ -53,6 +53,7 @@ def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(others
     (waits,) = findings([Recording([Process("", make_batch(ranges))])])
     assert waits.rule == "cpu"
     assert waits.serious == serious
+    assert waits.share == pytest.approx(0.35 if serious else (19 - others_ms) / 20)
 
 
 @pytest.mark.parametrize("cpu", [{}, {"cpu_time_ns": 1000}], ids=["unknown", "known"])
@@ -94,6 +95,9 @@ def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> No
     assert found(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")
     assert "tiny" not in found(Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63]))
     assert "tiny" not in found(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
+    of_threads = [Ran("aten::add", 2, columns={"thread": thread}) for thread in (MAIN_THREAD, WORKER_THREAD)]
+    assert "tiny" in found(*of_threads[:1] * 64)
+    assert "tiny" not in found(*of_threads * 63)
 
 
 def test_a_loop_that_asks_for_values_is_told_once() -> None:

@@ -2,7 +2,6 @@
 //
 // Our own callbacks are left out of such a RecordFunction: they see the range already.
 #pragma once
-#include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -18,15 +17,6 @@ namespace recfn {
 namespace {
 
 // As callbacks/range_in_torch.py hands it over.
-struct RangeInput {
-  enum Kind : uint64_t { kNone, kBool, kInt, kDouble, kText, kTensor };
-  uint64_t kind;
-  int64_t number;  // also the address of a tensor's implementation
-  double real;
-  const char* text;
-  uint64_t size;
-};
-
 struct RangeForOthers {
   const char* name;
   uint64_t name_size;
@@ -35,8 +25,6 @@ struct RangeForOthers {
   uint64_t forward_thread_id;
   int64_t debug_handle;
   uint64_t async;
-  const RangeInput* inputs;
-  uint64_t input_count;
 };
 
 using Start = at::RecordFunctionCallback::StartCallback;
@@ -68,34 +56,12 @@ inline constexpr auto without_ours = [](auto& step) -> decltype(
 using Step = std::decay_t<decltype(*at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE))>;
 constexpr bool kHasOtherObservers = kCallable<decltype(without_ours), Step&>;
 
-c10::IValue value_of(const RangeInput& input) {
-  switch (input.kind) {
-    case RangeInput::kBool:
-      return input.number != 0;
-    case RangeInput::kInt:
-      return input.number;
-    case RangeInput::kDouble:
-      return input.real;
-    case RangeInput::kText:
-      return std::string(input.text, input.size);
-    case RangeInput::kTensor: {
-      auto* implementation = reinterpret_cast<at::TensorImpl*>(input.number);
-      return at::Tensor(c10::intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>::reclaim_copy(implementation));
-    }
-    default:
-      return {};
-  }
-}
-
-// Only while the range begins are its inputs there for observers, and so the program's tensors are not held for longer.
 void begin_for_others(at::RecordFunction& range, const RangeForOthers& what) {
   const std::string name(what.name, what.name_size);
   if (what.async != 0) range._setAsync();
   range.setForwardThreadId(what.forward_thread_id);
   range.setDebugHandle(what.debug_handle);
-  std::vector<c10::IValue> inputs;
-  std::transform(what.inputs, what.inputs + what.input_count, std::back_inserter(inputs), value_of);
-  range.before(name, c10::ArrayRef<const c10::IValue>(inputs.data(), inputs.size()), what.sequence_nr);
+  range.before(name, what.sequence_nr);
 }
 
 template <typename Callbacks>

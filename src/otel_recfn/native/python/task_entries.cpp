@@ -84,14 +84,17 @@ void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t paren
   for (uint32_t index = parent + 1; index-- > buffer.floor;) {
     const OpenEntry& open = buffer.stack[index];
     if (!encloses_by_place(open)) continue;
+    const uint64_t event_id = make_event_id(buffer.number, open.ordinal());
+    if (open.is_entered() || open.key != event_id) entry.beside_calls = event_id;
     const TaskEntry* known = open.is_entered() ? entry_of(open.key, newest) : nullptr;
     if (known != nullptr) {
-      entry.context = known->context, entry.root = known->root;
+      entry.context = known->context, entry.root = known->root, entry.beside_calls = known->beside_calls;
       return;
     }
     if (open.is_base()) {
       entry.context = context_of_base(buffer, open.ordinal());
-      entry.root = entry.context.enclosing != 0 ? entry.context.root : make_event_id(buffer.number, open.ordinal());
+      entry.root = entry.context.enclosing != 0 ? entry.context.root : event_id;
+      if (entry.context.enclosing != 0) entry.beside_calls = entry.root;
       return;
     }
   }
@@ -102,11 +105,11 @@ bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.d
 
 void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* around) {
   entry.context = buffer.context;
-  entry.root = entry.event_id;
+  entry.root = entry.beside_calls = entry.event_id;
   if (begun_by_context(buffer)) {
-    if (buffer.context.enclosing != 0) entry.root = buffer.context.root;
+    if (buffer.context.enclosing != 0) entry.root = entry.beside_calls = buffer.context.root;
   } else if (around != nullptr && is_range(*around)) {
-    entry.context = around->context, entry.root = around->root;
+    entry.context = around->context, entry.root = around->root, entry.beside_calls = around->beside_calls;
   } else {
     place_by_stack(entry, buffer, place_of_parent(buffer, buffer.depth - 1), around);
   }
@@ -210,7 +213,7 @@ TaskEntry* new_entry() {
   }
   entry->outer = entry->range = nullptr;
   entry->span = entry->shown = nullptr;
-  entry->token = entry->event_id = entry->root = entry->recording = entry->since_thread = entry->since_ordinal = 0;
+  entry->token = entry->event_id = entry->root = entry->beside_calls = entry->recording = entry->since_thread = entry->since_ordinal = 0;
   entry->length = 0;
   entry->cpu_began_ns = -1;
   entry->ended = false;

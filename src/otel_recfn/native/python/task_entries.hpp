@@ -24,6 +24,7 @@ struct TaskEntry {
   uint64_t token;    // address of what undoes the attach
   uint32_t length;   // of the chain from here, at most
   uint64_t event_id, root, serial;
+  uint64_t beside_calls;                  // the outermost range that is no Python call
   uint64_t recording;                     // the generation of a range
   uint64_t since_thread, since_ordinal;   // it began in this thread, after that many begins of it
   int64_t cpu_began_ns;                   // what that thread had worked when the range began; -1: nobody asks

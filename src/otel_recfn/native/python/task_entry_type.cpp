@@ -50,6 +50,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
   TaskEntry* entry = new_entry();
   if (entry == nullptr) return PyErr_NoMemory();
   entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording, entry->context = own->context;
+  entry->beside_calls = own->beside_calls;
   entry->scope = own->scope, entry->source = own->source, entry->placed = true;
   since_now(*entry);
   Py_INCREF(own);
@@ -157,6 +158,8 @@ PyObject* is_current(PyObject* self, void*) {
 
 PyMemberDef entry_members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
                                {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
+                               {"beside_calls", T_ULONGLONG, offsetof(TaskEntry, beside_calls), READONLY,
+                                "Event id of the outermost one that is no Python call."},
                                {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
                                {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
                                {"outer", T_OBJECT, offsetof(TaskEntry, outer), READONLY, "What was entered before, also if over."},

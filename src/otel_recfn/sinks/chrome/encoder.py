@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import EventKind
@@ -25,8 +23,6 @@ from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
 from otel_recfn.support.texts import json_value
 
-Tids = NDArray[np.uint64]
-Times = NDArray[np.int64]
 FIRST_SPANS_TID = 3 << 29
 """The first track id for spans that don't nest in their thread's ranges: beyond Linux's thread ids, within 32 bits."""
 FIRST_STEPS_TID = 7 << 28
@@ -36,23 +32,6 @@ FIRST_STEPS_TID = 7 << 28
 def trace_tid(track: Track) -> int:
     """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number if there is none."""
     return track.native_id or track.number
-
-
-def encode_events(batch: Batch, rows: NDArray[np.int64], pid: int, base_ns: int, memory: bytearray) -> int:
-    """Write ``rows`` of the batch as events, in that order, to the start of ``memory``, which grows as needed.
-
-    Returns:
-        The number of bytes.
-    """
-    return _native.encode_chrome_events(batch, rows, pid, base_ns, memory)
-
-
-def encode_flows(
-    from_tid: Tids, from_ns: Times, to_tid: Tids, to_ns: Times, first_id: int, pid: int, base_ns: int, memory: bytearray
-) -> int:
-    """Write an arrow for each row, from the start of a forward slice to that of its backward slice, into ``memory`` as
-    ``encode_events`` does, numbered from ``first_id``."""
-    return _native.encode_chrome_flows(from_tid, from_ns, to_tid, to_ns, first_id, pid, base_ns, memory)
 
 
 def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:

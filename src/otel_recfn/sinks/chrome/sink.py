@@ -32,12 +32,7 @@ CLOSE_SHARE = 0.5
 
 
 class ChromeTraceSink(Sink):
-    """A sink with a file behind a queue.
-
-    Args:
-        writer: of the file; used by the file thread only.
-        queue_bytes: what may wait. A larger batch is taken when nothing else waits.
-    """
+    """A sink with a file behind a queue, where ``queue_bytes`` may wait. The ``writer`` is used by the file thread only."""
 
     name = "chrome_trace"
 

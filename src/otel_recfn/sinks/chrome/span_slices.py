@@ -158,7 +158,7 @@ class SpanSlices:
     Args:
         find: the program's span with a trace id and a span id; None if it isn't known.
         threads, begins: what is known; of ranges that are open.
-        forgotten: stands for any thread that was forgotten; None: none was.
+        forgotten_ns: when the last slice ended of threads that were forgotten; 0 if none was.
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class SpanSlices:
         find: FindSpan,
         threads: dict[int, _Thread] | None = None,
         begins: _Begins = _NO_BEGINS,
-        forgotten: _Thread | None = None,
+        forgotten_ns: int = 0,
     ) -> None:
-        self._find, self._threads, self._begins, self._forgotten = find, threads or {}, begins, forgotten
+        self._find, self._threads, self._begins, self._forgotten_ns = find, threads or {}, begins, forgotten_ns
 
     def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
         """The slices after a batch, and those that are over."""
@@ -181,8 +181,7 @@ class SpanSlices:
         for track, first in _first_beside(batch):
             thread = self._take(threads, track, first)
             threads[track.number] = thread._replace(first=min(thread.first, first))
-        forgotten = self._forget(threads, begins, over)
-        return SpanSlices(self._find, threads, still_open, forgotten), over
+        return SpanSlices(self._find, threads, still_open, self._forget(threads, begins, over)), over
 
     def open(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
@@ -275,20 +274,18 @@ class SpanSlices:
 
     def _take(self, threads: dict[int, _Thread], track: Track, first: int) -> _Thread:
         """A thread with a begin of that number, as it was. An unknown one may have been forgotten, unless it is its begin 1."""
-        thread = threads.pop(track.number, None)
-        if thread is not None or self._forgotten is None:
-            return thread or _Thread(track)
-        return self._forgotten._replace(track=track, end_ns=0 if first == 1 else self._forgotten.end_ns)
+        known, ended_ns = threads.pop(track.number, None), self._forgotten_ns
+        if known is not None or first == 1 or not ended_ns:
+            return known or _Thread(track)
+        return _Thread(track, first=0, end_ns=ended_ns, apart_ns=ended_ns)
 
-    def _forget(self, threads: dict[int, _Thread], begins: _Begins, over: list[SpanSlice]) -> _Thread | None:
-        """If there are many threads, end those that did nothing for longest. Returns what stands for them."""
-        forgotten = self._forgotten
+    def _forget(self, threads: dict[int, _Thread], begins: _Begins, over: list[SpanSlice]) -> int:
+        """If there are many threads, end those that did nothing for longest. Returns when the last slice of them ended."""
+        ended_ns = self._forgotten_ns
         while len(threads) > MOST_THREADS:
             thread = self._close(threads.pop(next(iter(threads))), 0, None, begins, over)
-            before = forgotten or thread
-            end_ns, apart_ns = max(before.end_ns, thread.end_ns), max(before.apart_ns, thread.apart_ns)
-            forgotten = _Thread(thread.track, first=0, end_ns=end_ns, apart_ns=apart_ns)
-        return forgotten
+            ended_ns = max(ended_ns, thread.end_ns, thread.apart_ns)
+        return ended_ns
 
 
 def _runs(batch: Batch) -> list[_Run]:

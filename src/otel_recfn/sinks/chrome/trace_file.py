@@ -32,15 +32,13 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.batches.forward_links import Links, NodeNumbers, find_links, with_node_numbers
-from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.batches.number_sets import is_in
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import OVERLAPPING
 from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
 from otel_recfn.sinks.chrome.encoder import (
     FIRST_SPANS_TID,
     FIRST_STEPS_TID,
-    encode_events,
-    encode_flows,
     encode_memory,
     encode_spans,
     encode_steps,
@@ -59,17 +57,12 @@ MOST_ROWS_AT_ONCE = 32_768
 """The rows that are encoded at once of a large batch: each time the GIL is taken, for which busy threads make it wait 5 ms."""
 MOST_OPEN = 1000
 """The most open ranges in the file, which are written again with each batch."""
-MOST_TRACE_IDS = 100
 ARRAY, ARRAYS_END = b"[\n", b"\n]\n"
 WEEK_NS = 7 * 86_400 * 1_000_000_000
 
 
 class ChromeTraceFile:
-    """A trace that begins empty and takes batches. Every method but ``close`` may raise OSError.
-
-    Args:
-        path: ends in ``.gz`` where it is to be compressed; an existing file is replaced at the first ``show``.
-    """
+    """A trace that begins empty, whatever the file had, and takes batches. Every method but ``close`` may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self._pid = os.getpid()
@@ -85,13 +78,12 @@ class ChromeTraceFile:
         self._flows = 0
         self._open: Batch | None = None
         """The ranges that are open for long."""
-        self._trace_ids: tuple[int, ...] = ()
-        """The trace ids of the first spans that ranges ran in."""
         events = _process_events(self._pid, self._base_ns)
         self._beginning = _header(self._base_ns) + events
         self._file = GrowingFile(path)
         try:
             self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning)), 0))
+            self.show()
         except BaseException:
             self._file.close()
             raise
@@ -108,13 +100,12 @@ class ChromeTraceFile:
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
-            self._put_encoded(encode_events(numbered, chosen, self._pid, self._base_ns, self._memory))
+            self._put_encoded(_native.encode_chrome_events(numbered, chosen, self._pid, self._base_ns, self._memory))
         tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
         arrows = _arrows(batch, tids, find_links(self._links, batch, tids))
-        self._put_encoded(encode_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))
+        self._put_encoded(_native.encode_chrome_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))
         self._flows += len(arrows[0])
         self._put(self._annotations(over, ended, self._thread_names) + counted)
-        self._trace_ids = _with_trace_ids(self._trace_ids, batch)
 
     def forget_links(self) -> None:
         """Forget the forward ranges so far: no arrow leads to them."""
@@ -126,9 +117,8 @@ class ChromeTraceFile:
 
     def finish(self, lost: int = 0) -> None:
         """Show all, and make the file an object. ``lost`` is how many rows it lacks."""
-        ids: Any = [f"{trace_id:032x}" for trace_id in self._trace_ids]
-        fields: dict[str, Any] = {"trace_ids": ids, **({"lost": lost} if lost else {})}
-        self._show(f"\n], {json_value(fields)[1:]}\n".encode(), self._stream.alone(self._beginning, 0))
+        fields = f', "lost": {lost}' if lost else ""
+        self._show(f"\n]{fields}}}\n".encode(), self._stream.alone(self._beginning, 0))
 
     def _show(self, end: bytes, beginning: bytes = b"") -> None:
         self._file.append(self._stream.flush(self._file.length))
@@ -164,7 +154,8 @@ class ChromeTraceFile:
         slices, over = self._slices.after(ranges)
         names = self._thread_events(ranges, known)
         spans = self._annotations([*over, *slices.open()], steps, known)
-        size = encode_events(ranges, _in_order_of_begins(ranges), self._pid, self._base_ns, self._memory)
+        rows = _in_order_of_begins(ranges)
+        size = _native.encode_chrome_events(ranges, rows, self._pid, self._base_ns, self._memory)
         return names + spans + bytes(self._memory[:size])
 
     def _annotations(self, spans: Sequence[SpanSlice], steps: Sequence[StepSlice], known: dict[int, str]) -> bytes:
@@ -228,14 +219,6 @@ def _process_events(pid: int, base_ns: int) -> bytes:
 
 def _metadata_event(name: str, pid: int, tid: int, args: dict[str, Any]) -> str:
     return json_value({"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args})
-
-
-def _with_trace_ids(known: tuple[int, ...], batch: Batch) -> tuple[int, ...]:
-    """The trace ids with those of a batch's rows, since its contexts may be of other recordings too."""
-    if len(known) >= MOST_TRACE_IDS:
-        return known
-    found = [batch.contexts[index].trace_id for index in distinct(batch.context).tolist()]
-    return tuple(dict.fromkeys([*known, *filter(None, found)]))[:MOST_TRACE_IDS]
 
 
 def _in_order_of_begins(batch: Batch) -> NDArray[np.int64]:

@@ -129,7 +129,7 @@ class TraceWriter:
         """An empty trace at the first path that nobody writes. ``level`` is that of its log message."""
         for path in chain((self.path,), self._paths_beside()):
             try:
-                file = self._shown(path)
+                file = ChromeTraceFile(path)
             except FileInUseError:  # another process writes it; in another container it may even have the same pid
                 continue
             if path != self.path:
@@ -139,15 +139,6 @@ class TraceWriter:
             self.path = path
             return file
         raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
-
-    def _shown(self, path: Path) -> ChromeTraceFile:
-        file = ChromeTraceFile(path)
-        try:
-            file.show()
-        except BaseException:
-            file.close()
-            raise
-        return file
 
     def _paths_beside(self) -> Iterator[Path]:
         """The names that this process may use while its own is being written."""
@@ -166,7 +157,7 @@ def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
 
     Raises:
         SettingError: another suffix, or the file can't be written.
-        OSError: it can't be written to the end, and is empty.
+        OSError: it can't be written to the end, and is an empty trace.
     """
     asked = Path(path)
     _checked_suffix(asked)

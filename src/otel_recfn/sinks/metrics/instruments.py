@@ -79,54 +79,30 @@ QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.
 
 
 class _CaptureCounters:
-    """The counters of a capture since this was made, which never go back.
+    """The counters of a capture, which never go back.
 
     Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums of counts that are read one
     after the other; so the values that were read are kept.
-
-    Args:
-        report: reads them. What it raises is logged once, and they stay as they were.
-        from_zero: they began with this; else what they are now doesn't count.
     """
 
-    def __init__(self, report: Callable[[], Report], *, from_zero: bool) -> None:
-        self._report = report
-        self._values: Values = {}
-        self._failed = False
-        self._before = {} if from_zero else self._read(COUNTERS)
+    def __init__(self, report: Callable[[], Report]) -> None:
+        self.report = report
+        self.last: Values = {}
+        """The counters as they were read last."""
 
-    def values(self) -> Values:
+    def read(self) -> Values:
         """The counters, read now, never less than before."""
-        for key, value in self._read(COUNTERS).items():
-            self._values[key] = max(self._values.get(key, 0), value - self._before.get(key, 0))
-        return dict(self._values)
+        for key, value in _values(self.report(), *COUNTERS).items():
+            self.last[key] = max(self.last.get(key, 0), value)
+        return dict(self.last)
 
-    def waiting(self) -> Values:
-        """The number of ranges that wait now."""
-        return self._read((QUEUE,))
 
-    def end(self) -> Values:
-        """Keep the last values, and read no more."""
-        self._report = dict
-        return self._values
-
-    def _read(self, instruments: tuple[Counter, ...]) -> Values:
-        try:
-            report = self._report()
-        except Exception:
-            if not self._failed:
-                self._failed = True
-                _log.exception("otel-recfn: counters could not be read; metrics keep their last values")
-            return {}
-        return {(each.name, value): count for each in instruments for value, count in each.values(report).items()}
+def _values(report: Report, *instruments: Counter) -> Values:
+    return {(each.name, value): count for each in instruments for value, count in each.values(report).items()}
 
 
 class Instruments:
-    """The instruments of a meter, made once by ``instruments_of``.
-
-    Args:
-        meter: of the SDK, or another one.
-    """
+    """The instruments of a meter, of the SDK's or another one, made once by ``instruments_of``."""
 
     def __init__(self, meter: Meter) -> None:
         self._lock = ForkSafeLock()
@@ -134,7 +110,8 @@ class Instruments:
         self._left: list[CollectedSums] = []
         self._ended: Values = {}
         self._streams: SdkStreams | None = None
-        self._logged_change = False
+        self._changed = False
+        """Whether the SDK is not one that we know: then nobody takes durations any more."""
         self._histogram = _histogram(meter)
         for each in COUNTERS:
             meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
@@ -144,24 +121,16 @@ class Instruments:
     def streams(self) -> SdkStreams | None:
         """The streams that take durations now; None if nobody takes them. Not to be called from a callback."""
         try:
-            if self._streams is None or not self._streams.are_current:
+            if not self._changed and (self._streams is None or not self._streams.are_current):
                 self._streams = SdkStreams(self._histogram)
         except ChangedSdkError as error:
-            self._streams = None
             self._log_change(error)
         return self._streams if self._streams is not None and self._streams.asked else None
 
-    def attach(self, feed: Feed, report: Callable[[], Report], *, from_zero: bool) -> None:
-        """Ask a sink from now on.
-
-        Args:
-            feed: of the sink.
-            report: reads the counters of its capture.
-            from_zero: they began with it, as in a forked child.
-        """
-        counters = _CaptureCounters(report, from_zero=from_zero)
+    def attach(self, feed: Feed, report: Callable[[], Report]) -> None:
+        """Ask a sink from now on. ``report`` reads the counters of its capture."""
         with self._lock:
-            self._feeds = {**self._feeds, feed: counters}
+            self._feeds = {**self._feeds, feed: _CaptureCounters(report)}
 
     def detach(self, feed: Feed) -> None:
         """Ask a sink no more; what it has is kept for the readers."""
@@ -169,14 +138,13 @@ class Instruments:
             counters = self._feeds.get(feed)
             if counters is not None:
                 self._left += feed()[0]
-                self._ended = _sum([self._ended, counters.values()])
-                counters.end()
+                self._ended = _sum([self._ended, counters.read()])
                 self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
     def after_fork_in_child(self) -> None:
         """Forget in a child what the parent counted and has not handed on."""
         self._left = []
-        self._ended = _sum([self._ended, *[counters.end() for counters in self._feeds.values()]])
+        self._ended = _sum([self._ended, *[counters.last for counters in self._feeds.values()]])
         self._feeds = {}
 
     def _observe(self, instrument: Counter, _options: CallbackOptions) -> Iterable[Observation]:
@@ -187,9 +155,9 @@ class Instruments:
                 self._add_all_to_streams()
             feeds = list(self._feeds.values())
             if instrument is QUEUE:
-                values = _sum([counters.waiting() for counters in feeds])
+                values = _sum([_values(counters.report(), QUEUE) for counters in feeds])
             else:
-                values = _sum([self._ended, *[counters.values() for counters in feeds]])
+                values = _sum([self._ended, *[counters.read() for counters in feeds]])
         own = {value: count for (name, value), count in values.items() if name == instrument.name}
         return [Observation(count, {instrument.attribute: value}) for value, count in own.items()]
 
@@ -214,8 +182,9 @@ class Instruments:
             self._log_change(error)
 
     def _log_change(self, error: Exception) -> None:
-        if not self._logged_change:
-            self._logged_change = True
+        self._streams = None
+        if not self._changed:
+            self._changed = True
             _log.warning(
                 "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s); it misses durations",
                 *(DURATION, error),

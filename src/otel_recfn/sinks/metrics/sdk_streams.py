@@ -8,11 +8,11 @@ other reader of the provider collect: no aggregation is taken away meanwhile. Wh
     Histogram._measurement_consumer._reader_storages        what each reader keeps
     MetricReaderStorage._get_or_init_view_instrument_match  one for each view of the histogram
     _ViewInstrumentMatch.consume_measurement, ._view._attribute_keys, ._aggregation, ._attributes_aggregation
-    the fields of aggregations that ``_FIELDS`` lists
-
+    the fields of aggregations that hold values, and methods of exponential ones
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
-Without one of them there is no histogram. Nothing of the SDK is imported here: its histograms' owner did. These may be missing:
+Without one of them no more durations are handed on. Nothing of the SDK is imported here: its histograms' owner did. These may
+be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
@@ -47,17 +47,8 @@ POWERS: Bounds = tuple(2.0 ** (power / (1 << POWER_SCALE)) for power in range(_L
 _SDK = "opentelemetry.sdk.metrics._internal"
 _NO_DELTA = None
 """A value in place of the temporality, by which the SDK decides whether to subtract."""
-_COMMON = ("_lock", "_attributes")
-_HISTOGRAM = (*_COMMON, "_sum", "_min", "_max")
-_POWERS = ("_value_positive", "_value_negative", "_count", "_zero_count", "_scale", "_mapping", "_max_size", "_max_scale")
-_OF_POWERS = ("_new_mapping", "_downscale", "_get_scale_change", "_merge")
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "_ExplicitBucketHistogramAggregation": (*_HISTOGRAM, "_value", "_boundaries"),
-    "_ExponentialBucketHistogramAggregation": (*_HISTOGRAM, *_POWERS, *_OF_POWERS),
-    "_SumAggregation": (*_COMMON, "_value"),
-    "_LastValueAggregation": (),
-    "_DropAggregation": (),
-}
+_EXPLICIT, _POWERS = "_ExplicitBucketHistogramAggregation", "_ExponentialBucketHistogramAggregation"
+_SUM, _LAST_VALUE, _DROP = "_SumAggregation", "_LastValueAggregation", "_DropAggregation"
 
 
 class ChangedSdkError(Exception):
@@ -100,10 +91,7 @@ class _Stream(NamedTuple):
 
 
 class SdkStreams:
-    """The streams of a histogram at one moment: readers may be added later.
-
-    Args:
-        histogram: of the SDK.
+    """The streams of a histogram of the SDK at one moment: readers may be added later.
 
     Attributes:
         least_ns: of each list of bounds that sums need buckets for, see ``DurationSums``.
@@ -122,7 +110,7 @@ class SdkStreams:
             streams = [_Stream(match, kind := _kind(match), _bounds(match, kind)) for matches in found for match in matches]
         except (AttributeError, KeyError) as error:
             raise ChangedSdkError(str(error)) from error
-        self._streams = [stream for stream in streams if stream.kind != "_DropAggregation"]
+        self._streams = [stream for stream in streams if stream.kind != _DROP]
         self._bounds = list(dict.fromkeys(stream.bounds for stream in self._streams if stream.bounds is not None))
         self.least_ns = [least_above(bounds) for bounds in self._bounds]
 
@@ -167,12 +155,12 @@ class SdkStreams:
     def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
         """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
         rest_s = int(sums.series[number, SumColumn.TOTAL] - sums.series[number, SumColumn.LAST]) / SECOND_NS
-        if stream.kind == "_SumAggregation":
+        if stream.kind == _SUM:
             aggregation._value += rest_s
         if stream.bounds is None:
             return
         counts = self._rest_of_counts(stream.bounds, sums, number)
-        if stream.kind == "_ExponentialBucketHistogramAggregation":
+        if stream.kind == _POWERS:
             _add_powers(aggregation, counts)
         else:
             aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
@@ -200,25 +188,15 @@ class SdkStreams:
 
 def _kind(match: Any) -> str:
     of_sdk = type(match._aggregation)
-    kind = of_sdk.__name__
-    fields = _FIELDS.get(kind)
-    if fields is None or of_sdk.__module__ != f"{_SDK}.aggregation":
-        raise ChangedSdkError(f"an unknown aggregation {of_sdk.__module__}.{kind}")
-    for owner, names in (
-        (match._aggregation, fields),
-        (match, ("consume_measurement", "_attributes_aggregation")),
-        (match._view, ("_attribute_keys",)),
-    ):
-        missing = [name for name in names if not hasattr(owner, name)]
-        if missing:
-            raise ChangedSdkError(f"no {', '.join(missing)} in {type(owner).__name__}")
-    return kind
+    if of_sdk.__name__ not in (_EXPLICIT, _POWERS, _SUM, _LAST_VALUE, _DROP) or of_sdk.__module__ != f"{_SDK}.aggregation":
+        raise ChangedSdkError(f"an unknown aggregation {of_sdk.__module__}.{of_sdk.__name__}")
+    return of_sdk.__name__
 
 
 def _bounds(match: Any, kind: str) -> Bounds | None:
-    if kind == "_ExponentialBucketHistogramAggregation":
+    if kind == _POWERS:
         return POWERS
-    return tuple(match._aggregation._boundaries) if kind == "_ExplicitBucketHistogramAggregation" else None
+    return tuple(match._aggregation._boundaries) if kind == _EXPLICIT else None
 
 
 def _key(attributes: Mapping[str, object] | None) -> tuple[tuple[str, object], ...]:

@@ -67,12 +67,7 @@ class SentSpans:
 
 
 class MetricsSink(Sink):
-    """A sink that sums up durations, for the readers of the meter provider.
-
-    Args:
-        meter_provider: None for the global one, also when that is set later.
-        sent: the spans that were sent, as exemplars.
-    """
+    """A sink that sums up durations, for the readers of the meter provider: None for the global one, also when set later."""
 
     name = "metrics"
 
@@ -87,7 +82,6 @@ class MetricsSink(Sink):
         self._untaken: list[CollectedSums] = []
         """Sums that nobody has taken yet, for the readers that there are, and for those before."""
         self._report: Callable[[], Report] = dict
-        self._from_zero = False
         self._closed = False
 
     @property
@@ -123,7 +117,7 @@ class MetricsSink(Sink):
                 self._instruments.detach(self.take)
             self._instruments = instruments_of(provider)
             if self._instruments is not None:
-                self._instruments.attach(self.take, self._report, from_zero=self._from_zero)
+                self._instruments.attach(self.take, self._report)
             self._sent.wanted = self._instruments is not None
         return self._instruments
 
@@ -148,6 +142,5 @@ class MetricsSink(Sink):
         """An empty sink, because what the parent counted is the parent's."""
         fresh = MetricsSink(self._meter_provider, self._sent)
         self._sent.take()
-        fresh._from_zero = True
         fresh.report_from(self._report)
         return fresh

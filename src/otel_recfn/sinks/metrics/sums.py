@@ -46,18 +46,12 @@ class Series(NamedTuple):
 
 
 class SeriesTable:
-    """The numbers of series, from 1, given to those of one batch in the order of their names in its table.
-
-    Args:
-        max_series: how many there may be beside that of all others.
-
-    Attributes:
-        series: by number; None stands for the one of all others.
-    """
+    """The numbers of series, from 1, given to those of one batch in the order of their names in its table."""
 
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self._max_series = max_series
         self.series: list[Series | None] = [None]
+        """The series by number; None stands for the one of all others."""
         self._numbers: dict[Series, int] = {}
         self._names: Sequence[str] = ()
         self._slots: Slots = np.zeros(0, np.int32)
@@ -108,12 +102,7 @@ class SumColumn(IntEnum):
 
 
 class DurationSums:
-    """Arrays with a row for each series; rows behind the last one are empty.
-
-    Args:
-        least_ns: of each histogram's bounds, see ``least_above``.
-        capacity: how many series there is room for.
-    """
+    """Arrays with a row for each series; rows behind the last one are empty. ``least_ns`` are those of ``least_above``."""
 
     def __init__(self, least_ns: list[Numbers], capacity: int = MIN_CAPACITY) -> None:
         self.least_ns = least_ns
@@ -130,12 +119,7 @@ class DurationSums:
             self.series, self.buckets = more.series, more.buckets
 
     def add(self, batch: Batch, numbers: Slots) -> None:
-        """Add a batch, all of whose series have room. A range that is sealed while it is open doesn't count.
-
-        Args:
-            batch: the batch.
-            numbers: the series of each row, as ``SeriesTable.numbers_of`` gives them.
-        """
+        """Add a batch, whose rows are of these series, all of which have room."""
         _native.add_durations(batch, numbers, self.series, list(zip(self.least_ns, self.buckets, strict=True)))
 
     def filled(self) -> list[int]:

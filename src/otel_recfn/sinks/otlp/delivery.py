@@ -20,7 +20,6 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -60,14 +59,7 @@ _chance = random.SystemRandom().random
 
 
 class OtlpDelivery:
-    """The OTLP delivery of one sink in one process.
-
-    Args:
-        transport: sends requests.
-        request_bytes: of a request, before it is compressed.
-        queue_bytes: of all requests that wait.
-        provider: whose spans they are where the program has no provider.
-    """
+    """The OTLP delivery of one sink in one process. ``request_bytes`` is the size of a request before it is compressed."""
 
     chunk_size = 1 << 15
 
@@ -135,8 +127,8 @@ class OtlpDelivery:
 
     def counters(self) -> Mapping[str, int]:
         """The counts of spans, which add up as the module's docstring says."""
-        counts = self._sender.counts
-        counted = {"exported": counts.exported, "failed": counts.failed, "dropped.queue_full": counts.queue_full}
+        sender = self._sender
+        counted = {"exported": sender.exported, "failed": sender.failed, "dropped.queue_full": sender.queue_full}
         return {**counted, "dropped.shutdown": self._spans - sum(counted.values()) if self._ended else 0}
 
     def after_fork_in_child(self) -> OtlpDelivery:
@@ -154,11 +146,6 @@ def otlp_delivery(
     exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
 ) -> OtlpDelivery | None:
     """The delivery for a value of the setting; None for the provider's processors, also if an exporter is unreadable.
-
-    Args:
-        exporter: the value.
-        request_bytes, queue_bytes: those settings.
-        provider: whose spans they are where the program has no provider.
 
     Raises:
         SettingError: it can't be had as it was asked for.
@@ -178,23 +165,8 @@ def otlp_delivery(
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
 
 
-@dataclass
-class Counts:
-    """Counts of spans."""
-
-    exported: int = 0
-    failed: int = 0
-    """Spans that the server refused, alone or with their request."""
-    queue_full: int = 0
-
-
 class RequestSender:
-    """A bounded queue of requests, and the threads that send them to one place.
-
-    Args:
-        transport: sends them.
-        queue_bytes: of all requests together.
-    """
+    """A bounded queue of requests, and the threads that send them to one place."""
 
     def __init__(self, transport: Transport, queue_bytes: int) -> None:
         self._transport = transport
@@ -212,7 +184,8 @@ class RequestSender:
         """Whether nothing more is sent or counted."""
         self._logged: set[str] = set()
         """The messages that were logged."""
-        self.counts = Counts()
+        self.exported = self.failed = self.queue_full = 0
+        """Counts of spans."""
 
     def put(self, request: Request) -> None:
         """Add a request; the oldest ones are dropped if there is no room for it."""
@@ -222,7 +195,7 @@ class RequestSender:
                     thread.start()
         dropped = self.queue.put(request)
         if dropped:
-            self.counts.queue_full += sum(each.spans for each in dropped)
+            self.queue_full += sum(each.spans for each in dropped)
             self._log_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
 
     @property
@@ -318,8 +291,8 @@ class RequestSender:
         failed = request.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, request.spans)
         with self._changed:
             if not self._is_over:
-                self.counts.failed += failed
-                self.counts.exported += request.spans - failed
+                self.failed += failed
+                self.exported += request.spans - failed
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:

@@ -37,15 +37,15 @@ from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.sinks.spans.mapping import (
-    MAX_KEPT_BASES,
     NO_ATTRIBUTES,
     SpanMapper,
+    base_attributes,
     code_attributes,
     exception_attributes,
     stacktrace_attributes,
     text_attributes,
 )
-from otel_recfn.sinks.spans.provider import AttributeValue, SpanTarget
+from otel_recfn.sinks.spans.provider import AttributeValue
 from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
 from otel_recfn.support.span_ids import current_key
 from otel_recfn.support.texts import text_of_utf8
@@ -152,20 +152,15 @@ def _of_text(kind: int, raw: str) -> bytes:
     return _status_field(Status(StatusCode.ERROR, text))
 
 
+@lru_cache(MAX_KEPT_TEXTS)
+def _of_thread(scope: int, thread: Track) -> bytes:
+    return _span_fields(base_attributes(scope, thread))
+
+
 class OtlpMapper(SpanMapper):
     """An encoder of spans for one target. Spans that its limits cut are made by the SDK first."""
 
-    def __init__(self, target: SpanTarget) -> None:
-        super().__init__(target)
-        self._base_fields: dict[tuple[int, Track], bytes] = {}
-
     def spans(self, plan: SpanPlan, further: Mapping[int, Attributes] = NO_ATTRIBUTES) -> EncodedSpans:  # type: ignore[override]
-        """The spans of a plan, in its order.
-
-        Args:
-            plan: the plan.
-            further: more attributes, by row.
-        """
         if not self._limits.unbound:
             return encoded(super().spans(plan, further))
         plan = plan.named(further)
@@ -181,21 +176,12 @@ class OtlpMapper(SpanMapper):
     def _fragment(self, batch: Batch, kind: int, index: int) -> bytes:
         """The bytes that spans share: the native encoder asks for each once in a call, and copies it from then on.
 
-        Args:
-            batch: whose spans.
-            kind: of what they share.
-            index: of a name, or of a scope in a thread.
+        ``index`` is that of a name, or of a scope in a thread.
         """
         if kind != FragmentKind.SCOPE_AND_THREAD:
             return _of_text(kind, batch.names[index])
         number, scope = divmod(index, SCOPES)
-        thread = batch.tracks[number]
-        found = self._base_fields.get((scope, thread))
-        if found is None:
-            if len(self._base_fields) >= MAX_KEPT_BASES:
-                self._base_fields.clear()
-            found = self._base_fields[scope, thread] = _span_fields(self.base(scope, thread))
-        return found
+        return _of_thread(scope, batch.tracks[number])
 
 
 def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
@@ -220,12 +206,7 @@ class Request(NamedTuple):
 
 
 class RequestBuilder:
-    """A builder that fills one request after the other with spans of one resource and scope.
-
-    Args:
-        resource, scope: of the spans.
-        most_bytes: of a request.
-    """
+    """A builder that fills one request after the other with spans of one resource and scope."""
 
     def __init__(self, resource: Resource, scope: InstrumentationScope, most_bytes: int) -> None:
         (of_resource,) = encode_spans([span_with(resource, instrumentation_scope=scope)]).resource_spans

@@ -79,11 +79,9 @@ class Outcome(NamedTuple):
 
 
 class HttpTransport:
-    """A transport over HTTP to one endpoint, for several threads, by a session of ``requests``.
+    """A transport over HTTP to one endpoint, for several threads, by the official exporter's session of ``requests``.
 
-    Args:
-        exporter: the official one, whose session it is.
-        owned: nobody else uses it.
+    The session is closed in the end if it is ``owned``: nobody else uses it.
     """
 
     def __init__(self, exporter: Any, owned: bool) -> None:
@@ -141,11 +139,7 @@ class HttpTransport:
 
 
 class GrpcTransport:
-    """A transport over gRPC through a channel, which connects with the first request.
-
-    Args:
-        exporter: the official one.
-    """
+    """A transport over gRPC through a channel, which connects with the first request."""
 
     encoding = ""
 
@@ -231,14 +225,9 @@ def protocol_from_environment() -> str:
 
 def protocol_of(exporter: object) -> str | None:
     """The protocol of an official exporter of spans, or of a subclass; None for any other."""
-    return next(filter(None, map(_protocol_of_class, type(exporter).__mro__)), None)
-
-
-def _protocol_of_class(kind: type) -> str | None:
-    for protocol in (HTTP, GRPC):
-        if f"{kind.__module__}.".startswith(f"{PACKAGE}{protocol}.trace_exporter."):
-            return protocol
-    return None
+    modules = [f"{kind.__module__}." for kind in type(exporter).__mro__]
+    found = [each for module in modules for each in (HTTP, GRPC) if module.startswith(f"{PACKAGE}{each}.trace_exporter.")]
+    return found[0] if found else None
 
 
 def made(protocol: str) -> Any:
@@ -258,10 +247,6 @@ def made(protocol: str) -> Any:
 
 def transport_of(exporter: Any, owned: bool) -> Transport:
     """The transport that sends requests as the exporter would.
-
-    Args:
-        exporter: one of the official ones.
-        owned: whether nobody else uses it.
 
     Raises:
         UnreadableExporterError: it is none, or it isn't known how to read it.

@@ -14,6 +14,7 @@ once, of columns: taking numbers out of columns one by one takes longer than all
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.number_sets import Places, begins_of, places_in
-from otel_recfn.batches.span_names import called, prefill_name, with_span_names
+from otel_recfn.batches.span_names import PREFIX, called, prefill_name, shown_name, with_span_names
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
@@ -43,13 +44,19 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     begins = begins_of(decided.sums["top_end"], places)
     lengths = sums["top_end"] - begins
     ends, rows = np.cumsum(lengths), decided.top[places_in(begins, lengths)].tolist()
-    texts = {name: text_of_utf8(decided.names[name]) for name in {name for _, _, name in rows}}
+    texts = {name: text_of_utf8(_shown(decided, name)) for name in {name for _, _, name in rows}}
     top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
     columns = (sums["of_unit"], sums["ranges"], sums["duration_ns"], ends - lengths, ends)
     return [
-        dict(zip(_OF_UNIT if of_unit else _OF_SPAN, (ranges, duration_ns, top[first:last]), strict=True))
+        _told(_OF_UNIT if of_unit else _OF_SPAN, ranges, duration_ns, top[first:last])
         for of_unit, ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
     ]
+
+
+def _told(names: tuple[str, str, str], ranges: int, duration_ns: int, top: list[str]) -> Attributes:
+    """A sum that took no time, as that of a range which shares another one's span, has no names that took most."""
+    found: Attributes = {names[0]: ranges, names[1]: duration_ns}
+    return {**found, names[2]: top} if top else found
 
 
 def further_of_spans(decided: Decided, first: int, last: int) -> tuple[dict[int, Attributes], int]:
@@ -80,10 +87,10 @@ _BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
 
 def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attributes]) -> list[Attributes]:
     """The attributes of summaries of call paths. ``of_rows`` are those of single ranges whose rows are there."""
-    rows = decided.summaries[which]
+    rows, names = decided.summaries[which], decided.names
     columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
     found = [
-        next(of_rows) if row >= 0 else _of_module(decided, name, module) | _summary_times(*times)
+        next(of_rows) if row >= 0 else _of_module(names[name], names[module] if module else "") | _summary_times(*times)
         for times, (row, name, module) in zip(rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True)
     ]
     many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
@@ -96,11 +103,16 @@ def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attrib
     return found
 
 
-def _of_module(decided: Decided, name: int, module: int) -> Attributes:
-    """The attributes of a summary of module calls, by the numbers of its name and its path."""
-    kind = text_of_utf8(decided.classes[name])
-    path: Attributes = {"recfn.module": text_of_utf8(decided.names[module])} if module else {}
-    return {**path, "recfn.module.class": kind} if kind else {}
+def _shown(decided: Decided, name: int) -> str:
+    return shown_name(decided.names[name], torch_names=decided.plan.torch_names)
+
+
+def _of_module(name: str, path: str) -> Attributes:
+    """The attributes of a summary of ranges of that name. Of module calls, ``path`` is what their paths share, if anything."""
+    if not name.startswith(PREFIX):
+        return {}
+    of_path: Attributes = {"recfn.module": text_of_utf8(path)} if path else {}
+    return {**of_path, "recfn.module.class": text_of_utf8(name.removeprefix(PREFIX))}
 
 
 def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int, cpu_time_ns: int) -> Attributes:
@@ -118,7 +130,6 @@ def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int,
     }
 
 
-MAX_KEPT_BASES = 4096
 NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
 _NUMBERS = [column for column in BY_SIZE if column.attribute and column.value is not str]
 _TEXTS = [column for column in BY_SIZE if column.attribute and column.value is str]
@@ -135,15 +146,13 @@ class SpanMapper:
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
         self._limits = AppliedLimits(target.limits)
-        self._bases: dict[tuple[int, Track], dict[str, AttributeValue]] = {}
 
     def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
         """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         recorded, rows, hook = plan.batch, plan.row, self._hook
         batch = plan.named(further).batch
-        limits, resource, scope = self._limits, self._target.resource, self._target.scope
-        links = self._linked(plan) if plan.linked_id.any() else {}
         start = np.maximum(batch.start_ns[rows], 0)
+        links = self._linked(plan) if plan.linked_id.any() else {}
         hooked: Iterable[Any] = recorded.take(rows).events() if hook is not None else [None] * len(rows)
         contexts = dict[int, SpanContext]()
         spans = []
@@ -173,21 +182,8 @@ class SpanMapper:
                 context = contexts[span_id] = _in_trace_of(top, span_id)
             if parent is None:
                 parent = contexts[parent_id] = _in_trace_of(top, parent_id)
-            span = ReadableSpan(
-                name=name,
-                context=context,
-                parent=parent,
-                resource=resource,
-                attributes=attributes if limits.attributes_unbound else limits.span_attributes(attributes),
-                events=events,
-                links=limits.links(Link(links[row])) if row in links else (),
-                kind=SpanKind.INTERNAL,
-                status=status,
-                start_time=start_ns,
-                end_time=end_ns,
-                instrumentation_scope=scope,
-            )
-            spans.append(span)
+            linked = self._limits.links(Link(links[row])) if row in links else ()
+            spans.append(self._span(name, context, parent, attributes, start_ns, end_ns, linked, events, status))
         return spans
 
     def summaries(self, decided: Decided, which: slice, further: Mapping[int, Attributes]) -> list[ReadableSpan]:
@@ -203,7 +199,7 @@ class SpanMapper:
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
             parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
-            text = called(decided.names[module], decided.names[name]) if module and short else decided.names[name]
+            text = called(decided.names[module], _shown(decided, name)) if module and short else _shown(decided, name)
             text = prefill_name(text) if PHASE in attributes and short else text
             text = text_of_utf8(text if count == 1 else text + SUFFIX)
             spans.append(self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns))
@@ -237,6 +233,8 @@ class SpanMapper:
         start_ns: int,
         end_ns: int,
         links: Sequence[Link] = (),
+        events: Sequence[Event] = (),
+        status: Status = _UNSET,
     ) -> ReadableSpan:
         return ReadableSpan(
             name=name,
@@ -244,9 +242,10 @@ class SpanMapper:
             parent=parent,
             resource=self._target.resource,
             attributes=self._limits.span_attributes(attributes),
+            events=events,
             links=links,
             kind=SpanKind.INTERNAL,
-            status=_UNSET,
+            status=status,
             start_time=max(start_ns, 0),
             end_time=max(end_ns, start_ns, 0),
             instrumentation_scope=self._target.scope,
@@ -262,7 +261,7 @@ class SpanMapper:
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have, and all numbers."""
         scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
-        found = [self.base(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
+        found = [base_attributes(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
         for column in _NUMBERS:
             if batch.is_empty(column):
                 continue
@@ -271,17 +270,6 @@ class SpanMapper:
             for place, value in zip(filled.tolist(), np.take(values, filled).tolist(), strict=True):
                 found[place][column.attribute] = value
         return found
-
-    def base(self, scope: int, thread: Track) -> dict[str, AttributeValue]:
-        """The attributes that all ranges of a scope in a thread share."""
-        base = self._bases.get((scope, thread))
-        if base is None:
-            if len(self._bases) >= MAX_KEPT_BASES:
-                self._bases.clear()  # all of it can be made again
-            base = {"recfn.scope": RecordScope(scope).name, "recfn.thread_id": _signed(thread.thread_id)}
-            base |= _thread_attributes(thread)
-            self._bases[scope, thread] = base
-        return base
 
     def _add_seldom(
         self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
@@ -307,6 +295,13 @@ class SpanMapper:
         elif code := batch.names[batch.code[row]]:
             attributes |= code_attributes(text_of_utf8(code))
         return self._limits.events(events, end_ns) if events else (), status
+
+
+@lru_cache(4096)
+def base_attributes(scope: int, thread: Track) -> dict[str, AttributeValue]:
+    """The attributes that all ranges of a scope in a thread share."""
+    shared: dict[str, AttributeValue] = {"recfn.scope": RecordScope(scope).name, "recfn.thread_id": _signed(thread.thread_id)}
+    return shared | _thread_attributes(thread)
 
 
 def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:

@@ -61,29 +61,26 @@ class AppliedLimits:
 
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
-        self.attributes_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
-        """Whether the attributes of a span can stay as they are."""
-        self._event_attributes_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        of_span = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
+        of_event = _unbound(limits.max_event_attributes, limits.max_attribute_length)
         has_room = (limits.max_events is None or limits.max_events >= MOST_EVENTS) and limits.max_links != 0
-        self.unbound = self.attributes_unbound and self._event_attributes_unbound and has_room
+        self.unbound = of_span and of_event and has_room
         """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:
         """The attributes of a span, cut to the limits and counted."""
-        if self.attributes_unbound:
+        if self.unbound:
             return attributes
         limits = self._limits
         return _bounded(attributes, limits.max_span_attributes, limits.max_span_attribute_length)
 
     def events(self, named: Mapping[str, Attributes], timestamp_ns: int) -> Sequence[Event]:
         """Events of these names, or what the limits leave of them."""
-        limits = self._limits
-        if not self._event_attributes_unbound:
-            most, length = limits.max_event_attributes, limits.max_attribute_length
+        if not self.unbound:
+            most, length = self._limits.max_event_attributes, self._limits.max_attribute_length
             named = {name: _bounded(attributes, most, length) for name, attributes in named.items()}
         events = [Event(name, attributes, timestamp_ns) for name, attributes in named.items()]
-        most = limits.max_events
-        return BoundedList.from_seq(most, events) if most is not None and most < len(events) else events
+        return events if self.unbound else BoundedList.from_seq(self._limits.max_events, events)
 
     def links(self, link: Link) -> Sequence[Link]:
         """One link, or what the limits leave of it."""

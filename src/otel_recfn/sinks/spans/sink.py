@@ -31,7 +31,7 @@ from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
-from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
+from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings
 
 log = logging.getLogger("otel_recfn")
 
@@ -51,7 +51,7 @@ class Process(NamedTuple):
     """Whether the process ends."""
     exit_timeout_s: float = 2.0
     """The seconds that ``close`` may then wait for a backend."""
-    find_worker: FindsWorker = no_worker
+    find_worker: FindsWorker = lambda: None
     """A function that finds what this process works for, if it is another one's worker."""
     sent: Callable[[SpanPlan], None] | None = None
     """A function that is given each plan whose spans have been handed on."""
@@ -66,10 +66,7 @@ class SpansSink(Sink):
     Args:
         tracer_provider: None for the global one, also when that is set later.
         roots_per_second: traces that we start ourselves, beyond the first hundred; None for all.
-        volume: how many spans become of how many ranges.
-        hook: the program's; None if it has none.
         delivery: how spans leave; None: through the provider's processors.
-        process: the one that it is in.
         parent: the sink of the process that this one was forked from.
     """
 

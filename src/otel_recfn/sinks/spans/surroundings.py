@@ -172,15 +172,10 @@ class PromisedTraces:
             remember(self._decided, root, (False, start), MOST_PROMISED)
 
 
-def no_worker() -> WorkerProcess | None:
-    """None: this process is no worker."""
-    return None
-
-
 class Surroundings:
     """The surroundings of one process. It may become a worker later, and never ceases to be one."""
 
-    def __init__(self, spans: ProgramSpans, find_worker: FindsWorker = no_worker) -> None:
+    def __init__(self, spans: ProgramSpans, find_worker: FindsWorker = lambda: None) -> None:
         self._spans, self._find_worker = spans, find_worker
         self._worker: WorkerProcess | None = None
 

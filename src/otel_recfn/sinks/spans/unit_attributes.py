@@ -39,11 +39,7 @@ def decoding_in(batch: Batch, roots: Mapping[int, SpanContext]) -> Iterator[tupl
 def add_to_unit(decided: Decided, unit: int, attributes: Mapping[str, Any], prefill_ids: Sequence[int]) -> None:
     """Add attributes of a whole unit to its first prefill, or else to the span that is seen first.
 
-    Args:
-        decided: the units that were decided.
-        unit: the unit's place.
-        attributes: of the whole unit.
-        prefill_ids: the event ids of the first calls of its generations.
+    ``unit`` is its place among those that were decided, ``prefill_ids`` the event ids of the first calls of its generations.
     """
     summaries = decided.summaries
     ids = np.concatenate([decided.plan.batch.event_id, np.where(summaries["count"] == 1, summaries["first_id"], np.uint64(0))])

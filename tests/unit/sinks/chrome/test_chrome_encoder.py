@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from models.chrome_events import model_events, model_flows
+from otel_recfn._native import encode_chrome_events, encode_chrome_flows
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope
-from otel_recfn.sinks.chrome.encoder import encode_events, encode_flows
 
 PID = 4242
 
@@ -79,14 +79,14 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
 def encode(*given_rows: dict[str, Any], base_ns: int = 0) -> list[dict[str, Any]]:
     """Rows as dicts to events."""
     batch = make_batch(given_rows)
-    return parsed(encoded(encode_events, batch, row_numbers(batch), PID, base_ns))
+    return parsed(encoded(encode_chrome_events, batch, row_numbers(batch), PID, base_ns))
 
 
 @given(st.lists(rows, max_size=6), times)
 def test_it_writes_the_models_bytes(given_rows: list[dict[str, Any]], base_ns: int) -> None:
     batch = make_batch(given_rows)
     order = row_numbers(batch)[::-1]
-    native = encoded(encode_events, batch, order, PID, base_ns)
+    native = encoded(encode_chrome_events, batch, order, PID, base_ns)
     assert native == encoded(model_events, batch, order, PID, base_ns)
     parsed(native)
 
@@ -106,7 +106,7 @@ def test_many_operators_that_share_some_of_what_they_say() -> None:
             for number in range(5000)
         ]
     )
-    native = encoded(encode_events, batch, row_numbers(batch), PID, 0)
+    native = encoded(encode_chrome_events, batch, row_numbers(batch), PID, 0)
     assert native == encoded(model_events, batch, row_numbers(batch), PID, 0)
     said = {
         json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")]) for event in parsed(native)
@@ -118,7 +118,7 @@ def test_many_operators_that_share_some_of_what_they_say() -> None:
 def test_it_writes_the_models_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
     types = (np.uint64, np.int64, np.uint64, np.int64)
     columns = [np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)]
-    native = encoded(encode_flows, *columns, first_id, PID, base_ns)
+    native = encoded(encode_chrome_flows, *columns, first_id, PID, base_ns)
     assert native == encoded(model_flows, *columns, first_id, PID, base_ns)
     assert len(parsed(native)) == 2 * len(ends)
 

@@ -175,8 +175,8 @@ def test_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseE
     for module, name in (
         (os, "pwrite"),
         (os, "ftruncate"),
-        (chrome_trace_file, "encode_events"),
-        (chrome_trace_file, "encode_flows"),
+        (chrome_trace_file._native, "encode_chrome_events"),
+        (chrome_trace_file._native, "encode_chrome_flows"),
     ):
         monkeypatch.setattr(module, name, sometimes(getattr(module, name)))
     writer = TraceWriter(path)

@@ -125,12 +125,22 @@ class TestOtherSdks:
         assert [DURATION in record.message for record in caplog.records] == [True]
 
     def test_an_aggregation_that_has_changed(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-        fields = dict.fromkeys(sdk_streams._FIELDS, ("_lock", "_renamed"))
-        monkeypatch.setattr(sdk_streams, "_FIELDS", fields)
+        monkeypatch.setattr(sdk_streams, "_EXPLICIT", "_Renamed")
         ours = Ours([reader(DELTA)])
         ours.record([("aten::add", 0, 1), ("aten::add", 0, 4)])
         assert points(ours.readers[0]) == {}
-        assert "_renamed" in caplog.text
+        assert "an unknown aggregation" in caplog.text
+
+    def test_after_a_detail_that_has_changed_no_more_durations_are_taken(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ours = Ours([reader(DELTA)])
+        ours.record([("aten::add", 0, 1)])
+        assert ours.sink.wants_unsampled
+        monkeypatch.setattr(sdk_streams, "_key", None)
+        assert points(ours.readers[0]) is not None
+        assert [DURATION in record.message for record in caplog.records] == [True]
+        assert not ours.sink.wants_unsampled
 
 
 class TestCounters:
@@ -149,12 +159,6 @@ class TestCounters:
     def test_what_waits(self, ours: Ours) -> None:
         ours.sink.report_from(Counted(waiting=3))
         assert values(ours.readers[0], "recfn.queue.size") == {"spans": 3}
-
-    def test_what_was_before_does_not_count(self, ours: Ours) -> None:
-        counted = Counted(dropped__error=100)
-        ours.sink.report_from(counted)
-        counted.set(dropped__error=103)
-        assert values(ours.readers[0], "recfn.lost") == {"dropped.error": 3}
 
     @pytest.mark.parametrize("temporality", TEMPORALITIES)
     def test_they_never_go_back_from_one_capture_to_the_next(self, temporality: Any) -> None:

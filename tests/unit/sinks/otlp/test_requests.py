@@ -70,11 +70,11 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
         assert transport.arrived.acquire(timeout=PATIENCE_S)
     for spans in (3, 4):
         sender.put(Request(b"abc", spans))
-    assert sender.counts.queue_full == 7
+    assert sender.queue_full == 7
     assert not sender.flush(0.1)
     transport.let_go.set()
     assert sender.flush(PATIENCE_S)
-    assert (sender.counts.queue_full, sender.counts.exported, sender.queue._weight) == (7, 3, 0)
+    assert (sender.queue_full, sender.exported, sender.queue._weight) == (7, 3, 0)
     sender.end(PATIENCE_S)
 
 
@@ -87,8 +87,7 @@ def test_every_span_is_counted_once_whatever_becomes_of_its_request(
     for size, spans, _, _ in requests:
         sender.put(Request(b"x" * size, spans))
     assert sender.flush(PATIENCE_S)
-    counts = sender.counts
-    assert counts.exported + counts.failed + counts.queue_full == sum(spans for _, spans, _, _ in requests)
+    assert sender.exported + sender.failed + sender.queue_full == sum(spans for _, spans, _, _ in requests)
     assert sender.queue._weight == 0
     sender.end(PATIENCE_S)
 
@@ -137,7 +136,7 @@ def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(c
         sender.put(Request(b"1", 1))
     assert sender.flush(PATIENCE_S)
     sender.end(PATIENCE_S)
-    assert (sender.counts.failed, sender.counts.exported) == (3, 2)
+    assert (sender.failed, sender.exported) == (3, 2)
     assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
 
 

@@ -21,7 +21,7 @@ from spans_harness import Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.model.events import EventFlag, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
 from patience import PATIENCE_S
@@ -171,6 +171,23 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent(ranges: int,
     assert sum(summary.attributes.get("aggregation.histogram_bucket_counts", ())) == (count if has_histogram else 0)
     assert ("aggregation.histogram_bucket_bounds_s" in summary.attributes) is has_histogram
     assert summary.attributes["recfn.unit.top"] == [f"mm: {count} x, {count * 0.003:.3f} ms"]
+
+
+def test_a_call_that_takes_much_longer_stands_beside_the_sum_of_the_others() -> None:
+    units = Units(Volume(50))
+    span, rows = units.start(), []
+    for number in range(20):
+        took_us = 10_000 if number else 500_000
+        inside = [(f"op {depth}", took_us - depth) for depth in range(1, 4)]
+        rows += units.rows(span, ("nn.Module: Model_0", took_us), *inside)
+        rows[-1]["source"] = EventSource.MODULE
+    span.end(BASE_NS + 700_000_000)
+    units.drained(rows)
+    (longest,) = [one for one in units.ours() if one.name == "Model"]
+    (others,) = [one for one in units.ours() if one.name == "Model (folded)"]
+    assert longest.end_time - longest.start_time == 500_000_000
+    assert longest.attributes["recfn.module.class"] == others.attributes["recfn.module.class"] == "Model"
+    assert (others.attributes["aggregation.span_count"], others.attributes["aggregation.duration_max_ns"]) == (19, 10_000_000)
 
 
 def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:

@@ -15,7 +15,7 @@ from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import surroundings
 from otel_recfn.sinks.spans.provider import RootStart
-from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings, no_worker
+from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings
 from otel_recfn.support.processes import SpanOfParent, WorkerProcess
 
 pytestmark = pytest.mark.one_python
@@ -25,7 +25,7 @@ def begun(span_id: int, start_ns: int) -> ReadableSpan:
     return ReadableSpan("epoch", trace.SpanContext(1, span_id, False), start_time=start_ns)
 
 
-def in_child(find_worker: FindsWorker = no_worker) -> Surroundings:
+def in_child(find_worker: FindsWorker = lambda: None) -> Surroundings:
     """Of a process that was forked in span 2, and has begun span 3."""
     spans = ProgramSpans()
     began_ns = time.time_ns()

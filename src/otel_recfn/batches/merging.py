@@ -48,11 +48,6 @@ class _HeldRows(NamedTuple):
 def _gathered(held: Sequence[_HeldRows], numbers: Places, **columns: Any) -> Batch:
     """A batch of the rows with these numbers, or NOTHING, without top-level ranges; its names are only those of the rows.
 
-    Args:
-        held: where they are.
-        numbers: the numbers.
-        columns: what to have in place of columns.
-
     Raises:
         IndexError: one of them isn't held.
     """
@@ -135,12 +130,7 @@ class WaitingRows:
             self.rows += len(batch)
 
     def take(self, numbers: Places, **columns: Any) -> Batch:
-        """The rows with these numbers, all of which must be needed, in this order, with no more texts than they have.
-
-        Args:
-            numbers: the numbers.
-            columns: what to have in place of columns.
-        """
+        """The rows with these numbers, all needed, in this order, with these columns, and no more texts than they have."""
         return _gathered(self._held, numbers, **columns)
 
     def _make_room(self) -> None:

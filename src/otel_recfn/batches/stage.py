@@ -295,7 +295,8 @@ class Stage:
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        times = {name: np.ascontiguousarray(kept[name]) for name in ("start_ns", "end_ns")}  # of a node those of the range around it
+        # A backward node is as long as the range around it.
+        times = {name: np.ascontiguousarray(kept[name]) for name in ("start_ns", "end_ns")}
         batch, parent = self.waiting.take(kept["row"], **times), kept["parent"]
         single = self.waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):

@@ -45,8 +45,8 @@ class _HeldRows(NamedTuple):
     batch: Batch
 
 
-def _gathered(held: Sequence[_HeldRows], numbers: Places) -> Batch:
-    """A batch of the rows with these numbers, without top-level ranges; its names are only those of the rows.
+def _gathered(held: Sequence[_HeldRows], numbers: Places, **columns: Any) -> Batch:
+    """A batch of the rows with these numbers, or NOTHING, without top-level ranges; its names are only those of the rows.
 
     Raises:
         IndexError: one of them isn't held.
@@ -58,7 +58,8 @@ def _gathered(held: Sequence[_HeldRows], numbers: Places) -> Batch:
     tracks = _one_after_the_other([batch.tracks for batch in batches])
     contexts = _one_after_the_other([batch.contexts for batch in batches])
     drained_ns = max([batch.drained_ns for batch in batches])
-    return Batch(**columns_of(found, len(numbers)), names=names, tracks=tracks, contexts=contexts, drained_ns=drained_ns)
+    filled = columns_of(found, len(numbers)) | columns
+    return Batch(**filled, names=names, tracks=tracks, contexts=contexts, drained_ns=drained_ns)
 
 
 def _one_after_the_other(tables: Sequence[Sequence[Any]]) -> Sequence[Any]:
@@ -128,9 +129,9 @@ class WaitingRows:
             self._held.append(_HeldRows(first, None, row, batch))
             self.rows += len(batch)
 
-    def take(self, numbers: Places) -> Batch:
-        """The rows with these numbers, all of which must be needed, in this order, with no more texts than they have."""
-        return _gathered(self._held, numbers)
+    def take(self, numbers: Places, **columns: Any) -> Batch:
+        """The rows with these numbers, all needed, in this order, with these columns, and no more texts than they have."""
+        return _gathered(self._held, numbers, **columns)
 
     def _make_room(self) -> None:
         """Drop the rows that aren't needed."""

@@ -17,7 +17,6 @@ parts, the descendants of a range that comes with a later part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -296,10 +295,9 @@ class Stage:
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
         kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
-        batch, parent = self.waiting.take(kept["row"]), kept["parent"]
-        if len(kept):  # a backward node is as long as the range around it
-            times: dict[str, Any] = {name: np.ascontiguousarray(kept[name]) for name in ("start_ns", "end_ns")}
-            batch = replace(batch, **times)
+        # A backward node is as long as the range around it.
+        times = {name: np.ascontiguousarray(kept[name]) for name in ("start_ns", "end_ns")}
+        batch, parent = self.waiting.take(kept["row"], **times), kept["parent"]
         single = self.waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)

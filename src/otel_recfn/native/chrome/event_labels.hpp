@@ -116,9 +116,10 @@ class EventLabels {
     std::optional<uint32_t> module_number;
   };
 
-  // Products that don't wait for each other: the sum is there after one multiplication's time.
+  // Products that don't wait for each other: the sum is there after one multiplication's time. Without `noexcept`, which would say
+  // that it is quick: so the map of libstdc++ keeps what it was, and doesn't make it again for each key that it looks at.
   struct HashOfKey {
-    size_t operator()(const Key& key) const noexcept {
+    size_t operator()(const Key& key) const {
       uint64_t sum = 0;
       for (size_t i = 0; i < key.size(); ++i) sum += key[i] * (kOddNumber * (2 * i + 1));
       return sum ^ sum >> 32;

@@ -35,7 +35,7 @@ class OpenUnits {
   std::vector<int64_t> kept() const {
     std::vector<int64_t> rows;
     for (const auto& [above, unit] : units_) unit.held(rows);
-    std::sort(rows.begin(), rows.end());
+    std::stable_sort(rows.begin(), rows.end());  // each unit's are in order, as it likes them
     return rows;
   }
 

@@ -50,11 +50,13 @@ class PlacesOfIds {
   uint32_t find(const Ranges& held, uint64_t event_id) { return slot(held, event_id); }
 
  private:
+  static constexpr size_t kNear = 16;  // a thread's ids count up: so many have slots beside each other, which are read together
+
   // Its own, or an empty one where it isn't there.
   uint32_t& slot(const Ranges& held, uint64_t event_id) {
     const size_t mask = slots_.size() - 1;
-    size_t at = scrambled(event_id) & mask;
-    while (slots_[at] != kNone && held[slots_[at]].event_id != event_id) at = (at + 1) & mask;
+    size_t at = (scrambled(event_id / kNear) * kNear + event_id % kNear) & mask;
+    while (slots_[at] != kNone && held[slots_[at]].event_id != event_id) at = (at + kNear + 1) & mask;
     return slots_[at];
   }
 

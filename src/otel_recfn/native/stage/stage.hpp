@@ -107,6 +107,7 @@ class Stage {
   void fold(const ToAdd& batch, const PlannedRows& planned) {
     const BatchRows& rows = batch.rows;
     const auto first_row = next_row_ - static_cast<int64_t>(planned.row.size());
+    for (size_t of = 0; of < planned.open.size(); ++of) planned.open[of]->expect(static_cast<size_t>(planned.units[of].rows));
     for (size_t at = 0; at < planned.row.size(); ++at) {
       const auto row = static_cast<Py_ssize_t>(planned.row[at]);
       const int64_t start_ns = rows.start_ns[row], duration_ns = wrapped_difference(rows.end_ns[row], start_ns);

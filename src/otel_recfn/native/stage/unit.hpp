@@ -53,6 +53,11 @@ class Unit {
 
   uint32_t in_batch = UINT32_MAX;  // its place among the units of the batch that is planned
 
+  // So many ranges are added next.
+  void expect(size_t ranges) {
+    if (held_.empty()) held_.reserve(ranges);
+  }
+
   // The next range that has ended.
   void add(const Range& one) {
     if (waiting_ >= limits_.most_waiting) fold_some();

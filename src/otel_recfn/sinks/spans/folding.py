@@ -232,12 +232,12 @@ class Folding:
         for number, (unit, _) in enumerate(part):
             if unit.top_ns >= LEAST_WAIT_NS or unit.generation is not None:
                 unit.add_attributes(done, number, goes_on)
-        for place in np.flatnonzero((done.sums["span"] < 0) & (done.sums["ranges"] > 0)):  # for the roots of traces of ours
+        roots = [trace for trace in traces if trace is not None]
+        for place in np.flatnonzero((done.sums["span"] < 0) & (done.sums["ranges"] > 0)) if roots else ():
             trace, (told,) = traces[done.sums["unit"][place]], sums_of(done, np.array([place]))
             assert trace is not None
             trace.further = {**trace.further, **told}
             trace.folded += int(done.sums["ranges"][place] * done.sums["of_unit"][place])
-        roots = [trace for trace in traces if trace is not None]
         beside = [table for table in (done.sums, done.top, done.summaries, done.counts) if len(table)]
         nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single) + len(roots) * ROOT_BYTES
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)

@@ -102,10 +102,10 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         except BaseException as error:
             if not self.is_instrumented_by_opentelemetry:
                 self._uninstrument()
-            if not self._automatic or not isinstance(error, RecfnError):
+            if not self._automatic or not isinstance(error, (RecfnError, MemoryError)):
                 raise
             level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
-            log.log(level, "otel-recfn is not instrumenting: %s", error)
+            log.log(level, "otel-recfn is not instrumenting: %s", str(error) or "there was no memory")
             return
         for message in () if again else unknown_variables(os.environ):  # last, as a log handler may call instrument()
             log.warning("%s", message)

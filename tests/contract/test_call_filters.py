@@ -103,7 +103,7 @@ def test_short_calls_are_left_out_and_what_they_call_is_not_lost(traced: Traced,
     assert [short(row) for row in rows if short(row).startswith("<built-in function sleep")]
 
 
-def test_captures_that_run_at_once_share_what_is_traced(traced: Traced) -> None:
+def test_captures_that_run_at_once_share_what_is_traced(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
     first = traced.begin(PythonCalls(include=(HERE.stem,), c_calls=False))
     leaf()
     second = traced.begin(PythonCalls(include=("json",)))
@@ -114,6 +114,7 @@ def test_captures_that_run_at_once_share_what_is_traced(traced: Traced) -> None:
     lens = [row for row in first.sink.events() if row.name == LEN.name]
     assert len([row for row in first.sink.events() if short(row) == "leaf"]) == 3
     assert len(lens) == 1
+    assert "another profiler" not in caplog.text  # it is the tracer itself
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,20 @@ def test_a_wrong_environment_does_not_stop_other_instrumentations(
     assert not instrumentor.is_instrumented_by_opentelemetry
 
 
+def test_no_memory_does_not_stop_other_instrumentations(
+    instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_memory() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("otel_recfn.instrumentor.native_part", no_memory)
+    instrumentor.instrument(skip_dep_check=True)  # as opentelemetry-instrument does
+    assert caplog.messages == ["otel-recfn is not instrumenting: there was no memory"]
+    assert not instrumentor.is_instrumented_by_opentelemetry
+    with pytest.raises(MemoryError):
+        instrumentor.instrument()
+
+
 def test_a_sink_that_exits_is_taken_out_and_the_others_go_on(
     instrumentor: OtelRecordFunctionInstrumentor, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,11 +59,12 @@ class ThreadEvents(UserList[LegacyEvent]):
         collects = gc.isenabled()
         gc.disable()  # Python's collector would go through millions of new objects again and again
         try:
-            return self._make()
+            found = self._make()
         finally:
-            self._make = list[LegacyEvent]  # lets go of what the events were made of
             if collects:
                 gc.enable()
+        self._make = list[LegacyEvent]  # lets go of what the events were made of
+        return found
 
     def __copy__(self) -> ThreadEvents:
         return ThreadEvents(self.data)

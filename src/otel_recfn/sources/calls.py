@@ -146,10 +146,10 @@ class ProfileFunctions:
     def start(self, *, c_calls: bool) -> None:
         """Set it, also in threads that start from now on. The tracer leaves out C functions itself."""
         others = _native.profile_threads()
-        has_profiler = threading.getprofile() is not None
-        if not has_profiler:
+        before = threading.getprofile()
+        if before is None:
             threading.setprofile(_native.profile_this_thread)
-        self._log_others(has_profiler or others)
+        self._log_others(others or not (before is None or before is _native.profile_this_thread))
 
     def look(self) -> None:
         """Set it again in threads that another profiler has left, and log those that have or had one."""

@@ -206,6 +206,20 @@ def test_events_are_made_when_one_is_looked_at() -> None:
     assert maker.asked == 1
 
 
+def test_events_that_could_not_be_made_are_made_at_the_next_look() -> None:
+    left = [KeyboardInterrupt()]
+
+    def make() -> list[LegacyEvent]:
+        if left:
+            raise left.pop()
+        return [event(7)]
+
+    events = ThreadEvents(make)
+    with pytest.raises(KeyboardInterrupt):
+        len(events)
+    assert [each.event_id for each in events] == [7]
+
+
 CHANGES = {
     "append": lambda each: each.append(event(90)),
     "insert": lambda each: each.insert(2, event(91)),

@@ -305,7 +305,7 @@ class RecordFunction:
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         wants_shapes = inputs and _native.recording() and recorder.extras & SHAPES
-        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
+        shapes, dtypes = input_texts(inputs) if wants_shapes else ("", "")
         self.event_id = _native.begin(
             self.name(),
             self._step.scope,
@@ -319,7 +319,6 @@ class RecordFunction:
             shapes=shapes,
             dtypes=dtypes,
             code=self._code,
-            concrete_inputs=concrete_inputs,
         )
 
 

@@ -73,8 +73,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Args:
             kwargs: the settings of docs/settings.md.
 
-        docs/settings.md has a few more, which hardly any program needs. Every setting but the providers, ``sinks`` and
-        ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+        Every setting but the providers, ``sinks`` and ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.

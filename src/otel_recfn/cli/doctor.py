@@ -281,8 +281,8 @@ def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) 
         [sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS
     )
     if done.returncode:
-        error = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-        return False, f"{path} cannot be loaded: {error}"
+        last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+        return False, f"{path} cannot be loaded: {last}"
     found, missing = details.found_and_missing(done.stdout)
     if missing:
         return None, f"{path}, but this torch lacks details; {details.losses(missing, known)}"

@@ -79,28 +79,16 @@ _OF_UNIT = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top"
 
 
 SUFFIX = " (folded)"
-ENOUGH_FOR_A_HISTOGRAM = 10
-"""The fewest durations for a histogram: of fewer, least, longest and mean say as much, and a number costs exporters 2 us."""
-_BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
-"""The bounds of durations by their number of binary digits."""
 
 
 def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attributes]) -> list[Attributes]:
     """The attributes of summaries of call paths. ``of_rows`` are those of single ranges whose rows are there."""
     rows, names = decided.summaries[which], decided.names
     columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
-    found = [
+    return [
         next(of_rows) if row >= 0 else _of_module(names[name], names[module] if module else "") | _summary_times(*times)
         for times, (row, name, module) in zip(rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True)
     ]
-    many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
-    begins = begins_of(decided.summaries["counts_end"], many + which.start)
-    of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
-    for place, lowest, first, last in zip(*[column.tolist() for column in of_many], strict=True):
-        counts = decided.counts[first:last].tolist()
-        found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : lowest + len(counts) - 1]
-        found[place]["aggregation.histogram_bucket_counts"] = counts
-    return found
 
 
 def _shown(decided: Decided, name: int) -> str:

@@ -208,7 +208,6 @@ class SpanDelivery:
         self._used: list[Any] = []
         """The target, its processors and their exporters, as they were last."""
         self._exporters: list[_Exporter] = []
-        self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
         self._returned_before = (0, 0)
         """The counts of exporters that aren't used any more."""
         self._spans = self._unwatched = self._since_flush = 0
@@ -231,7 +230,7 @@ class SpanDelivery:
         for exporter in exporters:
             with suppress(AttributeError, TypeError):  # slots, or a frozen class
                 self._exporters.append(_Exporter(exporter, target.scope, queue_before(exporter, processors)))
-        self._receivers, queue = target.receivers(), shortest_queue(processors)
+        queue = shortest_queue(processors)
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
@@ -244,14 +243,14 @@ class SpanDelivery:
             return
         self._since_flush += len(spans)
         self._unwatched += 0 if self._exporters else len(spans)
+        target: SpanTarget = self._used[0]
         for span in spans:
-            for receive in self._receivers:
-                try:
-                    receive(span)
-                except (Exception, SystemExit) as error:
-                    if not self._logged:
-                        self._logged = True
-                        _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
+            try:
+                target.end(span)
+            except (Exception, SystemExit) as error:
+                if not self._logged:
+                    self._logged = True
+                    _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
 
     def flush(self, timeout_s: float) -> bool:
         """Have the processors export."""

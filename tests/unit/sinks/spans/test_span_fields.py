@@ -122,15 +122,6 @@ class TestLimits:
         assert span.attributes["recfn.input_shapes"] == ("[20,",)
         assert span.events[0].attributes["exception.message"] == "too"
 
-    def test_no_events_and_no_links(self) -> None:
-        harness = Harness(span_limits=SpanLimits(max_events=0, max_links=0))
-        _, backward = harness.write(
-            {**FORWARD, "context": REQUEST},
-            {**BACKWARD, "context": REQUEST, "flags": EventFlag.ERROR, "error": "E: m"},
-        )
-        assert (backward.events, backward.links) == ((), ())
-        assert (backward.dropped_events, backward.dropped_links) == (1, 1)
-
 
 class TestSeam:
     """Values that would cost the SDK's encoder a whole batch."""

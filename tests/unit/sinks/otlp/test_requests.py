@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
-from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -179,9 +177,6 @@ def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
     assert [queue.next(), queue.next(), queue.next(0.0)] == [1, 2, None]
 
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
@@ -193,13 +188,11 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
         ("-5", None),
         ("soon", None),
         ("", None),
-        (format_datetime(NOW.replace(minute=1), usegmt=True), 60.0),
-        (format_datetime(NOW.replace(year=2020), usegmt=True), 0.0),
-        ("Thu, 01 Jan 2026 00:00:09 -0000", 9.0),
+        ("Thu, 01 Jan 2026 00:00:09 GMT", None),
     ],
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:
-    assert retry_after_s(header, NOW.timestamp) == seconds
+    assert retry_after_s(header) == seconds
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.trace import SpanKind, StatusCode
-from spans_harness import BACKWARD, FORWARD, REQUEST, Harness
+from spans_harness import Harness
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD
 from otel_recfn.model.batch import Track

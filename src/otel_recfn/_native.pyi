@@ -84,7 +84,6 @@ def begin(
     dtypes: str = "",
     step_number: int = -1,
     code: str = "",
-    concrete_inputs: str = "",
 ) -> int:
     """Open a range in this thread. Returns its event id, or 0 when it is not recorded (not recording, or no room).
 
@@ -183,7 +182,7 @@ def set_record_function_helpers(
     aenter: Callable[..., Any],
     aexit: Callable[..., Any],
     failure: Callable[[BaseException], tuple[str, str]],
-    arguments: Callable[[str, tuple[Any, ...], dict[str, Any] | None], tuple[Any, ...]],
+    stand_in: type[Any],
     /,
 ) -> None: ...
 def set_range_observer(observer: RangeObserver | None, /) -> None:

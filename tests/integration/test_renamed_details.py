@@ -35,7 +35,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 OPERATORS = {
     "torchscript_stack": ["currentCallstack"],
     "memory": ["reportMemoryUsage"],
-    "other_observers": ["getStepCallbacksUnlessEmpty"],
     "launches": ["ThreadLocalPythonObjects"],
 }
 CALLBACKS = {"own_tensors": ["load_pyobj", "_unchecked_untagged_pyobj"]}

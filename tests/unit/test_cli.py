@@ -152,7 +152,7 @@ def test_torch_that_cannot_be_imported(libraries: Path) -> None:
 
 
 def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory other_observers')")
+    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory torchscript_stack')")
     monkeypatch.setattr(doctor, "FIND_DETAILS", "print('-step_hook')")
     assert doctor.observer()[0] is None  # operators are recorded all the same
     assert details.OPERATORS["memory"].lost in doctor.observer()[1]

@@ -47,10 +47,6 @@ OPERATORS: Mapping[str, Detail] = {
     "memory": Detail(
         "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage", "what operators allocate and free is not recorded"
     ),
-    "other_observers": Detail(
-        "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
-        "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
-    ),
     "launches": Detail(
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),

@@ -150,7 +150,7 @@ class Operator:
         """A range for the recorder alone: without a RecordFunction, which nobody would see."""
         wants_shapes = recorder.extras & SHAPES
         inputs = (*args, *kwargs.values())
-        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
+        shapes, dtypes = input_texts(inputs) if wants_shapes else ("", "")
         event_id = _native.begin(
             self.name,
             RecordScope.FUNCTION,
@@ -158,7 +158,6 @@ class Operator:
             sequence_nr=self._sequence_nr(),
             shapes=shapes,
             dtypes=dtypes,
-            concrete_inputs=concrete_inputs,
         )
         try:
             result = self._call(state, args, kwargs)

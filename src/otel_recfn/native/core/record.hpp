@@ -57,7 +57,6 @@ enum TextKind : uint64_t {
   kModuleText,
   kShapesText,
   kDtypesText,
-  kConcreteText,
   kCallStack,
   kCalledCode,
   kCallSite,

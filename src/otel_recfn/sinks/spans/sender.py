@@ -32,7 +32,7 @@ from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
 from otel_recfn.sinks.spans.mapping import SpanMapper, further_of_spans
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
-from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
+from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
@@ -62,8 +62,6 @@ class Chunk(NamedTuple):
     """Spans of the SDK, or encoded ones."""
     counts: Mapping[str, int]
     """The changes of the counts of ranges."""
-    plan: SpanPlan | None = None
-    """The plan of the spans of ranges that have ended."""
     dropped: int = 0
     """The number of lost ranges and spans that the first span reports."""
 
@@ -129,7 +127,7 @@ class DecidedUnits:
             further[row] = {**further.get(row, {}), DROPPED: dropped}
         spans, kept = mapper.spans(plan, further), len(plan.row)
         counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
-        return Chunk(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
+        return Chunk(spans, counts, dropped)
 
 
 def _slices(end: int, size: int) -> list[slice]:
@@ -142,17 +140,16 @@ def unit_queue() -> TaskQueue[DecidedUnits]:
 
 
 class Sender:
-    """The sender of one sink. ``sent`` gets each plan whose spans were handed on, ``recorder_lost`` counts losses."""
+    """The sender of one sink. ``recorder_lost`` counts losses."""
 
     def __init__(
         self,
         resolver: ProviderResolver,
         delivery: Delivery,
         hook: SpanHook | None,
-        sent: Callable[[SpanPlan], None] | None,
         recorder_lost: Callable[[], int],
     ) -> None:
-        self._resolver, self._delivery, self._hook, self._sent = resolver, delivery, hook, sent
+        self._resolver, self._delivery, self._hook = resolver, delivery, hook
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
         """The mapper for the current target."""
@@ -282,8 +279,6 @@ class Sender:
                 left += chunk.counts.get("folding", 0)
                 self._delivery.send(chunk.spans)
                 self._reported += chunk.dropped
-                if self._sent is not None and chunk.plan is not None:
-                    self._sent(chunk.plan)
                 if not self._queue.is_filling:
                     with resting():
                         self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))

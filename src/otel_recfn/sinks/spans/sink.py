@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-from otel_recfn.batches.stage import Fate, SpanPlan
+from otel_recfn.batches.stage import Fate
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
@@ -53,8 +53,6 @@ class Process(NamedTuple):
     """The seconds that ``close`` may then wait for a backend."""
     find_worker: FindsWorker = lambda: None
     """A function that finds what this process works for, if it is another one's worker."""
-    sent: Callable[[SpanPlan], None] | None = None
-    """A function that is given each plan whose spans have been handed on."""
 
 
 NO_PROCESS = Process()
@@ -99,7 +97,7 @@ class SpansSink(Sink):
         self._provider_calls = ProviderCalls(process.flush)
         self._resolver = ProviderResolver(tracer_provider, self._delivery.provider, self._provider_calls.watch)
         span_hook = SpanHook(hook) if hook is not None else None
-        self._sender = Sender(self._resolver, self._delivery, span_hook, process.sent, process.recorder_lost)
+        self._sender = Sender(self._resolver, self._delivery, span_hook, process.recorder_lost)
         self._open_traces = OpenTraces(self._traces, span_hook, volume)
         self._written_at = time.monotonic()
         self._logged_memory = False

@@ -140,6 +140,7 @@ struct Ending {
   Text error, stacktrace;  // of what the range was left by
   Text attributes;         // an object in JSON
   int64_t cpu_time_ns = -1;
+  uint64_t ended_at = 0;  // in ticks; 0: now
 
   constexpr bool is_told() const { return (error.size | attributes.size) != 0 || cpu_time_ns != -1; }
 };

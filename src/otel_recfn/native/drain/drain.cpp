@@ -88,7 +88,8 @@ void Drain::read(bool close_open) {
 
 void Drain::start_clock() {
   const bool cycles = globals().use_cycle_counter;
-  clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
+  globals().ns_per_tick = nominal_ns_per_tick(cycles);
+  clock_.start(read_clocks(cycles), globals().ns_per_tick), clock_started_ = true;
 }
 
 void Drain::follow_clock() {

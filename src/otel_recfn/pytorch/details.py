@@ -70,9 +70,7 @@ PYTHON: Mapping[str, Detail] = {
         "torch.nn.modules.module:Module._call_impl",
         "with CPython 3.11, calls that a class's own __call__ hands on are not recorded",
     ),
-    "frame_observer": Detail(
-        "torch._C._dynamo:eval_frame.set_eval_frame", "torch.compile compiles what is done at module calls, too"
-    ),
+    "frame_observer": Detail("torch._C._dynamo:eval_frame.set_eval_frame", "torch.compile compiles what is done at calls, too"),
     "step_code": Detail(
         "torch.optim.optimizer:Optimizer._optimizer_step_code", "parameters of optimizers whose steps are traced are not shown"
     ),

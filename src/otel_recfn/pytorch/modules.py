@@ -260,7 +260,7 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
     # In CPython 3.11 `super().__call__(x)` isn't seen by watchers, but what it calls is.
     inner = details.find("module_call_impl") if sys.version_info[:2] == (3, 11) else None
     functions = (function, inner) if isinstance(inner, FunctionType) else (function,)
-    _native.watch_calls(functions, otel_recfn_enter, otel_recfn_leave, details.find("frame_observer"))
+    _native.watch_calls(functions, otel_recfn_enter, otel_recfn_leave)
     return [_native.unwatch_calls]
 
 

@@ -11,7 +11,7 @@
 
 namespace recfn {
 
-// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
+// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);
 
 // The arguments of a function that our own code calls often: taken from where the interpreter has them, only those that were given.

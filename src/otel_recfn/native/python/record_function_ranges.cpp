@@ -129,7 +129,7 @@ RangeEntry take_entry(RecordFunctionObject& range) {
 // when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* told = PyObject_CallOneArg(record_function_helpers.failure, exception);
+  PyObject* told = call_unseen(record_function_helpers.failure, &exception, 1);
   const Reference raised(take_raised());
   const Reference texts(told != nullptr ? told : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
   const bool has_texts = texts.get() != nullptr;
@@ -177,7 +177,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Left left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns});
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns, left.at});
     Py_RETURN_NONE;
   }
   const bool ended = end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {

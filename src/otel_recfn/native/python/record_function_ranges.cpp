@@ -177,7 +177,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Left left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns});
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns, left.at});
     Py_RETURN_NONE;
   }
   const bool ended = end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {

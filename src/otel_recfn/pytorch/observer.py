@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "step_aside": (None,),
     "features": (c_char_p,),
     "last_error": (c_char_p,),
-    "begin_for_others": (c_void_p, c_void_p),
-    "end_for_others": (None, c_void_p, c_int),
-    "leave_out": (c_int, POINTER(c_uint64), c_uint64),
+    "look_away": (None, c_int),
 }
 """The argument and result types of the library's functions, by their names after ``recfn_observer_``."""
 
@@ -118,6 +116,12 @@ def step_aside() -> None:
     """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
     if _loaded is not None:
         _loaded.recfn_observer_step_aside()
+
+
+def look_away(away: bool) -> None:
+    """Have the observer not see ranges of PyTorch's ``record_function`` that begin in the calling thread, or see them again."""
+    if _loaded is not None:
+        _loaded.recfn_observer_look_away(int(away))
 
 
 def loaded_library() -> ctypes.CDLL | None:

@@ -130,16 +130,15 @@ def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[
     assert paths_of(one) == sums
 
 
-def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[object]]:
-    found: dict[tuple[int, tuple[int, ...]], list[object]] = {}
+def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     paths: list[tuple[int, ...]] = []
     for place, above in enumerate(one.path_above.tolist()):
         paths.append((*(paths[above] if above >= 0 else ()), int(one.path_name[place])))
         holder = int(one.path_holder[place])
         columns = [one.path_count, one.path_total_ns, one.path_self_ns, one.path_shortest_ns, one.path_longest_ns]
-        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = [
-            int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]
-        ]
+        values = [int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]]
+        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = values
     return found
 
 

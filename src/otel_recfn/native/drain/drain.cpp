@@ -88,16 +88,12 @@ void Drain::read(bool close_open) {
 
 void Drain::start_clock() {
   const bool cycles = globals().use_cycle_counter;
-  clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
+  globals().ns_per_tick = nominal_ns_per_tick(cycles);
+  clock_.start(read_clocks(cycles), globals().ns_per_tick), clock_started_ = true;
 }
 
 void Drain::follow_clock() {
-  const int64_t jump_ns = clock_.anchor(read_clocks(globals_.use_cycle_counter));
-  out_.clock_jump_ns += jump_ns;
-  if (jump_ns == 0) return;
-  for (Thread& thread : threads_) {
-    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
-  }
+  out_.clock_jump_ns += clock_.anchor(read_clocks(globals_.use_cycle_counter));
 }
 
 void Drain::begin_recording() {

@@ -12,8 +12,8 @@ constexpr uint64_t kReleaseEveryWords = 16'384;
 
 // By TextKind; the first one is in every row.
 constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
-    nullptr,          &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::concrete_inputs, &SeldomRow::stack,
-    &SeldomRow::code, &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace,      &SeldomRow::attributes};
+    nullptr,          &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
+    &SeldomRow::code, &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 

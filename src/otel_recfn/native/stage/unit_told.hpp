@@ -73,9 +73,8 @@ struct SummaryRow {
   uint64_t span_id, parent_id, first_id;
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
   int64_t cpu_time_ns;
-  int64_t row;         // of a single range; -1: it stands for several, or the row is forgotten
-  uint32_t unit, name;
-  uint32_t module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
+  int64_t row;  // of a single range; -1: it stands for several, or the row is forgotten
+  uint32_t unit, name, module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
 };
 
 // Units that were decided together.
@@ -217,8 +216,8 @@ class UnitTeller {
     const int64_t start = std::min(std::max(path.first_ns, around.start_ns), around.end_ns - duration);
     const Extent own{span_id_of(path.first_id, key_), start, start + duration};
     decided_.summaries.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns,
-                                  path.longest_ns, own.start_ns, own.end_ns, path.cpu_time_ns, row, number_, path.shown,
-                                  module_of(place)});
+                                  path.longest_ns, own.start_ns, own.end_ns, path.cpu_time_ns,
+                                  row, number_, path.shown, module_of(place)});
     place.summary = static_cast<int64_t>(extents_.size());
     extents_.push_back(own);
   }

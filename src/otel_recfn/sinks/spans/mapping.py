@@ -124,7 +124,7 @@ _TEXTS = [column for column in BY_SIZE if column.attribute and column.value is s
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
-_SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
+_SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR)
 """The flags that a span shows."""
 
 
@@ -170,7 +170,7 @@ class SpanMapper:
                 context = contexts[span_id] = _in_trace_of(top, span_id)
             if parent is None:
                 parent = contexts[parent_id] = _in_trace_of(top, parent_id)
-            linked = self._limits.links(Link(links[row])) if row in links else ()
+            linked = (Link(links[row]),) if row in links else ()
             spans.append(self._span(name, context, parent, attributes, start_ns, end_ns, linked, events, status))
         return spans
 
@@ -263,18 +263,17 @@ class SpanMapper:
         self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
     ) -> tuple[Sequence[Event], Status]:
         """Add the attributes that few rows have; returns the events and the status."""
-        flags, status, events = int(batch.flags[row]), _UNSET, dict[str, Mapping[str, AttributeValue]]()
+        flags, status, events = int(batch.flags[row]), _UNSET, list[Event]()
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
         if flags & EventFlag.PARTIAL:
             attributes["recfn.partial"] = True
         if flags & EventFlag.ERROR:
             error, stacktrace = text_of_utf8(batch.names[batch.error[row]]), text_of_utf8(batch.names[batch.stacktrace[row]])
-            events["exception"] = exception_attributes(error) | stacktrace_attributes(stacktrace)
-            attributes["error.type"] = events["exception"]["exception.type"]
+            exception = exception_attributes(error) | stacktrace_attributes(stacktrace)
+            events.append(Event("exception", self._limits.event_attributes(exception), end_ns))
+            attributes["error.type"] = exception["exception.type"]
             status = Status(StatusCode.ERROR, error)
-        if flags & EventFlag.CLOCK_JUMPED:
-            events["wall clock jumped"] = {}
         for column in _TEXTS:
             if index := getattr(batch, column.name)[row]:
                 attributes |= text_attributes(column, batch.names[index])
@@ -282,7 +281,7 @@ class SpanMapper:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
             attributes |= code_attributes(text_of_utf8(code))
-        return self._limits.events(events, end_ns) if events else (), status
+        return events, status
 
 
 @lru_cache(4096)

@@ -8,7 +8,6 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from recorded_modules import Recording, X
 
 from forked import in_child
 from otel_recfn import _native
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag
-from otel_recfn.pytorch import modules as torch_modules
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, RecordScope
+from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.texts import called_code
 
@@ -121,11 +120,8 @@ def train(optimizer: Any, net: Any) -> None:
     optimizer.step()
 
 
-def test_an_optimizer(recording: Recording) -> None:
+def test_an_optimizer_has_pytorchs_own_range_alone(recording: Recording) -> None:
     net = nn.Linear(3, 1)
-    train(torch.optim.SGD(net.parameters(), lr=0.1), net)
-    assert recording.lines() == [("Linear_0", ""), ("Optimizer.step#SGD.step", "")]
-    recording.torch_announces_optimizer = True
     train(torch.optim.SGD(net.parameters(), lr=0.1), net)
     assert recording.lines() == [("Linear_0", "")]
 
@@ -143,8 +139,12 @@ def test_a_step_of_an_optimizer_says_which_code_it_runs(recording: Recording) ->
         "torch.optim.rmsprop.RMSprop.step",
         f"{__name__}.{Own.step.__wrapped__.__qualname__}",
     ]
+    observer = TorchObserver()
+    recording.torch_announces_optimizer = True
+    observer.enable(Wanted(scopes=1 << RecordScope.USER_SCOPE))
     for optimizer in optimizers:
         optimizer.step()
+    observer.disable()
     steps = [event for event in recording.events() if event.name.startswith("Optimizer.step#")]
     assert [called_code(event.code).function for event in steps if not event.parent] == expected
 
@@ -306,22 +306,6 @@ def test_a_module_that_raises_and_another_after_it(recording: Recording, error: 
     assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, failed, False, False]
     assert [event.flags for event in (outer, inner)] == [EventFlag.NONE, EventFlag.ERROR if failed else EventFlag.NONE]
     assert inner.end_ns <= after.start_ns
-
-
-def test_an_optimizer_that_raises(recording: Recording) -> None:
-    class Broken(torch.optim.SGD):  # type: ignore[misc, name-defined]
-        def step(self, closure: Callable[[], float] | None = None) -> None:
-            raise ValueError("step")
-
-    class Trains(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            with pytest.raises(ValueError, match="step"):
-                Broken([nn.Parameter(torch.ones(1))], lr=0.1).step()
-            return x
-
-    Trains()(X)
-    outer, step = recording.events()
-    assert (step.name, step.error, outer.error) == ("Optimizer.step#Broken.step", torch_modules.LEFT_UNSEEN, "")
 
 
 def test_a_hook_that_fails_takes_itself_away(

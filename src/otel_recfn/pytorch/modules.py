@@ -1,17 +1,9 @@
-"""Ranges of nn.Module calls and of optimizer steps.
+"""Ranges of nn.Module calls, and the code of optimizer steps, of which PyTorch has ranges itself.
 
 PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
 Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
 outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps are
-seen by PyTorch's public hooks:
-
-    optimizer.step()                            stack of this thread
-      pre hook ── begin, remember the frame ──► [ ..., step ]
-      step
-      post hook ─ find the step by its frame ─► [ ... ], end
-
-PyTorch doesn't call the post hook after an exception, so such a step stays on the stack. The frame that called its pre hook is
-no longer among the callers, by which the next call or step in the thread finds it, and ends it as an error.
+seen by PyTorch's public hooks, within its own range of the step.
 """
 
 from __future__ import annotations
@@ -22,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from otel_recfn import _native
@@ -38,15 +30,7 @@ from otel_recfn.support.texts import code_text, failure
 
 log = logging.getLogger("otel_recfn")
 
-LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks"
 SCOPE, SOURCE, EVALUATION = int(RecordScope.USER_SCOPE), int(EventSource.MODULE), int(EventFlag.EVALUATION)
-
-
-class _Step(NamedTuple):
-    """An optimizer's step that is open in this thread."""
-
-    event_id: int
-    frame: FrameType
 
 
 class _Outermost:
@@ -77,13 +61,12 @@ class _Call(NamedTuple):
 
 
 class _Thread:
-    """The open steps and calls of a thread."""
+    """What calls of a thread have to do with each other."""
 
-    __slots__ = ("chains", "steps", "training")
+    __slots__ = ("chains", "training")
 
     def __init__(self, growing: WeakIdentityMap[bool]) -> None:
         self.chains = Chains(growing)
-        self.steps: list[_Step] = []
         self.training = ThreadTraining()
 
 
@@ -111,10 +94,10 @@ def _code_of(subject: Any, method: str) -> str:
 
 
 class ModuleRanges(Source):
-    """A source of a range for each module call and each optimizer step.
+    """A source of a range for each module call, and of the code of each optimizer step.
 
     Args:
-        torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now, which has the same name.
+        torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now.
         names: of the modules; of its own by default.
     """
 
@@ -152,8 +135,6 @@ class ModuleRanges(Source):
     def enter_module(self, module: object) -> _Call:
         """Begin the range of a module's call."""
         thread = self._threads.own
-        if thread.steps:
-            self._end_left_steps(thread.steps, sys._getframe())
         around, name = _outermost.get(), self._names.name(module)
         if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
@@ -175,9 +156,6 @@ class ModuleRanges(Source):
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""
-        thread = self._threads.own
-        if thread.steps:
-            self._end_left_steps(thread.steps, sys._getframe())
         if call.outermost is not None:
             call.outermost.module = None
         text, stacktrace = failure(error)
@@ -186,49 +164,22 @@ class ModuleRanges(Source):
         if call.decode_id:
             _native.end(call.decode_id, text, attributes=told)
 
-    def enter_step(self, optimizer: object, frame: FrameType) -> None:
-        """Begin the range of an optimizer's step."""
-        thread = self._threads.own
-        steps = thread.steps
-        self._end_left_steps(steps, frame)
-        code = _code_of(optimizer, "step")
-        if self._torch_announces_optimizer():  # its range is open already
-            _native.say_code(code)
-            return
-        event_id = _native.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
-        steps.append(_Step(event_id, frame))
+    def enter_step(self, optimizer: object) -> None:
+        """Say in PyTorch's range of an optimizer's step, which is open, which code it runs."""
+        if self._torch_announces_optimizer():
+            _native.say_code(_code_of(optimizer, "step"))
 
-    def leave_step(self, frame: FrameType) -> None:
-        """End the range of the step that ``frame`` began."""
-        thread = self._threads.own
-        thread.training.end_step()
-        steps = thread.steps
-        self._end_left_steps(steps, frame)
-        if steps and steps[-1].frame is frame:
-            _native.end(steps.pop().event_id)
+    def leave_step(self) -> None:
+        """Note that an optimizer has stepped."""
+        self._threads.own.training.end_step()
 
     def stop_unless_interrupted(self, error: Exception) -> None:
         """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""
         if raised_by_signal_handler(error):
             raise error
-        log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
+        log.exception("a module hook of otel-recfn failed; modules are not recorded any more")
         self._failed = True
         self.disable()
-
-    def _end_left_steps(self, steps: list[_Step], frame: FrameType) -> None:
-        """End the steps that an exception left, innermost first: those that are not among the callers of ``frame``."""
-        while steps and not _is_below(steps[-1].frame, frame):
-            _native.end(steps.pop().event_id, LEFT_UNSEEN)
-
-
-def _is_below(frame: FrameType, top: FrameType) -> bool:
-    """Whether ``frame`` is among the callers of ``top``."""
-    caller: FrameType | None = top
-    while caller is not None:
-        if caller is frame:
-            return True
-        caller = caller.f_back
-    return False
 
 
 def _set_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
@@ -276,7 +227,7 @@ def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
             return
         if _native.recording() and not is_tracing():
             try:
-                ranges.enter_step(subject, sys._getframe(1))
+                ranges.enter_step(subject)
             except Exception as error:
                 ranges.stop_unless_interrupted(error)
 
@@ -284,7 +235,7 @@ def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
         if is_compiling():
             return
         try:
-            ranges.leave_step(sys._getframe(1))
+            ranges.leave_step()
         except Exception as error:
             ranges.stop_unless_interrupted(error)
 

@@ -40,7 +40,7 @@ SCOPES: Any = _setting(
     "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
     default_in_words="all",
 )
-MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
+MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls", selects=EventSource.MODULE)
 PYTHON_CALLS: Any = _setting(
     False,
     values.CALLS,

@@ -111,9 +111,6 @@ def stand_in_for_blocked_threads(native_ids: dict[int | None, int], /) -> None: 
 def untrace_calls() -> None: ...
 def go_on_after_fork() -> None: ...
 def mark(name: str, /) -> int: ...
-def say_code(code: str, /) -> None:
-    """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
-
 def memory(nbytes: int, device: str, /) -> int:
     """Record bytes that were allocated (negative: freed) on a device. Returns the row's event id, as ``mark`` does, or 0."""
 

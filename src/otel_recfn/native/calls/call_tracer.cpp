@@ -55,7 +55,6 @@ void note_begin() {
 PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
-  if (!NamesOfCode::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
   if (!read_texts(texts)) return nullptr;
   const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
   if (!tracer->is_on()) note_begin(), tracer->with_other_profile_functions.clear();
@@ -73,6 +72,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) {
   call_site_now = nullptr;
   tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
+  tracer->names.forget();
   Py_RETURN_NONE;
 }
 

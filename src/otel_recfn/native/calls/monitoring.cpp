@@ -87,7 +87,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   const CFunction function = called(arguments);
   if (function.definition == nullptr) return none();
   ThreadCalls* const calls = calls_for_begin(nullptr);
-  return calls != nullptr ? answer(enter_c_slowly(*calls, arguments[2], function)) : without_calls();
+  return calls != nullptr ? answer(enter_c_slowly(*calls, function)) : without_calls();
 }
 
 // Of the two types that nearly all C functions are of; else without a definition.

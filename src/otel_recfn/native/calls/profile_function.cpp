@@ -37,7 +37,8 @@ namespace {
 }
 
 [[gnu::noinline]] int on_other_c_call(ThreadCalls& calls, PyObject* argument) {
-  return tracer->c_calls ? enter_c_slowly(calls, argument, CFunction::of(argument, nullptr)) : 0;
+  const CFunction function = CFunction::of(argument, nullptr);
+  return tracer->c_calls && function.definition != nullptr ? enter_c_slowly(calls, function) : 0;
 }
 
 // CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.

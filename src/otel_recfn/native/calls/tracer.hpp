@@ -78,7 +78,7 @@ inline int instruction_of(PyFrameObject* frame) {
 // Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the error set.
 [[gnu::noinline]] int enter_slowly(ThreadCalls& calls, Begun begun);
 
-[[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function);
+[[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, CFunction function);
 
 // The innermost Python call is over, and with it what C functions it called of which no exit was told. Nothing is where the frame's
 // call isn't open: CPython tells of the end of one whose begin or end another tool's callback refused, too.
@@ -129,13 +129,10 @@ inline uint64_t pop(ThreadCalls& calls) {
   return entry;
 }
 
-// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or for want of memory.
-void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing);
-
+// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or the stack is full.
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.shown += event_id_of(call.entry) != 0;
-  const bool fits = !calls.stack.is_full() && calls.met_in == tracing;
-  if (__builtin_expect(!fits, 0)) return push_slowly(calls, call, tracing);
+  if (calls.stack.is_full() || calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.push(call);
 }
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <new>
-#include <random>
 #include <utility>
 
 #include "core/globals.hpp"
@@ -35,11 +34,6 @@ uint64_t native_thread_id() {
 #endif
 }
 
-uint64_t name_seed() {
-  static const uint64_t seed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
-  return seed;
-}
-
 SharedByRings shared_by_rings;
 std::atomic<uint64_t>& total_bytes = shared_by_rings.total_bytes;
 
@@ -58,7 +52,7 @@ ThreadBuffer* map_buffer(uint64_t max_capacity) {
   void* memory = map_memory(total_bytes, sizeof(ThreadBuffer), kCountedBytes);
   if (memory == nullptr) return nullptr;
   auto* buffer = new (memory) ThreadBuffer;
-  buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings, buffer->name_seed = name_seed();
+  buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings;
   buffer->capacity = first_capacity(max_capacity);
   buffer->words = map_ring(total_bytes, buffer->capacity);
   buffer->rings[0] = {buffer->words, buffer->capacity, 0};

@@ -46,13 +46,13 @@ Drain& drain() {
 }
 
 Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
-  if (!clock_started_) start_clock();
+  if (!clock_) begin_clock();
   for (Thread& thread : threads_) thread.listed = false;
   size_t closed = SIZE_MAX;
   try {
     read(close_open);
     closed = out_.closed = out_.rows.size();
-    if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+    if (open_ranges) copy_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
     out_.contexts = contexts_;
     out_.epoch = names_.epoch();
     for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at) out_.new_names.push_back(names_.text(at));
@@ -81,18 +81,19 @@ void Drain::read(bool close_open) {
     if (thread.listed) read_thread(thread, until);
   }
   tell_closed_elsewhere();
-  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+  if (close_open) close_all_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
   remote_.clear();  // the begins of these ends had been written before: what is left was not recorded
   retire_ended();
 }
 
-void Drain::start_clock() {
-  const bool cycles = globals().use_cycle_counter;
-  clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
+void Drain::begin_clock() {
+  const bool cycles = globals_.use_cycle_counter;
+  if (!clock_) clock_.emplace(nominal_ns_per_tick(cycles));
+  clock_->begin(read_clocks(cycles));
 }
 
 void Drain::follow_clock() {
-  const int64_t jump_ns = clock_.anchor(read_clocks(globals_.use_cycle_counter));
+  const int64_t jump_ns = clock_->anchor(read_clocks(globals_.use_cycle_counter));
   out_.clock_jump_ns += jump_ns;
   if (jump_ns == 0) return;
   for (Thread& thread : threads_) {
@@ -103,8 +104,7 @@ void Drain::follow_clock() {
 void Drain::begin_recording() {
   drop_open();  // ranges that no last drain has closed
   earlier_ended_at_ = ended_at_.load();
-  if (!clock_started_) start_clock();
-  clock_.begin(read_clocks(globals().use_cycle_counter));
+  begin_clock();
   spare_blocks.keep(true);
 }
 

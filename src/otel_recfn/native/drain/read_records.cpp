@@ -136,10 +136,8 @@ void Drain::read_text(Thread& thread, uint64_t head) {
   if (kind == kModuleText) {
     thread.has_pending = true;
     thread.pending.module = text;
-  } else if (kind < kRowTexts) {
+  } else {
     thread.pending_seldom().*kTexts[kind] = text;
-  } else if (SeldomRow* const row = row_of_open(thread, payload_of(head)); row != nullptr && row->code == 0) {
-    row->code = text;
   }
 }
 
@@ -152,15 +150,6 @@ void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
   RECFN_RARE_NUMBERS(RECFN_READ)
   RECFN_END_NUMBERS(RECFN_READ)
 #undef RECFN_READ
-}
-
-// The row of a range of PyTorch's that is open; null if there is none.
-SeldomRow* Drain::row_of_open(Thread& thread, uint32_t ordinal) {
-  for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
-    if (static_cast<uint32_t>(range->ordinal) != ordinal) continue;
-    return range->row.source == kTorchSource ? &range->row.fill_seldom() : nullptr;
-  }
-  return nullptr;
 }
 
 void Drain::read_context(Thread& thread, uint64_t at) {
@@ -192,13 +181,13 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const bool base = (flags_of(head) & kBaseBegin) != 0;
   const OpenRange* around = range_around(thread, base);
-  Coming one{ticks, event_id, clock_.monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
+  Coming one{ticks, event_id, clock_->monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
   if (around != nullptr) {
     one.place = {around->row.event_id, around->row.root, around->row.context};
     one.offset_ns = around->row.offset_ns;
   } else {
     one.place = told_place(thread, base, event_id);
-    one.offset_ns = clock_.offset_ns();
+    one.offset_ns = clock_->offset_ns();
   }
   return one;
 }
@@ -280,7 +269,7 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
     const bool crosses = found != thread.open.rbegin() && !cut_ns;
     const uint32_t flags = (end_flags_of(head) & (kEventFlags | kShown)) | (crosses ? uint32_t{kCrossing} : 0u);
     if (thread.pending.seldom) found->row.fill_seldom().add(*thread.pending.seldom);
-    seal(thread, *found, cut_ns ? *cut_ns : clock_.monotonic_ns(ticks), flags, thread.index);
+    seal(thread, *found, cut_ns ? *cut_ns : clock_->monotonic_ns(ticks), flags, thread.index);
   }
   thread.forget_pending();
 }

@@ -49,44 +49,6 @@ class RecentNames {
 
 inline RecentNames recent_names;
 
-// The names of calls by code object and instruction. A code object lives as long as its names, so that another one at its address
-// can't be taken for it.
-//
-// Calls run their code from an instruction on: the first one, or of a generator where it was suspended. Numbers below kAtBegin
-// stand for what is called from an instruction (`kFirstCallSite`).
-class NamesOfCode {
- public:
-  // Null where it isn't known yet.
-  const CallName* find(PyObject* code, int instruction) const {
-    const auto found = names_.find({code, instruction});
-    return found != names_.end() ? &found->second : nullptr;
-  }
-
-  const CallName* keep(PyObject* code, int instruction, CallName name) {
-    if (names_.size() >= kMostNames) clear();
-    name.code = Reference(Py_NewRef(code));
-    return &names_.emplace(Key{code, instruction}, std::move(name)).first->second;
-  }
-
-  // To free code may run Python, which may ask for the names that are left: there are none by then.
-  void clear() {
-    Names forgotten;
-    forgotten.swap(names_);
-    recent_names.clear();
-  }
-
- private:
-  static constexpr size_t kMostNames = 1 << 15;
-
-  using Key = std::pair<const PyObject*, int>;
-  struct HashOfKey {
-    size_t operator()(const Key& key) const { return static_cast<size_t>(spread(key.first, key.second)); }
-  };
-  using Names = std::unordered_map<Key, CallName, HashOfKey>;
-
-  Names names_;
-};
-
 // The C functions that were called lately, each in the one place that its definition and type have.
 class RecentFunctions {
  public:
@@ -150,7 +112,11 @@ inline int without_name() {
   return ours ? 0 : -1;
 }
 
-// Calls that have no name yet: it is made, and kept for the next ones.
+// The names of calls by code object and instruction: what has none yet gets one, which is kept for the next calls. A code object
+// lives as long as its names, so that another one at its address can't be taken for it.
+//
+// Calls run their code from an instruction on: the first one, or of a generator where it was suspended. Numbers below kAtBegin
+// stand for what is called from an instruction (`kFirstCallSite`).
 class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
@@ -162,18 +128,25 @@ class CallNames {
     return true;
   }
 
-  // So that nothing keeps code alive.
-  void forget() { kept_.clear(), recent_functions.clear(); }
+  // To free code may run Python, which may ask for the names that are left: there are none by then.
+  void forget() {
+    Names forgotten;
+    forgotten.swap(names_);
+    recent_names.clear(), recent_functions.clear();
+  }
 
   // Null where it isn't known yet.
-  const CallName* known(PyObject* code, int instruction) const { return kept_.find(code, instruction); }
+  const CallName* known(PyObject* code, int instruction) const {
+    const auto found = names_.find({code, instruction});
+    return found != names_.end() ? &found->second : nullptr;
+  }
 
   // Of calls that run this code from that instruction on. Null with the error set.
   const CallName* of_code(PyObject* code, PyFrameObject* frame, int instruction) {
     const int line = PyFrame_GetLineNumber(frame);
     CallName name = texts_.of_code(reinterpret_cast<PyCodeObject*>(code), line);
     if (name.hides == Hides::kAskFrame && !ask_python(code, line, name)) return nullptr;
-    return kept_.keep(code, instruction, std::move(name));
+    return keep(code, instruction, std::move(name));
   }
 
   // Of the line that the frame is at, where it calls. Without a text for ours. Runs no Python.
@@ -182,11 +155,25 @@ class CallNames {
     if (const CallName* line = known(code, place)) return line;
     CallName line;
     line.text = texts_.of_line(reinterpret_cast<PyCodeObject*>(code), PyFrame_GetLineNumber(frame));
-    return kept_.keep(code, place, std::move(line));
+    return keep(code, place, std::move(line));
   }
 
  private:
   static constexpr int kFirstCallSite = -3;  // from here on downwards, instead of an instruction: of the call that it makes
+
+  static constexpr size_t kMostNames = 1 << 15;
+
+  using Key = std::pair<const PyObject*, int>;
+  struct HashOfKey {
+    size_t operator()(const Key& key) const { return static_cast<size_t>(spread(key.first, key.second)); }
+  };
+  using Names = std::unordered_map<Key, CallName, HashOfKey>;
+
+  const CallName* keep(PyObject* code, int instruction, CallName name) {
+    if (names_.size() >= kMostNames) forget();
+    name.code = Reference(Py_NewRef(code));
+    return &names_.emplace(Key{code, instruction}, std::move(name)).first->second;
+  }
 
   // What Python answers where only it knows.
   bool ask_python(PyObject* code, int line, CallName& name) {
@@ -205,7 +192,7 @@ class CallNames {
 
   Reference of_code_;
   CallTexts texts_;
-  NamesOfCode kept_;
+  Names names_;
 };
 
 }  // namespace recfn

@@ -26,11 +26,6 @@ uint64_t begin(ThreadCalls& calls, std::string name, PyFrameObject* frame, uint6
   return (calls.stands_for_another ? begin_call_for_another : begin_call)(*tracer->globals, *calls.buffer, call, began_at);
 }
 
-bool hides_its_c_calls(const ThreadCalls& calls) {
-  return calls.hidden_from != kNothingHidden || is_deep_enough(calls) ||
-         (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kHidden) != 0);
-}
-
 int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_frame, uint64_t tracing) {
   PyObject* const frame = reinterpret_cast<PyObject*>(begun.frame);
   const Reference held(Py_NewRef(of_frame));
@@ -119,7 +114,7 @@ int enter(ThreadCalls& calls, Begun begun) {
   stack_leaf_of(calls);
   const uint64_t tracing = calls.met_in;
   give_way_to_drain(calls);
-  if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
+  if (!takes_next(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
   if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
   const CallName* name = tracer->names.known(code, begun.instruction);
@@ -142,7 +137,7 @@ void enter_c(ThreadCalls& calls, CFunction function) {
   stack_leaf_of(calls);
   const uint64_t tracing = calls.met_in;
   give_way_to_drain(calls);
-  if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing);
+  if (!takes_next(calls) || hides_next_c_call(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing);
   const std::string name = CallTexts::of_function(function);
   if (!tracer->call_sites) recent_functions.keep(function, name);
   push(calls, {begin(calls, name, nullptr) | ThreadCalls::kOfC, nullptr}, tracing);
@@ -198,8 +193,6 @@ int stand_in_for(PyThreadState* thread, uint64_t native_id) {
 }
 
 }  // namespace
-
-TracerPlace tracer_place;
 
 std::string call_site(PyFrameObject* called) {
   PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();

@@ -36,7 +36,7 @@ ThreadCalls* calls_for_begin(const void* key) {
 ThreadCalls* calls_for_end() {
   ThreadCalls* const calls = tls_calls;
   if (calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing) return calls;
-  return tracer->is_on() && !tracer->forked ? meet(PyEval_GetFrame(), nullptr) : nullptr;
+  return tracer->is_on() ? meet(PyEval_GetFrame(), nullptr) : nullptr;
 }
 
 PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }

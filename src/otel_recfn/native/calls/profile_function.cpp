@@ -81,7 +81,6 @@ namespace {
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
   ThreadCalls* calls = tls_calls;
   const bool met = calls != nullptr && calls->met_in == tracer->tracing;
-  if (!begins && !met && tracer->forked) return 0;
   if (begins || !met) calls = meet(frame, what == PyTrace_CALL ? frame : nullptr);
   if (calls == nullptr) return PyErr_Occurred() ? -1 : 0;
   return on_event(*calls, frame, what, argument);

@@ -46,17 +46,9 @@ struct Tracer {
   }
 };
 
-// At a fixed address: a pointer to it would be read at each event.
-union TracerPlace {
-  Tracer tracer;
-  TracerPlace() {}
-  ~TracerPlace() {}
-};
-
-extern TracerPlace tracer_place;
-
-// Made with the module, before which it is all zeros, and never destroyed.
-constexpr Tracer* tracer = &tracer_place.tracer;
+// At a fixed address: a pointer to it would be read at each event. Made with the module, and never destroyed.
+alignas(Tracer) inline unsigned char tracer_place[sizeof(Tracer)];
+Tracer* const tracer = reinterpret_cast<Tracer*>(tracer_place);
 
 // A Python call that begins. `frame`: null for the one that runs now, which is asked for only where it is needed.
 struct Begun {
@@ -121,12 +113,11 @@ inline void end_call(ThreadCalls& calls, uint64_t entry) {
   calls.shown -= calls.shown != 0;
 }
 
-inline uint64_t pop(ThreadCalls& calls) {
+inline void pop(ThreadCalls& calls) {
   const uint64_t entry = calls.stack.back().entry;
   calls.stack.pop();
   end_call(calls, entry);
   if (calls.stack.size() <= calls.hidden_from) calls.show_again();
-  return entry;
 }
 
 // `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or the stack is full.

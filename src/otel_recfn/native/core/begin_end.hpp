@@ -110,11 +110,7 @@ inline bool is_enabled(Globals& globals) {
 
 // Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
 [[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
-  if ((buffer.rests & kMuted) != 0) {
-    if (!buffer.muted_in_torch || !is_enabled(globals)) return true;
-    set_rest(buffer, kMuted, false);
-    if (buffer.rests == 0) return false;
-  }
+  if ((buffer.rests & kMuted) != 0) return true;
   if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale = true;
@@ -339,7 +335,7 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   const uint32_t base = place_begin(globals, buffer, look, kNoFrame);
   if (base == kRestsNow) return count_unsampled(buffer), 0;
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
-  if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+  if (!buffer.has_room(kPointWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
     count_dropped_begin(buffer);
     return 0;
   }
@@ -348,11 +344,7 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
-  if (kind == kMemory) {
-    buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
-  } else {
-    buffer.put_and_publish({head, ticks});
-  }
+  buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
   return make_event_id(buffer.number, ordinal);
 }
 

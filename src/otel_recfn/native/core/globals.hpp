@@ -142,12 +142,6 @@ class RemoteEnds {
 
   uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
-  // In a forked child, where no other thread is left.
-  void reset() {
-    for (Cell& cell : cells_) cell.is_written.store(false, std::memory_order_relaxed);
-    head_.store(0), tail_.store(0), lost_.store(0);
-  }
-
  private:
   struct Cell {
     std::atomic<bool> is_written{false};

@@ -9,7 +9,7 @@
 //   Begin        63            32 31       19 18       8 7     4 3    0
 //                | fwd thread id | name slot | flags    | scope | kind |   ticks
 //   LongBegin    the same, and                                               ticks, handle, sequence number
-//   Mark         the same as Begin                                           ticks
+//   Mark         the same as Begin                                           ticks, 0
 //   Memory       the same; the slot names the device                         ticks, bytes (negative: freed)
 //   End          63                        24 23       8 7     4 3    0
 //                | ordinal of its begin      | flags    | 0     | kind |   ticks
@@ -101,8 +101,7 @@ constexpr uint32_t kMaxShapeWords = 512;
 
 constexpr uint32_t kBeginWords = 2;
 constexpr uint32_t kLongBeginWords = 4;
-constexpr uint32_t kMarkWords = 2;
-constexpr uint32_t kMemoryWords = 3;
+constexpr uint32_t kPointWords = 3;
 constexpr uint32_t kEndWords = 2;
 constexpr uint32_t kContextWords = 7;
 

@@ -62,14 +62,6 @@ ThreadBuffer* map_buffer(uint64_t max_capacity) {
   return nullptr;
 }
 
-void keep_last_ring(ThreadBuffer& buffer) {
-  const uint32_t last = buffer.num_rings.load() - 1;
-  while (buffer.oldest_ring < last) unmap_ring(total_bytes, buffer.rings[buffer.oldest_ring++]);
-  buffer.rings[0] = {buffer.words, buffer.capacity, 0};
-  buffer.num_rings.store(1);
-  buffer.oldest_ring = 0;
-}
-
 void identify(ThreadBuffer& buffer, uint64_t number) {
   buffer.number = number;
   buffer.thread_id.store(number);
@@ -196,12 +188,10 @@ void Registry::after_fork_in_child() {
   buffers_.clear();
   retired_ = {};
   globals().dropped_without_buffer.store(0);
-  globals().remote_ends.reset();
+  new (&globals().remote_ends) RemoteEnds;
   tls_number = 0;
   if (ThreadBuffer* mine = tls_buffer) {
-    keep_last_ring(*mine);
-    mine->head = mine->limit = 0, mine->woken_at = UINT64_MAX;
-    mine->published.store(0), mine->consumed.store(0);
+    mine->published.store(mine->head), mine->consumed.store(mine->head);
     mine->ordinal.store(0), mine->dropped.store(0), mine->unsampled.store(0);
     mine->closed_elsewhere.head.store(0), mine->closed_elsewhere.tail.store(0);
     std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});

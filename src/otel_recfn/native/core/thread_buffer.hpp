@@ -117,7 +117,6 @@ struct ThreadBuffer {
   uint32_t profiler = 0;       // the run that this thread was told to work for
   uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
-  bool muted_in_torch = false;  // PyTorch's switch was set with kMuted, so that it says when that is over
   ParentKind look_parent = kByContext;  // what the last look found
   uint64_t look_ordinal = 0;    // kByOrdinal: of the parent
   uint64_t parent_ordinal = 0;  // unsent: of the next begin's parent

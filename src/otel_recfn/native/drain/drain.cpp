@@ -18,12 +18,9 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
 }
 
 template <typename Visit>
-void each_text(FullRow& row, const Visit& visit) {
-#define RECFN_VISIT(type, name, ...) visit(row.name);
-#define RECFN_VISIT_SELDOM(type, name, ...) \
-  if (row.seldom) visit(row.seldom->name);
-  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_VISIT, RECFN_NO_COLUMN, RECFN_VISIT_SELDOM)
-#undef RECFN_VISIT_SELDOM
+void each_text(std::optional<SeldomRow>& row, const Visit& visit) {
+#define RECFN_VISIT(type, name, ...) visit(row->name);
+  if (row) { RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_VISIT) }
 #undef RECFN_VISIT
 }
 
@@ -187,7 +184,7 @@ void Drain::compact_names() {
   const auto each_reference = [this](const auto& visit) {
     for (Thread& thread : threads_) {
       for (uint32_t& name : thread.dictionary) visit(name);
-      for (OpenRange& range : thread.open) each_text(range.row, visit);
+      for (OpenRange& range : thread.open) visit(range.row.name), each_text(range.row.seldom, visit);
       each_text(thread.pending, visit);
     }
   };

@@ -73,8 +73,7 @@ class Drain {
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     uint32_t generation = kNoGeneration;  // of what is read now
-    FullRow pending;         // what stood before the next begin or end
-    bool has_pending = false;
+    std::optional<SeldomRow> pending;  // what stood before the next begin or end
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<OpenRange> open;
@@ -83,16 +82,7 @@ class Drain {
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
 
-    void forget_pending() {
-      if (!has_pending) return;
-      pending = FullRow{};
-      has_pending = false;
-    }
-
-    SeldomRow& pending_seldom() {
-      has_pending = true;
-      return pending.fill_seldom();
-    }
+    SeldomRow& fill_pending() { return pending ? *pending : pending.emplace(); }
   };
 
   // drain.cpp: a run, and the tables that rows index.

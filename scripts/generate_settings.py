@@ -1,4 +1,4 @@
-"""Writes what is said of settings, from the table of settings: docs/settings.md and the docstring of ``profile``.
+"""Writes what is said of settings, from the table of settings: that of docs/settings.md and the docstring of ``profile``.
 
     python scripts/generate_settings.py
 
@@ -20,27 +20,26 @@ if __name__ == "__main__":
 
 from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, SETTINGS, Setting  # noqa: E402
 
-HEAD = "| keyword | environment | default | meaning |\n|---|---|---|---|\n"
+HEAD = "| keyword | default | meaning |\n|---|---|---|\n"
 WIDTH = 128
 """Of a line of code."""
 
 
 def files() -> dict[Path, str]:
-    """What is written where: each file as it is, but for its tables or the arguments in its first docstring that has some."""
+    """What is written where: each file as it is, but for its table or the arguments in its first docstring that has some."""
     page, profiling = ROOT / "docs" / "settings.md", PACKAGE / "profiling.py"
     return {
-        page: with_tables(page.read_text(encoding="utf-8")),
+        page: with_table(page.read_text(encoding="utf-8")),
         profiling: with_arguments(profiling.read_text(encoding="utf-8"), PROFILE_SETTINGS),
     }
 
 
-def with_tables(page: str) -> str:
-    """The page with its two tables as the settings say: what most programs need, and the rest."""
-    process_variables = [_row("", each.variable, each.default_in_words, each.meaning) for each in PROCESS_VARIABLES]
-    usual = "".join([*[_row_of(each) for each in SETTINGS if not each.advanced], *process_variables])
-    advanced = "".join([_row_of(each) for each in SETTINGS if each.advanced])
-    before, between, after = re.split(re.escape(HEAD) + r"(?:\|.*\n)*", page)
-    return "".join([before, HEAD, usual, between, HEAD, advanced, after])
+def with_table(page: str) -> str:
+    """The page with its table as the settings say."""
+    rows = [_row(each.name, each.default_in_words, each.meaning) for each in SETTINGS]
+    rows += [_row(variable, *words) for variable, words in PROCESS_VARIABLES.items()]
+    before, after = re.split(re.escape(HEAD) + r"(?:\|.*\n)*", page)
+    return "".join([before, HEAD, *rows, after])
 
 
 def with_arguments(module: str, settings: Iterable[Setting]) -> str:
@@ -51,13 +50,8 @@ def with_arguments(module: str, settings: Iterable[Setting]) -> str:
     return before + heading + arguments + rest[rest.index("\n\n") :]
 
 
-def _row_of(setting: Setting) -> str:
-    return _row(setting.name, setting.variable, setting.default_in_words, setting.meaning)
-
-
-def _row(keyword: str, variable: str, *words: str) -> str:
-    cells = [*[f"`{each}`" if each else "" for each in (keyword, variable)], *words]
-    return "|" + "|".join([f" {cell} " if cell else " " for cell in cells]) + "|\n"
+def _row(name: str, *words: str) -> str:
+    return f"| {' | '.join([f'`{name}`', *words])} |\n"
 
 
 def _argument(setting: Setting, indent: str) -> str:

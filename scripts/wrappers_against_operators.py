@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_flatten, tree_map
 from otel_recfn import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.codegen.modules import WrapperRequest, generate, write
 from otel_recfn.codegen.python_words import parameter_name
-from otel_recfn.codegen.schemas import packaged_schemas
 from otel_recfn.tracing.graph import Tracer, tracing_into
 
 ANY_CONTENT = ("empty", "resize", "_efficientzerotensor")
@@ -133,7 +132,8 @@ def same_value(one: Any, other: Any, any_content: bool) -> bool:
 def generated_wrappers(folder: Path) -> Any:
     """A module with the wrappers of all operators."""
     started = time.process_time()
-    made = generate(WrapperRequest(packaged_schemas(), shards=5))
+    native = Path(torch.__file__).parents[1] / "torchgen" / "packaged" / "ATen" / "native"
+    made = generate(WrapperRequest(native / "native_functions.yaml", shards=5))
     write(folder / "all_wrappers", made.texts)
     print(f"{made.wrapped} wrappers generated in {time.process_time() - started:.1f} s of CPU time")
     sys.path.insert(0, str(folder))

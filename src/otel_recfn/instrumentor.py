@@ -27,7 +27,6 @@ from otel_recfn.support.native_part import native_part
 if TYPE_CHECKING:
     from otel_recfn.session.capture import Capture
     from otel_recfn.session.session import Session
-    from otel_recfn.sinks.metrics.sink import SentSpans
     from otel_recfn.sinks.spans.delivery import Delivery
     from otel_recfn.sinks.spans.sink import SpansSink
     from otel_recfn.support.processes import Given
@@ -74,8 +73,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Args:
             kwargs: the settings of docs/settings.md.
 
-        docs/settings.md has a few more, which hardly any program needs. Every setting but the providers, ``sinks`` and
-        ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+        Every setting but the providers, ``sinks`` and ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
 
         Raises:
             SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
@@ -159,12 +157,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         from otel_recfn.session.session import process_session
         from otel_recfn.sinks.chrome.sink import ChromeTraceSink
         from otel_recfn.sinks.chrome.writer import TraceWriter
-        from otel_recfn.sinks.metrics.sink import MetricsSink, SentSpans
+        from otel_recfn.sinks.metrics.sink import MetricsSink
 
         session = process_session()  # it may refuse, so it comes before the trace file is made
-        sent = SentSpans()
-        spans = self._spans_sink(settings, session, sent)
-        metrics = MetricsSink(settings.meter_provider, sent)
+        spans = self._spans_sink(settings, session)
+        metrics = MetricsSink(settings.meter_provider)
         files = []
         if settings.chrome_trace is not None:  # a process that records as its parent does makes it with its first range
             writer = TraceWriter(settings.chrome_trace, create_now=self._inherited is None, of_process=True)
@@ -186,7 +183,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         spans.start()
         session.start(capture)
 
-    def _spans_sink(self, settings: Settings, session: Session, sent: SentSpans) -> SpansSink:
+    def _spans_sink(self, settings: Settings, session: Session) -> SpansSink:
         from otel_recfn.pytorch.data_worker import data_worker
         from otel_recfn.sinks.spans.budgets import Volume
         from otel_recfn.sinks.spans.sink import Process, SpansSink
@@ -204,7 +201,6 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             ends=lambda: session.process_ends,
             exit_timeout_s=settings.exit_timeout_s,
             find_worker=data_worker,
-            sent=sent.note,
         )
         delivery = _delivery(settings, self._inherited)
         return SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)

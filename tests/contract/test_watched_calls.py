@@ -52,8 +52,10 @@ class Watched:
 def watched() -> Iterator[Watched]:
     watch = Watched()
     functions = (Base.__call__, Base.handed_on) if sys.version_info[:2] == (3, 11) else (Base.__call__,)
-    native.watch_calls(functions, watch.enter, watch.leave, watch.set_observer)
+    native.watch_calls(functions, watch.enter, watch.leave)
+    native.set_frame_observer(watch.set_observer)
     yield watch
+    native.set_frame_observer(None)
     native.unwatch_calls()
 
 
@@ -93,7 +95,7 @@ def test_an_observer_of_frames_sees_nothing_of_it_and_all_of_the_call(watched: W
         return subject
 
     native.unwatch_calls()
-    native.watch_calls((Base.__call__,), enter, lambda token, _error: enter(token), watched.set_observer)
+    native.watch_calls((Base.__call__,), enter, lambda token, _error: enter(token))
     watched.observer = "dynamo"
     Base()(lambda _: seen.append(watched.observer))
     with contextlib.suppress(ValueError):

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -277,7 +278,7 @@ def test_a_range_of_the_backends_own_stays_one(instrument: Callable[..., Any]) -
 
 
 def graphs_and_counters(function: Callable[[Any], Any], backend: str | None) -> tuple[Any, ...]:
-    """All that can be seen of a compilation: graphs, warnings, counters, results and gradients."""
+    """All that can be seen of a compilation: graphs, warnings, counters, ids and names, results and gradients."""
     graphs = []
 
     def keeping(module: Any, examples: Any) -> Any:
@@ -286,6 +287,7 @@ def graphs_and_counters(function: Callable[[Any], Any], backend: str | None) -> 
 
     torch._dynamo.reset()
     dynamo_utils.counters.clear()
+    dynamo_utils.clear_compilation_metrics()
     run = torch.compile(function, backend=backend or keeping)
     results = []
     with warnings.catch_warnings(record=True) as warned:
@@ -296,7 +298,8 @@ def graphs_and_counters(function: Callable[[Any], Any], backend: str | None) -> 
             result.sum().backward()
             results.append((result.tolist(), x.grad.tolist()))
     counters = {group: dict(counts) for group, counts in dynamo_utils.counters.items()}
-    return graphs, sorted(str(one.message) for one in warned), counters, results
+    compiled = [(one.compile_id, one.co_name) for one in dynamo_utils.get_compilation_metrics() if hasattr(one, "co_name")]
+    return graphs, sorted(str(one.message) for one in warned), counters, compiled, results
 
 
 @pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
@@ -308,10 +311,26 @@ def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend:
     assert compilations(seen.events())
 
 
-def test_names_of_calls_are_not_compiled(instrument: Callable[..., Any]) -> None:
-    seen = instrument(python_calls=True)
-    torch.compile(Net(), backend=eager)(X)
-    assert [event.name for event in compilations(seen.events())] == ["torch.compile: Net"]
+@pytest.mark.parametrize("modules", [True, False])
+@pytest.mark.parametrize("calls", ["none", "calls", "stacks"])
+def test_what_we_do_is_not_compiled(instrument: Callable[..., Any], calls: str, modules: bool) -> None:
+    net = Net()
+
+    def runs_uncompiled(x: Any) -> Any:
+        for _ in range(2):
+            with torch.no_grad(), suppress(ValueError), record_function("own"):
+                net(x)
+                raise ValueError
+        return net(x)
+
+    def compiled() -> list[Any]:
+        return [graphs_and_counters(function, None) for function in (net, runs_uncompiled)]
+
+    plain = compiled()
+    with profile(with_stack=True, modules=modules) if calls == "stacks" else nullcontext():
+        if calls != "stacks":
+            instrument(python_calls=calls == "calls", modules=modules)
+        assert compiled() == plain
 
 
 def test_beside_torch_profiler_both_have_each_phase_once(instrument: Callable[..., Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import OtelRecordFunctionInstrumentor, RecordFunction, profile
+from otel_recfn import OtelRecordFunctionInstrumentor
 from trace_files import events_in
 
 torch = pytest.importorskip("torch")
@@ -78,18 +77,3 @@ def test_they_are_those_of_torch_profiler(
     expected = operators(theirs, "External id")
     assert operators(ours, "Event id") == expected
     assert any(any(texts or ()) for _, _, texts in expected)
-
-
-def told(name: str, events: Any) -> list[list[str]]:
-    return [json.loads(event.concrete_inputs) for event in events if event.name == name]
-
-
-def test_our_ranges_say_them_as_operators_do() -> None:
-    with profile(record_shapes=True) as prof:
-        for number in NUMBERS:
-            fill_with(number)
-            with RecordFunction() as range_:
-                range_.before("ours", [(1,), number])
-    filled = [texts[:2] for texts in told("aten::full", prof.events())]
-    assert len(filled) == len(NUMBERS)
-    assert told("ours", prof.events()) == filled

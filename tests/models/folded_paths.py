@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -40,8 +39,6 @@ class Path:
     """-1: not known of all of them."""
     first: tuple[int, int, int] = (0, 0, -1)
     """When the first began, its event id, and its row; -1 where that may be gone."""
-    digits: Counter[int] = field(default_factory=Counter)
-    """How many had a duration of so many binary digits."""
     in_compilation: bool = False
     below: dict[int, Path] = field(default_factory=dict)
     around: Path | None = None
@@ -63,7 +60,6 @@ class Path:
         self.count += other.count
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
         self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
-        self.digits += other.digits
         self.in_compilation |= other.in_compilation
 
     def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:

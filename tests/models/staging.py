@@ -180,8 +180,7 @@ class Model:
                 *[int(getattr(done, f"path_{name}")[path]) for name in ("count", "total_ns", "shortest_ns", "longest_ns")],
                 int(done.path_cpu_time_ns[path]),
                 *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns")],
-                int(done.path_digits[path]), self.module(int(told.module[place])), self.row_of(done, path),
-                done.counts_of(path),
+                self.module(int(told.module[place])), self.row_of(done, path),
             ))  # fmt: skip
         for one in units:
             if not one.goes_on:

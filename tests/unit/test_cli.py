@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from opentelemetry import trace
 
 from otel_recfn import cli
 from otel_recfn.cli import doctor
@@ -83,18 +82,18 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setenv("PATH", "")
-    check = doctor.compiler()
-    assert check[0] is False
-    assert "install" in check[1]
-    monkeypatch.setattr(observer_build, "find_built", lambda _library: Path("/built.so"))
-    assert doctor.compiler()[0] is None
+    ok, text = doctor.observer()
+    assert ok is False
+    assert "cannot be built: no C++ compiler found" in text
+    assert "install" in text
 
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     assert doctor.torch() == (False, "torch is not installed here; install it")
-    assert [check()[0] for check in LOADING] == [False, None, None]
+    assert [check()[0] for check in LOADING] == [False, None]
 
 
 def test_an_unsafe_cache(tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_an_unsafe_cache(tmp_path: Path) -> None:
     assert "OTEL_RECFN_CACHE_DIR" in check[1]
 
 
-LOADING = (doctor.observer, doctor.callbacks, doctor.details_in_python)
+LOADING = (doctor.observer, doctor.callbacks)
 
 
 @pytest.fixture
@@ -117,48 +116,42 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import torch; print('shapes flops')")
     monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "import torch; print('inputs')")
-    monkeypatch.setattr(doctor, "FIND_DETAILS", "import torch")
     return tmp_path
 
 
 def test_what_is_found_in_torch(libraries: Path) -> None:
     assert doctor.observer() == (True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
     assert doctor.callbacks() == (True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
-    assert doctor.details_in_python()[0]
 
 
 def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "raise OSError('undefined symbol')")
     monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "raise ImportError('undefined symbol')")
-    monkeypatch.setattr(doctor, "FIND_DETAILS", "import no_such_torch")
     text = f"{libraries}/torch_observer.so cannot be loaded: OSError: undefined symbol"
     assert doctor.observer() == (False, text)
     assert doctor.callbacks()[0] is None  # spans and files do without
     assert f"{libraries}/torch_callbacks.so cannot be loaded" in doctor.callbacks()[1]
-    assert doctor.details_in_python()[0] is False
 
 
 def test_what_takes_its_process_down_is_told(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import os; os._exit(3)")
-    assert [check()[0] for check in LOADING] == [False, True, True]
+    assert [check()[0] for check in LOADING] == [False, True]
     assert "the process ended with code 3" in doctor.observer()[1]
 
 
 def test_torch_that_cannot_be_imported(libraries: Path) -> None:
     (libraries / "torch.py").write_text("raise ImportError('libtorch_cpu.so is missing')")
     checks = [check() for check in LOADING]
-    assert [ok for ok, _ in checks] == [False, None, False]
+    assert [ok for ok, _ in checks] == [False, None]
     assert all("ImportError: libtorch_cpu.so is missing" in text for _, text in checks)
 
 
 def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory other_observers')")
-    monkeypatch.setattr(doctor, "FIND_DETAILS", "print('-step_hook')")
+    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory torchscript_stack -step_hook')")
     assert doctor.observer()[0] is None  # operators are recorded all the same
     assert details.OPERATORS["memory"].lost in doctor.observer()[1]
     assert details.OPERATORS["launches"].lost not in doctor.observer()[1]
-    assert doctor.details_in_python()[0] is None
-    assert details.PYTHON["step_hook"].lost in doctor.details_in_python()[1]
+    assert details.PYTHON["step_hook"].lost in doctor.observer()[1]
 
 
 def test_what_is_not_built_is_not_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,15 +166,6 @@ def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.sdk()[0]
     monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
     assert doctor.sdk()[0] is False
-
-
-def test_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opentelemetry.sdk.trace import TracerProvider
-
-    expected = {trace.ProxyTracerProvider(): None, TracerProvider(): True, trace.NoOpTracerProvider(): False}
-    for provider, ok in expected.items():
-        monkeypatch.setattr(trace, "get_tracer_provider", lambda provider=provider: provider)
-        assert doctor.provider()[0] is ok
 
 
 @pytest.mark.parametrize(

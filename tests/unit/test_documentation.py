@@ -13,10 +13,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 pytestmark = pytest.mark.one_python
 
 
-def links(page: Path) -> list[str]:
-    """What a page links to and shows, of this repository."""
+def links(page: Path) -> list[tuple[Path, str]]:
+    """What a page links to and shows, of this repository: a file, and a heading of it or nothing."""
     found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
-    return [link.partition("#")[0] for link in found if "://" not in link]
+    parts = [link.partition("#") for link in found if "://" not in link]
+    return [((page.parent / file).resolve() if file else page, heading) for file, _, heading in parts]
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def test_the_readme_is_short() -> None:
@@ -25,11 +32,12 @@ def test_the_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_its_links_lead_somewhere(page: Path) -> None:
-    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+    lost = [link for link in links(page) if not link[0].exists() or (link[1] and link[1] not in headings(link[0]))]
+    assert lost == []
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    reached = {(ROOT / link).resolve() for link in links(ROOT / "README.md")}
+    reached = {file for file, _ in links(ROOT / "README.md")}
     assert [page.name for page in PAGES[1:] if page.resolve() not in reached] == []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from otel_recfn.tracing.wrappers import Constant, Guard, Library, Option, Recorded, Watched, torch_library
+from otel_recfn.tracing.wrappers import Constant, Library, Option, Recorded, Watched, torch_library
 
 _LIB_arrays = Library("arrays", "array_operators.kernels")
 
@@ -50,9 +50,7 @@ _OP_mul_ = _LIB_arrays.operator(
     "",
     {"self": "Tensor", "other": "Scalar"},
     ("Tensor",),
-    Recorded("mul_", outputs=("self",)),
-    out_of_place=Recorded("mul", outputs=("self",)),
-    guard=Guard("mul_", "self"),
+    Recorded("mul_", outputs=("self",), out_of_place=Recorded("mul"), guarded="self"),
 )
 
 

@@ -122,7 +122,7 @@ class RecordFunction:
             if not begun:
                 self._begin_row(inputs)
                 if TorchObservers.present and self._elsewhere is None:
-                    self._elsewhere = begin_for_others(self)
+                    self._elsewhere = begin_for_others(self.name())
             self._inputs, self._kwinputs = inputs, kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
@@ -142,7 +142,7 @@ class RecordFunction:
         finally:
             if self._elsewhere is not None:
                 end_elsewhere, self._elsewhere = self._elsewhere, not_shown
-                end_elsewhere(self.is_async())
+                end_elsewhere()
             _native.end(self.event_id, error, self._flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
@@ -305,7 +305,7 @@ class RecordFunction:
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         wants_shapes = inputs and _native.recording() and recorder.extras & SHAPES
-        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
+        shapes, dtypes = input_texts(inputs) if wants_shapes else ("", "")
         self.event_id = _native.begin(
             self.name(),
             self._step.scope,
@@ -319,7 +319,6 @@ class RecordFunction:
             shapes=shapes,
             dtypes=dtypes,
             code=self._code,
-            concrete_inputs=concrete_inputs,
         )
 
 

@@ -16,13 +16,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from otel_recfn.errors import RecfnError, RecorderUnavailable
+from otel_recfn.errors import RecfnError
 from otel_recfn.support.texts import (
     safe_error,
     safe_request_error,
@@ -67,10 +66,9 @@ def examine() -> Iterator[tuple[str, Finding]]:
 
 def examinations() -> dict[str, Callable[[], Finding]]:
     """The examinations by name, those that load PyTorch last."""
-    recording = {"settings": settings, "recorder": recorder, "compiler": compiler, "torch": torch, "cache": cache}
-    exporting = {"context": context, "SDK": sdk, "provider": provider, "exporters": exporters, "endpoint": endpoint}
-    loading = {"observer": observer, "callbacks": callbacks, "details": details_in_python}
-    return {"package": package, **recording, **exporting, **loading}
+    recording = {"settings": settings, "recorder": recorder, "torch": torch, "cache": cache}
+    exporting = {"SDK": sdk, "exporters": exporters, "endpoint": endpoint}
+    return {"package": package, **recording, **exporting, "observer": observer, "callbacks": callbacks}
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
@@ -111,22 +109,6 @@ def recorder() -> Finding:
     return _found(lambda: str(native_part().__file__))
 
 
-def compiler() -> Finding:
-    """Whether there is a compiler, which is needed once per torch, until the observer is built."""
-    from otel_recfn.pytorch import observer_build
-
-    try:
-        command = observer_build.find_compiler()
-    except RecfnError as error:
-        built = False
-        with suppress(RecfnError):  # the findings on torch and on the cache say why
-            built = all(observer_build.find_built(library) is not None for library in observer_build.LIBRARIES)
-        return None if built else False, str(error)
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS)
-    version = done.stdout.splitlines()[0] if done.stdout else f"{command[0]} --version said nothing"
-    return True, f"{' '.join(command)}: {version}"
-
-
 def torch() -> Finding:
     """The installed torch, found by its files."""
     from otel_recfn.pytorch import observer_build
@@ -161,21 +143,6 @@ COLLECTOR = "start a collector there (see collector-config.yaml and docs/collect
 SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
 
 
-def context() -> Finding:
-    """Whether changes of the current span are noticed."""
-    try:
-        from otel_recfn.recording.recorder import recorder
-        from otel_recfn.sources.otel_context import ContextWatcher
-        from otel_recfn.sources.protocol import Wanted
-    except RecorderUnavailable:
-        return None, "there is no recorder, so nobody looks at the current span"
-    watcher = ContextWatcher(recorder)
-    watcher.enable(Wanted())
-    status = watcher.status()
-    watcher.disable()
-    return True, status
-
-
 def sdk() -> Finding:
     """Whether the SDK is installed, and not switched off."""
     from otel_recfn.settings.table import sdk_is_disabled
@@ -184,21 +151,6 @@ def sdk() -> Finding:
     if sdk_is_disabled():
         return False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it"
     return True, f"opentelemetry-sdk {version}, OTEL_SDK_DISABLED not set to true"
-
-
-def provider() -> Finding:
-    """Whether a provider is set, which in a process of its own happens only under opentelemetry-instrument."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-
-    current = trace.get_tracer_provider()
-    name = f"{type(current).__module__}.{type(current).__qualname__}"
-    if isinstance(current, TracerProvider):
-        return True, f"{name}, the SDK's"
-    if isinstance(current, trace.ProxyTracerProvider):
-        text = "none set in this process; your program sets one, or opentelemetry-instrument does, before or after instrument()"
-        return None, text
-    return False, f"{name} is not the SDK's and takes no spans of ours; set the SDK's TracerProvider"
 
 
 def exporters() -> Finding:
@@ -285,28 +237,24 @@ def _traces_setting(name: str) -> str:
 
 LOAD_SECONDS = 300
 LOAD_OBSERVER = """
-import torch
+import torch.utils.checkpoint
+from otel_recfn.pytorch.details import missing_in_python
 from otel_recfn.pytorch.observer import TorchObserver, features
 TorchObserver().ensure_loaded()
-print(features())
+print(features(), *[f"-{name}" for name in missing_in_python()])
 """
 LOAD_CALLBACKS = """
 import torch
 from otel_recfn.callbacks import torch_callbacks
 print(torch_callbacks.load(lambda *_error: True).features())
 """
-FIND_DETAILS = """
-import torch.utils.checkpoint
-from otel_recfn.pytorch import details
-print(*[f"-{name}" for name in details.missing_in_python()])
-"""
 
 
 def observer() -> Finding:
-    """Whether operators can be observed."""
+    """Whether operators can be observed, and whether PyTorch has the private names that we look for."""
     from otel_recfn.pytorch import details, observer_build
 
-    return _library(observer_build.TORCH_OBSERVER, LOAD_OBSERVER, details.OPERATORS)
+    return _library(observer_build.TORCH_OBSERVER, LOAD_OBSERVER, {**details.OPERATORS, **details.PYTHON})
 
 
 def callbacks() -> Finding:
@@ -317,20 +265,9 @@ def callbacks() -> Finding:
     return ok or None, text
 
 
-def details_in_python() -> Finding:
-    """Whether PyTorch has the private names that we look for in its Python part."""
-    from otel_recfn.pytorch import details, observer_build
-
-    try:
-        torch = observer_build.find_torch()
-    except RecfnError:
-        return None, "torch is not here, so nothing is looked for in it"
-    return _loaded(str(torch.directory), FIND_DETAILS, details.PYTHON)
-
-
 def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) -> Finding:
     """The finding on a library that is compiled against torch."""
-    from otel_recfn.pytorch import observer_build
+    from otel_recfn.pytorch import details, observer_build
 
     try:
         path = observer_build.find_built(library)
@@ -340,20 +277,13 @@ def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) 
         return False, f"cannot be built: {error}"
     if path is None:
         return True, f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
-    return _loaded(str(path), program, known)
-
-
-def _loaded(place: str, program: str, known: Mapping[str, Detail]) -> Finding:
-    """The finding of a program that loads what is at a place, and prints the details of torch that it found."""
-    from otel_recfn.pytorch import details
-
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS
     )
     if done.returncode:
-        error = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
-        return False, f"{place} cannot be loaded: {error}"
+        last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+        return False, f"{path} cannot be loaded: {last}"
     found, missing = details.found_and_missing(done.stdout)
     if missing:
-        return None, f"{place}, but this torch lacks details; {details.losses(missing, known)}"
-    return True, f"{place}, found in this torch: {', '.join(found) or 'all that is looked for'}"
+        return None, f"{path}, but this torch lacks details; {details.losses(missing, known)}"
+    return True, f"{path}, found in this torch: {', '.join(found)}"

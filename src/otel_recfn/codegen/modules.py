@@ -4,15 +4,13 @@ Each wrapper is in the shard that the hash of its operator's root name gives; a 
 statement a line or a part a line: each file tells formatters and linters to leave it alone.
 
 PyTorch converts each argument that is passed, also those that are the default, which costs up to some hundred nanoseconds for a
-list or a keyword. So wrappers of its operators leave out what has its default, where all have that, or all keywords have it.
+list or a keyword. So wrappers of its operators leave out what has its default, where all have that.
 Operators in Python are passed all arguments: their own defaults may be others than the schema's.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +19,8 @@ from pathlib import Path
 
 from otel_recfn.codegen import python_words
 from otel_recfn.codegen.python_words import ANY, RUNTIME, TORCH, Words, function_name, parameter_name
-from otel_recfn.codegen.rules import Facts, Input, Recorded, facts_of, rules_of
-from otel_recfn.codegen.schemas import Argument, Operator, operators_of, read_entries
+from otel_recfn.codegen.rules import Facts, Recorded, facts_of, rules_of
+from otel_recfn.codegen.schemas import Argument, Operator, operators_of
 from otel_recfn.errors import GeneratorError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
@@ -73,7 +71,7 @@ class Generated:
 def generate(request: WrapperRequest) -> Generated:
     """Read the schemas and make the modules' texts; a SchemaError or GeneratorError says what is in the way."""
     words = ANY if request.dispatch else TORCH
-    found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(read_entries(request.schema))]
+    found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(request.schema)]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
     left_out = [str(operator.name) for operator, facts in found if facts is None]
     _check_names(wrappers)
@@ -107,6 +105,10 @@ def _tuple(parts: Sequence[str]) -> str:
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
+def _quoted(names: Sequence[str]) -> str:
+    return _tuple([f'"{each}"' for each in names])
+
+
 # --- one operator
 
 
@@ -138,8 +140,8 @@ class Wrapper:
     def lines(self) -> list[str]:
         """The lines of the Operator object and of the function."""
         name, arguments = self.operator.name, self.operator.arguments
-        types = ", ".join([f'"{each.name}": "{each.type.text}"' for each in arguments])
-        returns = _tuple([f'"{each.type.text}"' for each in self.operator.returns])
+        types = ", ".join([f'"{each.name}": "{each.type}"' for each in arguments])
+        returns = _quoted(self.operator.returns)
         declared = [f'"{name.full}"', f'"{name.overload}"', f"{{{types}}}", returns, *self._recorded()]
         schema = f"{name.namespace}::{self.operator.schema}".replace("\\", "\\\\").replace('"""', '\\"""')
         positional = [parameter_name(each.name) for each in arguments if not each.keyword_only]
@@ -154,27 +156,25 @@ class Wrapper:
             f"{STEP}return _OP_{self.name}.observed({_tuple(positional)}, {{{by_name}}})",
         ]
 
-    def _recorded(self) -> Iterator[str]:
+    def _recorded(self) -> list[str]:
+        """The argument that says which node is recorded for a call, if one is."""
         in_place, out_of_place, guarded = self.facts.in_place, self.facts.out_of_place, self.facts.guarded
         if in_place is None or out_of_place is None:
-            return
-        yield self._node(in_place)
+            return []
+        parts = self._node(in_place)
+        if self.operator.written:
+            parts.append(f"outputs={_quoted(self.operator.written)}")
         if out_of_place != in_place:
-            yield f"out_of_place={self._node(out_of_place)}"
+            parts.append(f"out_of_place=Recorded({', '.join(self._node(out_of_place))})")
         if guarded:
-            yield f'guard=Guard("{self.operator.cpp_name}", "{guarded}")'
+            parts.append(f'guarded="{guarded}"')
+        return [f"Recorded({', '.join(parts)})"]
 
-    def _node(self, recorded: Recorded) -> str:
-        parts, arguments = [f'"{recorded.kind}"'], [each.name for each in self.operator.arguments]
-        if [each.value for each in recorded.inputs] != arguments:
-            parts.append(f"inputs={_tuple([_input(each) for each in recorded.inputs])}")
-        if recorded.outputs and set(recorded.outputs) <= set(arguments):
-            written = [f'"{each}"' for each in recorded.outputs]
-            parts.append(f"outputs={_tuple(written)}")
-        return f"Recorded({', '.join(parts)})"
+    def _node(self, recorded: Recorded) -> list[str]:
+        takes_all = recorded.inputs == tuple(f'"{each.name}"' for each in self.operator.arguments)
+        return [f'"{recorded.kind}"', *([] if takes_all else [f"inputs={_tuple(recorded.inputs)}"])]
 
     def _signature(self) -> list[str]:
-        self._check_parameters()
         parts: list[str] = []
         for number, each in enumerate(self.operator.arguments):
             if each.keyword_only and (number == 0 or not self.operator.arguments[number - 1].keyword_only):
@@ -182,39 +182,26 @@ class Wrapper:
             hint = python_words.hint(each.type, self.words)
             default = f" = {python_words.default(each, self.operator, self.words)}" if each.default is not None else ""
             parts.append(f"{parameter_name(each.name)}: {hint}{default}")
-        return _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
-
-    def _check_parameters(self) -> None:
-        """Refuse signatures that Python can't have: a name twice, or an argument without a default after one with it."""
-        names = [parameter_name(each.name) for each in self.operator.arguments]
-        if len({*names}) < len(names) or not all(each.isidentifier() for each in names):
-            raise SchemaError(self.operator.location, f"arguments {names} can't be parameters of a function; rename them")
-        positional = [each.default is not None for each in self.operator.arguments if not each.keyword_only]
-        if positional != sorted(positional):
-            raise SchemaError(self.operator.location, "an argument without a default follows one with a default; give it one")
+        lines = _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
+        try:
+            compile("\n".join([*lines, " ..."]), "", "exec")
+        except SyntaxError as error:
+            raise SchemaError(self.operator.location, f"no function has such arguments: {error.msg}; change them") from error
+        return lines
 
     def _unobserved(self) -> Iterator[str]:
         """The lines that run while nobody observes: ``if dtype is device is None and alpha is _DEFAULT_1: ...``"""
         arguments = self.operator.arguments
-        keywords = [each.name for each in arguments if each.keyword_only and each.name in self._defaults]
-        for names in dict.fromkeys((tuple(self._defaults), tuple(keywords))):
-            same: dict[str, list[str]] = {}
-            for name in names:
-                same.setdefault(_constant(self._defaults[name]), []).append(parameter_name(name))
-            if names:
-                yield f"{STEP * 2}if {' and '.join([' is '.join([*some, value]) for value, some in same.items()])}:"
-                yield STEP * 3 + self._call([each for each in arguments if each.name not in names])
+        same: dict[str, list[str]] = {}
+        for name, default in self._defaults.items():
+            same.setdefault(_constant(default), []).append(parameter_name(name))
+        if same:
+            yield f"{STEP * 2}if {' and '.join([' is '.join([*names, value]) for value, names in same.items()])}:"
+            yield STEP * 3 + self._call([each for each in arguments if each.default is None])
         yield STEP * 2 + self._call(arguments)
 
     def _call(self, passed: Sequence[Argument]) -> str:
         return f"return _OP_{self.name}.target({', '.join([_passed(each) for each in passed])})"
-
-
-def _input(given: Input) -> str:
-    if given.value.startswith("="):
-        return f'Constant("{given.name}", {given.value.removeprefix("=")})'
-    argument, _, option = given.value.partition(".")
-    return f'Option("{given.name}", "{argument}", "{option}")' if option else f'"{argument}"'
 
 
 def _passed(argument: Argument) -> str:
@@ -228,11 +215,7 @@ def _constant(expression: str) -> str:
     """The name under which a default is compared: itself, if ``is`` may stand beside it."""
     if expression in SINGLETONS or expression.startswith("torch."):
         return expression
-    readable = "_DEFAULT_" + re.sub(r"\W+", "_", expression.replace("-", "minus ")[:30]).strip("_")
-    if re.fullmatch(r"-?\d{,20}", expression):
-        return readable
-    # equal values may be written differently: 2, "2" and (2,)
-    return f"{readable}_{hashlib.sha1(expression.encode(), usedforsecurity=False).hexdigest()[:6]}"
+    return f"_DEFAULT_{hashlib.sha1(expression.encode(), usedforsecurity=False).hexdigest()[:8]}"
 
 
 # --- the modules and the package
@@ -292,9 +275,7 @@ def write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for path in stale:
         if path.name in texts:
-            beside = path.with_name(f".{path.name}.{os.getpid()}")  # replaced at once, so that no program imports half a file
-            beside.write_text(texts[path.name], encoding="utf-8")
-            beside.replace(path)
+            path.write_text(texts[path.name], encoding="utf-8")
         else:
             path.unlink()
     return stale

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, SchemaType
+from otel_recfn.codegen.schemas import Argument, Operator, OperatorName, base_type
 from otel_recfn.errors import SchemaError
 
 # --- names: reserved words, and what written modules use themselves, get an underscore
 
-RUNTIME = ("Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library")
+RUNTIME = ("Constant", "Library", "Option", "Recorded", "Watched", "torch_library")
 """The names that written modules import from ``tracing/wrappers.py``."""
 IMPORTED = frozenset({*RUNTIME, "Any", "Sequence", "annotations", "torch"})
 """The other names that they import."""
@@ -86,38 +86,42 @@ ANY = Words(
 """The words for any other operators: tensors, dtypes and devices are whatever their library takes, and words are texts."""
 
 
-def hint(type_: SchemaType, words: Words) -> str:
+_LIST = re.compile(r"(.+)\[(\d*)\]")
+"""A list's type: that of its elements, and its size where it has one. Then one element may stand for all of the list."""
+
+
+def hint(type_: str, words: Words) -> str:
     """A type as a hint."""
-    if (inner := type_.optional) is not None:
-        found = hint(inner, words)
+    if type_.endswith("?"):
+        found = hint(type_[:-1], words)
         return found if found == "Any" else f"{found} | None"
-    if (element := type_.element) is not None:
-        found = f"Sequence[{hint(element, words)}]"
-        # one number may stand for all of the list
-        return f"{found} | {hint(element, words)}" if type_.size is not None else found
-    return words.types.get(type_.text, "Any")
+    if listed := _LIST.fullmatch(type_):
+        element = hint(listed[1], words)
+        return f"Sequence[{element}] | {element}" if listed[2] else f"Sequence[{element}]"
+    return words.types.get(type_, "Any")
 
 
 def return_hint(operator: Operator, words: Words) -> str:
     """The hint of the wrapper's result. A list is a list there, while an argument may be any sequence."""
-    returns = [re.sub(r"^Sequence\[", "list[", hint(each.type, words)) for each in operator.returns]
+    returns = [re.sub(r"^Sequence\[", "list[", hint(each, words)) for each in operator.returns]
     return f"tuple[{', '.join(returns)}]" if len(returns) > 1 else "".join(returns) or "None"
 
 
 def default(argument: Argument, operator: Operator, words: Words) -> str:
     """A default as a Python expression that calls can't change: lists become tuples. A SchemaError if it is none."""
     text = argument.default or ""
-    if text in words.defaults and argument.type.base not in ("str", "bool"):
+    base = base_type(argument.type)
+    if text in words.defaults and base not in ("str", "bool"):
         return words.defaults[text]
-    is_number = argument.type.base in ("float", "Scalar") and text.removeprefix("-") in ("inf", "nan")
+    is_number = base in ("float", "Scalar") and text.removeprefix("-") in ("inf", "nan")
     try:
         value = float(text) if is_number else ast.literal_eval(text)
     except (SyntaxError, ValueError):
         problem = f"the default {text!r} of {argument.name!r} can't be read; write a number, text, list, True, False or None"
         raise SchemaError(operator.location, problem) from None
-    size = (argument.type.optional or argument.type).size
-    if size is not None and value is not None and not isinstance(value, list):
-        value = [value] * size  # one number stands for all of the list
+    listed = _LIST.fullmatch(argument.type.removesuffix("?"))
+    if listed and listed[2] and value is not None and not isinstance(value, list):
+        value = [value] * int(listed[2])
     return _literal(tuple(value) if isinstance(value, list) else value)
 
 

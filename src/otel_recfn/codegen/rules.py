@@ -5,11 +5,12 @@ A tracer records operators as they are called, also those that write; with ``for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
-from otel_recfn.codegen.schemas import Operator
+from otel_recfn.codegen.schemas import Operator, base_type
 
 OPTIONS = ("dtype", "layout", "device", "pin_memory")
 """The four arguments that make up the tensor options."""
@@ -62,25 +63,13 @@ def rules_of(namespace: str) -> Rules:
 # --- one operator
 
 
-@dataclass(frozen=True)
-class Input:
-    """An input of the recorded node."""
-
-    name: str
-    """The input's name in the node."""
-    value: str
-    """An argument's name, or an option of an argument (``out.dtype``), or a constant in Python (``=None``)."""
-
-
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """The node that is recorded in one mode."""
 
     kind: str
     """The operator's name in the node, without namespace."""
-    inputs: tuple[Input, ...]
-    outputs: tuple[str, ...]
-    """Names of results, or of arguments that are results."""
+    inputs: tuple[str, ...]
+    """As a written module has them: an argument's name in quotes, ``Option(...)`` or ``Constant(...)``."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +83,11 @@ class Facts:
 
 
 ADDED_OPTIONS = (
-    Input("options", "=None"),
-    Input("options", "=0"),
-    Input("options", '="cpu"'),
-    Input("options", "=False"),
-    Input("memory_format", "=1"),
+    'Constant("options", None)',
+    'Constant("options", 0)',
+    'Constant("options", "cpu")',
+    'Constant("options", False)',
+    'Constant("memory_format", 1)',
 )
 """The inputs that ``Rules.options_added`` asks for: options that nobody gave, in PyTorch's numbers. They are no dtype, the
 strided layout, the CPU, memory that is not pinned, and the argument's memory format."""
@@ -110,26 +99,24 @@ def facts_of(operator: Operator, rules: Rules) -> Facts | None:
         return None
     if not _is_traced(operator, rules):
         return Facts()
-    inputs = tuple(Input(each.name, each.name) for each in operator.arguments)
-    results = tuple(operator.return_names())
-    written = operator.out_arguments
+    inputs = tuple(f'"{each.name}"' for each in operator.arguments)
     return Facts(
-        Recorded(_recorded_name(operator, rules, operator.cpp_name), inputs, results),
-        Recorded(
-            _recorded_name(operator, rules, operator.name.base),
-            _out_of_place_inputs(operator, rules),
-            tuple(each.name for each in written) or results,
-        ),
-        (written[0].name if written else "self") if _writes(operator) else "",
+        Recorded(_recorded_name(operator, rules, operator.cpp_name), inputs),
+        Recorded(_recorded_name(operator, rules, operator.name.base), _out_of_place_inputs(operator, rules)),
+        operator.written[0] if _writes(operator) else "",
     )
 
 
 def _is_traced(operator: Operator, rules: Rules) -> bool:
     return (
-        all(each.type.text not in UNTRACEABLE_TYPES for each in operator.arguments)
-        and any(each.type.base == "Tensor" for each in operator.returns)
+        all(each.type not in UNTRACEABLE_TYPES for each in operator.arguments)
+        and _has_tensor(operator.returns)
         and operator.name.base not in rules.never_recorded
     )
+
+
+def _has_tensor(types: Iterable[str]) -> bool:
+    return any(base_type(each) == "Tensor" for each in types)
 
 
 def _recorded_name(operator: Operator, rules: Rules, otherwise: str) -> str:
@@ -139,21 +126,20 @@ def _recorded_name(operator: Operator, rules: Rules, otherwise: str) -> str:
     return rules.renamed.get(name, name)
 
 
-def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[Input, ...]:
+def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[str, ...]:
     """The arguments without those that take results; in their place the options that a factory needs."""
-    inputs = [Input(each.name, each.name) for each in operator.in_arguments]
+    inputs = [f'"{each.name}"' for each in operator.arguments if not each.is_out]
     if operator.out_arguments and _is_factory(operator, rules):
-        out = operator.out_arguments[0].name
-        inputs += [Input("out", f"{out}.{option}") for option in OPTIONS]
+        inputs += [f'Option("out", "{operator.out_arguments[0]}", "{option}")' for option in OPTIONS]
     if operator.name.base in rules.options_added and _writes(operator):
         inputs += ADDED_OPTIONS
     return tuple(inputs)
 
 
 def _is_factory(operator: Operator, rules: Rules) -> bool:
-    returns_tensors = any(each.type.base == "Tensor" for each in operator.returns)
-    takes_tensors = any(each.type.base == "Tensor" for each in operator.in_arguments)
-    return operator.category == FACTORY or operator.name.base in rules.factories or (returns_tensors and not takes_tensors)
+    takes_tensors = _has_tensor(each.type for each in operator.arguments if not each.is_out)
+    makes_tensors = _has_tensor(operator.returns) and not takes_tensors
+    return operator.category == FACTORY or operator.name.base in rules.factories or makes_tensors
 
 
 def _writes(operator: Operator) -> bool:

@@ -6,9 +6,10 @@ Source: ``LegacyEvent`` in torch/csrc/autograd/profiler_legacy.h; the same field
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
+from operator import index
 from typing import Any
 
 from otel_recfn.errors import ProfilerError
@@ -69,12 +70,6 @@ class LegacyEvent:
     stack: tuple[str, ...] = ()
     event_id: int = 0
     correlation_id: int = 0
-    _extra_args: Mapping[str, Any] | None = field(default=None, repr=False)
-
-    @property
-    def extra_args(self) -> Mapping[str, Any]:
-        """The arguments from which floating point operations were counted, by PyTorch's names; empty if they weren't."""
-        return self._extra_args or {}
 
     @property
     def kind_str(self) -> str:
@@ -167,33 +162,19 @@ VALUES: tuple[tuple[str, type], ...] = (
 
 def _decoded(values: Any) -> dict[str, Any]:
     """The fields of a LegacyEvent from its values; later values are ignored."""
-    if not isinstance(values, list):
-        raise ProfilerError(f"Expected an event as a list of values, got {type(values).__name__}; pass what to_value_list gave")
-    if len(values) < len(VALUES):
-        raise ProfilerError(f"Expected at least {len(VALUES)} elements to reconstruct LegacyEvent, got {len(values)}")
-    for place, (name, kind) in enumerate(VALUES):
-        if not isinstance(values[place], kind) or (kind is int and isinstance(values[place], bool)):
-            raise ProfilerError(f"Expected {name.upper()} (element {place}) to be {kind.__name__}, got {values[place]!r}")
-    fields = dict(zip((name for name, _ in VALUES), values, strict=False))
-    kind, handle, device, cuda_us = fields["kind"], fields["handle"], fields["device"], fields["cuda_us"]
-    if kind not in EventKind.__members__.values():
-        raise ProfilerError(f"unknown event kind {kind}; allowed: {', '.join(f'{kind:d}' for kind in EventKind)}")
-    if not handle.is_integer() or handle < 0:
-        raise ProfilerError(f"Expected HANDLE (element 3) to be a whole number, got {handle!r}")
-    if fields["cpu_ns"] <= 0:
-        raise ProfilerError(f"Expected CPU_NS above 0, got {fields['cpu_ns']}; send events that were recorded")
-    if fields.pop("cuda_recorded") and min(device, cuda_us) < 0:
-        raise ProfilerError(
-            "Expected CUDA_DEVICE and CUDA_US of an event recorded for CUDA to be at least 0, "
-            f"got {device} and {cuda_us}; set cuda_us before the event is sent"
-        )
-    return {**fields, "kind": EventKind(kind), "handle": int(handle), "shapes": tuple(map(_shape, fields["shapes"]))}
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or any(type(size) is not int for size in value):
-        raise ProfilerError(f"Expected each profiler shape element to be a list of int, got {value!r}")
-    return tuple(value)
+    kinds = [kind for _, kind in VALUES]
+    if not isinstance(values, list) or [type(value) for value in values[: len(VALUES)]] != kinds:
+        expected = ", ".join([f"{name} ({kind.__name__})" for name, kind in VALUES])
+        raise ProfilerError(f"Expected a list of {expected}, got {values!r}; pass what to_value_list gave")
+    fields: dict[str, Any] = dict(zip((name for name, _ in VALUES), values, strict=False))
+    recorded = fields.pop("cuda_recorded")
+    if fields["cpu_ns"] <= 0 or (recorded and min(fields["device"], fields["cuda_us"]) < 0):
+        raise ProfilerError(f"Expected the times of a recorded event, got {values!r}; set cuda_us before it is sent")
+    try:
+        shapes = tuple([tuple(map(index, shape)) for shape in fields["shapes"]])
+        return {**fields, "kind": EventKind(fields["kind"]), "handle": int(fields["handle"]), "shapes": shapes}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProfilerError(f"Expected a kind, a handle and lists of sizes: {error}; pass what to_value_list gave") from None
 
 
 # --- for PyTorch's parser of legacy records

@@ -71,6 +71,7 @@ class Compilations(Source):
         if self._active:
             return
         self._active = True
+        _native.set_frame_observer(details.find("frame_observer"))
         for detail, ours in (("compile_frame", self._frames), ("compile_phase", self._phases)):
             if detail not in self._put_back and (theirs := details.find(detail)) is not None:
                 self._put_back[detail] = _replace(detail, ours(theirs))

@@ -47,10 +47,6 @@ OPERATORS: Mapping[str, Detail] = {
     "memory": Detail(
         "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage", "what operators allocate and free is not recorded"
     ),
-    "other_observers": Detail(
-        "getStepCallbacksUnlessEmpty, StepCallbacks::callbacks_",
-        "torch.profiler shows no ranges of otel_recfn.record_function while PyTorch is observed",
-    ),
     "launches": Detail(
         "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
     ),
@@ -74,21 +70,14 @@ PYTHON: Mapping[str, Detail] = {
         "torch.nn.modules.module:Module._call_impl",
         "with CPython 3.11, calls that a class's own __call__ hands on are not recorded",
     ),
-    "frame_observer": Detail(
-        "torch._C._dynamo:eval_frame.set_eval_frame", "torch.compile compiles what is done at module calls, too"
-    ),
+    "frame_observer": Detail("torch._C._dynamo:eval_frame.set_eval_frame", "torch.compile compiles what is done at calls, too"),
     "step_code": Detail(
         "torch.optim.optimizer:Optimizer._optimizer_step_code", "parameters of optimizers whose steps are traced are not shown"
     ),
-    "step_pre_hook": Detail(
-        "torch.optim.optimizer:register_optimizer_step_pre_hook",
-        "optimizer steps are recorded only where PyTorch's operators are",
-    ),
     "step_hook": Detail(
-        "torch.optim.optimizer:register_optimizer_step_post_hook",
-        "optimizer steps are recorded only where PyTorch's operators are",
+        "torch.optim.optimizer:register_optimizer_step_post_hook", "validation after a step is not told from training"
     ),
-    "is_compiling": Detail("torch.compiler:is_compiling", "module calls and optimizer steps are not recorded"),
+    "is_compiling": Detail("torch.compiler:is_compiling", "module calls are not recorded"),
     "has_function_modes": Detail(
         "torch._C:_is_torch_function_mode_enabled", "shapes of what models are called with are not told, and generation isn't"
     ),

@@ -8,14 +8,14 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_int, c_uint32, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from otel_recfn import _native
 from otel_recfn.errors import ObserverUnavailable, RecfnError
-from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
 from otel_recfn.sources.protocol import Source, Wanted
@@ -33,9 +33,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "step_aside": (None,),
     "features": (c_char_p,),
     "last_error": (c_char_p,),
-    "begin_for_others": (c_void_p, c_void_p),
-    "end_for_others": (None, c_void_p, c_int),
-    "leave_out": (c_int, POINTER(c_uint64), c_uint64),
+    "look_away": (None, c_int),
 }
 """The argument and result types of the library's functions, by their names after ``recfn_observer_``."""
 
@@ -56,13 +54,8 @@ class TorchObserver(Source):
     def __init__(self) -> None:
         self._backward_passes = BackwardPasses()
         self._future_callbacks = FutureCallbacks()
-        self._scopes = 0
         self.enabled = False
         """Whether operators are announced to the recorder now."""
-
-    def announces_user_ranges(self) -> bool:
-        """Whether PyTorch's own ``record_function`` ranges are announced now."""
-        return self.enabled and bool(self._scopes & 1 << RecordScope.USER_SCOPE)
 
     def prepare(self) -> bool:
         """Build and load the library, which takes long. If that fails, warns once and returns False."""
@@ -83,7 +76,7 @@ class TorchObserver(Source):
         _loaded.recfn_observer_watch_profilers(int(wanted.profilers))
         self._backward_passes.watch()
         self._future_callbacks.watch()
-        self.enabled, self._scopes = True, wanted.scopes
+        self.enabled = True
 
     def disable(self) -> None:
         """Observe nothing more. The library stays loaded."""
@@ -118,6 +111,12 @@ def step_aside() -> None:
     """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
     if _loaded is not None:
         _loaded.recfn_observer_step_aside()
+
+
+def look_away(away: bool) -> None:
+    """Have the observer not see ranges of PyTorch's ``record_function`` that begin in the calling thread, or see them again."""
+    if _loaded is not None:
+        _loaded.recfn_observer_look_away(int(away))
 
 
 def loaded_library() -> ctypes.CDLL | None:

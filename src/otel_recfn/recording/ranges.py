@@ -35,7 +35,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
-from otel_recfn.recording.signatures import arguments
+from otel_recfn.recording import signatures
 from otel_recfn.recording.watched import is_traced
 from otel_recfn.support.texts import code_text, failure
 
@@ -237,4 +237,4 @@ class _ResumedRange:
             _native.leave(entered)
 
 
-_native.set_record_function_helpers(decorate, aenter, aexit, failure, arguments)
+_native.set_record_function_helpers(decorate, aenter, aexit, failure, signatures.record_function)

@@ -1,11 +1,11 @@
-"""The arguments of ``record_function``, and stand-ins for it, ``step`` and ``profile`` where nothing can be recorded.
+"""Stand-ins for ``record_function``, ``step`` and ``profile`` where nothing can be recorded.
 
-``record_function`` is a type in C, which comes here with unusual calls. The native part isn't imported for this.
+``record_function`` itself is a type in C, which makes a stand-in where it is called unusually: that says what may be given. The
+native part isn't imported for this.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, TypeVar
 
 from otel_recfn.support.native_part import native_part
@@ -40,17 +40,6 @@ class record_function:
 
     def __call__(self, func: F) -> F:
         return func
-
-
-def arguments(method: str, positional: tuple[Any, ...], keywords: dict[str, Any] | None) -> tuple[Any, ...]:
-    """The arguments of a call, in the order of the method's parameters; a TypeError if it can't be called like that."""
-    function = getattr(record_function, method)
-    result = function(object.__new__(record_function), *positional, **(keywords or {}))  # raises what Python says
-    if inspect.iscoroutine(result):
-        result.close()
-    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
-    given = dict(zip(names, positional, strict=False)) | (keywords or {})
-    return tuple([given.get(name) for name in names])
 
 
 class step(record_function):

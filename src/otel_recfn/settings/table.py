@@ -1,6 +1,6 @@
 """Every setting, each in one place: name, type, default, what is allowed, environment variable, meaning, what it selects.
 
-From it comes the docstring of ``instrument()``, and ``scripts/generate_settings.py`` writes that of ``profile`` and the tables
+From it comes the docstring of ``instrument()``, and ``scripts/generate_settings.py`` writes that of ``profile`` and the table
 of docs/settings.md; a test says when that was forgotten.
 """
 
@@ -40,12 +40,11 @@ SCOPES: Any = _setting(
     "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
     default_in_words="all",
 )
-MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
+MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls", selects=EventSource.MODULE)
 PYTHON_CALLS: Any = _setting(
     False,
     values.CALLS,
-    "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` "
-    "(`include=my_app;max_depth=20`) for some of them",
+    "ranges for calls of Python and C functions: `True`, or `PythonCalls(include=..., max_depth=...)` for some of them",
     selects=EventSource.PYTHON_CALL,
 )
 """Settings of ``instrument()`` and of ``profile(...)``."""
@@ -58,25 +57,23 @@ class Settings:
     tracer_provider: Any = _setting(
         None,
         values.PROVIDER,
-        "whose span processors get the spans; the global one may be set later",
-        default_in_words="the global one",
+        "whose span processors get the spans",
+        default_in_words="the global one, whenever it is set",
         environment=False,
     )
     meter_provider: Any = _setting(
         None,
         values.METER_PROVIDER,
-        "whose readers get durations and counters; the global one may be set later; without one there are no metrics",
-        default_in_words="the global one",
+        "whose readers get durations and counters",
+        default_in_words="the global one, whenever it is set",
         environment=False,
     )
     scopes: frozenset[RecordScope] | None = SCOPES
     chrome_trace: str | None = _setting(
-        None,
-        values.TRACE_PATH,
-        "a file to write while the program runs, `.json` or `.json.gz`; it is an error if it can't be written",
+        None, values.TRACE_PATH, "a file to write while the program runs, `.json` or `.json.gz`"
     )
     roots_per_second: float | None = _setting(
-        1.0, values.RATE, "traces we start where no span is current: the first 100, then so many a second; `None` for all"
+        1.0, values.RATE, "traces a second that we start where no span is current, after the first 100; `None`: all"
     )
     detail: str = _setting(
         "normal",
@@ -87,29 +84,21 @@ class Settings:
         1000,
         values.BUDGET,
         "spans per request (below one span of yours, or a trace that we start); `None`: every operation is a span, sent when "
-        "it ends, and none tells of its whole request",
+        "it ends, without `recfn.unit.*`",
     )
     ordinary_span_budget: int | None = _setting(
-        50, values.BUDGET, "the same for a request that neither fails nor takes unusually long; `None`: as others"
+        50, values.BUDGET, "the same for one that neither fails nor takes unusually long; `None`: as others"
     )
-    trace_span_budget: int | None = _setting(
-        5000, values.BUDGET, "spans per trace; every request keeps at least one; `None` for any number"
-    )
-    spans_per_second: float | None = _setting(
-        1000.0, values.RATE, "average spans per second over 10 s; every request keeps at least one; `None` for any number"
-    )
+    trace_span_budget: int | None = _setting(5000, values.BUDGET, "spans per trace; `None`: any number")
+    spans_per_second: float | None = _setting(1000.0, values.RATE, "the average over 10 s; `None`: any number")
     span_names: str = _setting(
         "short",
         values.SPAN_NAMES,
-        "`short`: spans of module calls are named by the path in their model (`layers.3.attention`), or their class; `torch`: "
-        "as in torch.profiler (`nn.Module: Attention_3`), backward nodes and phases of compilations, too",
+        "`short`: spans of module calls are named by the module's path (`layers.3.attention`), or its class; `torch`: all as "
+        "in torch.profiler (`nn.Module: Attention_3`)",
     )
-    exit_timeout_s: float = _setting(
-        2.0,
-        values.DURATION,
-        "how long the end of the process waits for a backend; what is left then is dropped and counted",
-    )
-    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of the inputs too", selects=Extra.SHAPES)
+    exit_timeout_s: float = _setting(2.0, values.DURATION, "how long the end of the process waits for a backend")
+    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of inputs too", selects=Extra.SHAPES)
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
     sinks: tuple[Sink, ...] = _setting(
@@ -118,7 +107,7 @@ class Settings:
     span_hook: Any = _setting(
         None,
         values.HOOK,
-        "called as `span_hook(row, attributes)` before a span is made: may change the attributes, and return another name, or "
+        "called as `span_hook(row, attributes)` before a span is made: may change the attributes, return another name, or "
         "`False` to drop it",
         default_in_words="none",
         environment=False,
@@ -126,31 +115,24 @@ class Settings:
     span_exporter: Any = _setting(
         None,
         values.SPAN_EXPORTER,
-        "sends spans as OTLP in place of the provider's span processors, which see none of them: `otlp`, `otlp-grpc` or "
-        "`otlp-http`, configured by `OTEL_EXPORTER_OTLP_*`; or an official exporter object",
+        "sends spans in place of the provider's span processors: `otlp`, `otlp-grpc`, `otlp-http`, or an official exporter",
         default_in_words="none",
     )
     enabled: bool = _setting(True, values.BOOL, "false: registers and costs nothing")
     buffer_bytes: int = _setting(
         DEFAULT_BUFFER_BYTES,
         values.BUFFER_BYTES,
-        "how much a thread may record before it is read, every 100 to 250 ms (a third more while it grows); what doesn't fit "
-        "is dropped and counted",
+        "how much a thread may record before it is read, every 100 to 250 ms; what doesn't fit is dropped and counted",
         default_in_words=f"{DEFAULT_BUFFER_BYTES >> 20} MiB",
-        advanced=True,
     )
     export_request_bytes: int = _setting(
         7 << 19,
         values.REQUEST_BYTES,
-        "of `span_exporter`: how large a request may be before compression; a larger span is a request of its own",
+        "how large a request of `span_exporter` may be before compression; a larger span is one of its own",
         default_in_words="3.5 MiB",
-        advanced=True,
     )
     open_range_s: float | None = _setting(
-        60.0,
-        values.SECONDS,
-        "what is open for so many seconds is shown before it ends, as a hang; `None`: never",
-        advanced=True,
+        60.0, values.SECONDS, "what is open for so many seconds is shown before it ends; `None`: never"
     )
 
     @classmethod
@@ -227,8 +209,6 @@ class Setting(NamedTuple):
     default_in_words: str = ""
     environment: bool = True
     """Whether ``OTEL_RECFN_<NAME>`` sets it too."""
-    advanced: bool = False
-    """Whether it stands in the second table, of settings that hardly any program needs."""
     selects: Extra | EventSource | None = None
     """The extra or the source that is recorded if it is true; see ``selected``."""
 
@@ -248,8 +228,8 @@ PROFILE_SETTINGS = _settings_of(ProfileSettings, environment=False)
 
 
 def with_arguments(docstring: str | None, settings: Iterable[Setting]) -> str | None:
-    """A docstring, for ``help()``, with a line for each setting that isn't advanced in place of that for ``kwargs``."""
-    lines = [f"{each.name}: {each.meaning}. Default: {each.default_in_words}." for each in settings if not each.advanced]
+    """A docstring, for ``help()``, with a line for each setting in place of that for ``kwargs``."""
+    lines = [f"{each.name}: {each.meaning}. Default: {each.default_in_words}." for each in settings]
     return docstring and docstring.replace("kwargs: the settings of docs/settings.md.", ("\n" + " " * 12).join(lines))
 
 
@@ -277,7 +257,7 @@ def sdk_is_disabled() -> bool:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
-    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in PROCESS_VARIABLES]]
+    known = [*[each.variable for each in SETTINGS if each.variable], *PROCESS_VARIABLES]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
         import difflib
@@ -289,15 +269,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-class ProcessVariable(NamedTuple):
-    """An environment variable for the whole process, which no ``instrument()`` can set."""
-
-    variable: str
-    default_in_words: str
-    meaning: str
-
-
-PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
+PROCESS_VARIABLES = {ENVIRONMENT_PREFIX + "CACHE_DIR": ("per user", "where the observer's builds are kept")}
+"""The default and the meaning of variables for the whole process, which no ``instrument()`` can set."""
 
 TORCH_PROFILER_ONLY = {
     "acc_events",

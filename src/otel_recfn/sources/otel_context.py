@@ -64,15 +64,6 @@ class ContextWatcher(Source):
         self._shown = shown
         self._ranges = RangeSpans(shown) if shown is not None else None
 
-    def status(self) -> str:
-        """The way in which changes are noticed, in words."""
-        if not self._wrappers:
-            return "not watching"
-        target = self._wrappers[0].target
-        if target is otel_context:
-            return "watching opentelemetry.context.attach and detach (the runtime context object could not be changed)"
-        return f"watching attach and detach of {type(target).__name__}"
-
     def read(self) -> ContextReading | None:
         """The current context of the calling thread or task; None if there is none, or it can't be read."""
         try:

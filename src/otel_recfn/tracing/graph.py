@@ -146,15 +146,11 @@ def _shown(value: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two constants are the same: of the same type, and equal in all elements."""
-    if one is other:
-        return True
-    if type(one) is not type(other) or type_text(one) != type_text(other):
-        return False
+    """Whether two constants, whose types are the same, are equal in all elements, or written the same."""
     try:
-        if is_tensor(one):
-            return bool(((one == other) | ((one != one) & (other != other))).all())
-        return bool(one == other or repr(one) == repr(other) == "nan")
+        if one is other or not is_tensor(one):
+            return one is other or repr(one) == repr(other)
+        return bool(((one == other) | ((one != one) & (other != other))).all())
     except Exception:  # objects of the program's that can't be compared
         return False
 

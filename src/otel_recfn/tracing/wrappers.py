@@ -27,21 +27,18 @@ from typing import Any, NamedTuple
 
 from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
-from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.operations import record_outputs
-from otel_recfn.callbacks.record_function import SHAPES, SOURCE, RecordFunction
+from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.errors import OperatorMissingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
-from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Unwatched, Watched
-from otel_recfn.support.texts import failure
 from otel_recfn.tracing.graph import Tracer
 
-__all__ = ["Constant", "Guard", "Library", "Option", "Recorded", "Watched", "torch_library"]
+__all__ = ["Constant", "Library", "Option", "Recorded", "Watched", "torch_library"]
 
 OURS = "otel_recfn."
 
@@ -70,13 +67,10 @@ class Recorded(NamedTuple):
     """Arguments by name; None for all."""
     outputs: tuple[str, ...] | None = None
     """The arguments that the operator writes its results to; None for its results."""
-
-
-class Guard(NamedTuple):
-    """The argument that a call writes to, and the operator's name in a warning."""
-
-    operator: str
-    argument: str
+    out_of_place: Recorded | None = None
+    """The kind and inputs with ``force_outplace``, if they are others."""
+    guarded: str = ""
+    """The written argument of which it is then checked that nobody else uses its data."""
 
 
 class SchemaArgument(NamedTuple):
@@ -86,19 +80,9 @@ class SchemaArgument(NamedTuple):
     type: str
 
 
-class Nodes(NamedTuple):
-    """The nodes that are recorded for calls of an operator; None where they are not recorded."""
-
-    in_place: Recorded | None
-    out_of_place: Recorded | None
-    """The node with ``force_outplace``."""
-    guard: Guard | None
-    """A check with ``force_outplace``."""
-
-
 @dataclass(eq=False)
 class Operator:
-    """An operator, its schema as callbacks see it, and the nodes that are recorded for its calls."""
+    """An operator, its schema as callbacks see it, and the node that is recorded for its calls."""
 
     name: str
     """The name with the namespace."""
@@ -112,7 +96,8 @@ class Operator:
     """The operator itself."""
     _sequence_nr: Callable[[], int]
     """A function that gives the sequence number of the operator that is called next in this thread."""
-    _nodes: Nodes
+    _node: Recorded | None
+    """None if calls are not recorded in graphs."""
 
     @property
     def arguments(self) -> list[SchemaArgument]:
@@ -134,56 +119,33 @@ class Operator:
         """
         state = thread_locals.current()
         step = get_step_callbacks(RecordScope.FUNCTION)
-        if not step.callbacks:
-            return self._recorded(state, args, kwargs) if _native.recording() else self._call(state, args, kwargs)
+        if not step.callbacks and not _native.recording():
+            return self._call(state, args, kwargs)
         range_ = RecordFunction(step)
         range_._hide_from_torch()  # PyTorch shows them its own operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
-        kwinputs = dict(zip(self._arguments, inputs, strict=False))
         with range_:
-            range_.before(self, inputs, kwinputs, self._sequence_nr())
+            range_.before(self, inputs, dict(zip(self._arguments, inputs, strict=False)), self._sequence_nr())
             result = self._call(state, args, kwargs)
             record_outputs(range_, self._results(result))
         return result
 
-    def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A range for the recorder alone: without a RecordFunction, which nobody would see."""
-        wants_shapes = recorder.extras & SHAPES
-        inputs = (*args, *kwargs.values())
-        shapes, dtypes, concrete_inputs = input_texts(inputs) if wants_shapes else ("", "", "")
-        event_id = _native.begin(
-            self.name,
-            RecordScope.FUNCTION,
-            SOURCE,
-            sequence_nr=self._sequence_nr(),
-            shapes=shapes,
-            dtypes=dtypes,
-            concrete_inputs=concrete_inputs,
-        )
-        try:
-            result = self._call(state, args, kwargs)
-        except BaseException as error:
-            text, stacktrace = failure(error)
-            _native.end(event_id, text, stacktrace=stacktrace)
-            raise
-        _native.end(event_id)
-        return result
-
     def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tracer = state.tracer
-        if tracer is None or self._nodes.in_place is None or not tracer.open or state.in_callback:
+        if tracer is None or self._node is None or not tracer.open or state.in_callback:
             return self.target(*args, **kwargs)
-        return self._traced(state, tracer, args, kwargs)
+        return self._traced(state, tracer, self._node, args, kwargs)
 
-    def _traced(self, state: ThreadState, tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _traced(
+        self, state: ThreadState, tracer: Tracer, recorded: Recorded, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Insert the node, call the operator with tracing off, then give the node its outputs."""
         given = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
-        recorded = self._nodes.out_of_place if tracer.force_outplace else self._nodes.in_place
-        assert recorded is not None
-        kind = f"{self.name.partition('::')[0]}::{recorded.kind}"
-        node = tracer.insert(kind, self._inputs(recorded, given), _caller())
-        if (guard := self._nodes.guard) is not None:
-            tracer.warn_of_others(guard.operator, given[guard.argument])
+        shown = recorded.out_of_place if tracer.force_outplace and recorded.out_of_place is not None else recorded
+        kind = f"{self.name.partition('::')[0]}::{shown.kind}"
+        node = tracer.insert(kind, self._inputs(shown, given), _caller())
+        if recorded.guarded:
+            tracer.warn_of_others(self.name, given[recorded.guarded])
         state.tracer = None
         try:
             result = self.target(*args, **kwargs)
@@ -267,14 +229,11 @@ class Library:
         overload: str,
         arguments: Mapping[str, str],
         returns: tuple[str, ...],
-        in_place: Recorded | None = None,
-        out_of_place: Recorded | None = None,
-        guard: Guard | None = None,
+        node: Recorded | None = None,
     ) -> Operator:
         """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
         target = self._find(name, overload) or self._find_when_called(name, overload)
-        nodes = Nodes(in_place, out_of_place or in_place, guard)
-        return Operator(f"{self.namespace}::{name}", overload, arguments, returns, target, self._sequence_nr, nodes)
+        return Operator(f"{self.namespace}::{name}", overload, arguments, returns, target, self._sequence_nr, node)
 
     def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
         operators = self._found_operators()

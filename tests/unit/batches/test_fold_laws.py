@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models import folding
 from models.call_tree import SHARES_OF_ONE, least_of_path
-from models.finished import FEWEST_DIGITS, MOST_DIGITS, FinishedUnits
+from models.finished import FinishedUnits
 from models.folded_paths import NAMES_OF_OTHER, OTHER
 from models.folding import LEAST_SHARE, FoldModel
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
@@ -148,23 +148,20 @@ def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[
     for place, members in expected.items():
         times = [row.duration_ns for row in members]
         first = min(members, key=lambda row: (row.start_ns, row.event_id))
-        spread = Counter(min(max(time.bit_length(), FEWEST_DIGITS), MOST_DIGITS) for time in times)
         total_own = sum(own[row.event_id] for row in members)
-        sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id, spread]
+        sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id]
     assert paths_of(one) == sums
 
 
-def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[object]]:
-    found: dict[tuple[int, tuple[int, ...]], list[object]] = {}
+def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     paths: list[tuple[int, ...]] = []
     for place, above in enumerate(one.path_above.tolist()):
         paths.append((*(paths[above] if above >= 0 else ()), int(one.path_name[place])))
         holder = int(one.path_holder[place])
-        counts = enumerate(one.counts_of(place), int(one.path_digits[place]))
-        spread = Counter({digits: count for digits, count in counts if count})
         columns = [one.path_count, one.path_total_ns, one.path_self_ns, one.path_shortest_ns, one.path_longest_ns]
         values = [int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]]
-        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = [*values, spread]
+        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = values
     return found
 
 

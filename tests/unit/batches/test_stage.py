@@ -141,14 +141,13 @@ class Play:
     @staticmethod
     def told(one: Decided) -> list[tuple[Any, ...]]:
         ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns", "cpu_time_ns")
-        extent = ("start_ns", "end_ns", "digits", "module", "row", "counts_end")
-        found, first, single = [], 0, iter(one.single.events())
+        extent = ("start_ns", "end_ns", "module", "row")
+        found, single = [], iter(one.single.events())
         for row in one.summaries[[*ids, *times, *extent]].tolist():
-            values, (module, number, last) = list(row[:-3]), row[-3:]
+            values, (module, number) = list(row[:-2]), row[-2:]
             values[3] = one.names[values[3]]
             of_row = (one.names[module] if module else "", next(single) if number >= 0 else None)
-            found.append((*values, *of_row, one.counts[first:last].tolist()))
-            first = last
+            found.append((*values, *of_row))
         return found
 
 

@@ -25,12 +25,12 @@ _OPTIONS = {
     "{}.options().pinned_memory()": "pin_memory",
 }
 VALUES = {
-    "::std::optional<ScalarType>()": "=None",
-    "layout_or_default(::std::nullopt)": "=0",
-    "device_or_default(::std::nullopt)": '="cpu"',
-    "pinned_memory_or_default(::std::nullopt)": "=False",
-    "c10::MemoryFormat::Preserve": "=1",
-    **{cpp.format("out"): f"out.{option}" for cpp, option in _OPTIONS.items()},
+    "::std::optional<ScalarType>()": 'Constant("{name}", None)',
+    "layout_or_default(::std::nullopt)": 'Constant("{name}", 0)',
+    "device_or_default(::std::nullopt)": 'Constant("{name}", "cpu")',
+    "pinned_memory_or_default(::std::nullopt)": 'Constant("{name}", False)',
+    "c10::MemoryFormat::Preserve": 'Constant("{name}", 1)',
+    **{cpp.format("out"): f'Option("{{name}}", "out", "{option}")' for cpp, option in _OPTIONS.items()},
 }
 """C++ expressions of inputs that are no arguments, as our facts write them."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.tracing.wrappers import Constant, Guard, Library, Option, Recorded, Watched
+from otel_recfn.tracing.wrappers import Constant, Library, Option, Recorded, Watched
 
 
 class Kernels:
@@ -59,9 +59,7 @@ _OP_add_ = _LIB.operator(
     "",
     {"self": "Tensor", "other": "Tensor"},
     ("Tensor",),
-    Recorded("add_", outputs=("self",)),
-    out_of_place=Recorded("add", outputs=("self",)),
-    guard=Guard("add_", "self"),
+    Recorded("add_", outputs=("self",), out_of_place=Recorded("add"), guarded="self"),
 )
 _OP_split = _LIB.operator("split", "", {"self": "Tensor", "parts": "int"}, ("Tensor[]",), Recorded("split"))
 _OP_minmax = _LIB.operator("minmax", "", {"self": "Tensor"}, ("Tensor", "Tensor"), Recorded("minmax"))
@@ -75,17 +73,19 @@ _OP_fill_ = _LIB.operator(
     "",
     {"self": "Tensor", "value": "Scalar"},
     ("Tensor",),
-    Recorded("fill_", outputs=("self",)),
-    out_of_place=Recorded("full_like", inputs=("self", "value", Constant("options", None)), outputs=("self",)),
-    guard=Guard("fill_", "self"),
+    Recorded(
+        "fill_",
+        outputs=("self",),
+        out_of_place=Recorded("full_like", inputs=("self", "value", Constant("options", None))),
+        guarded="self",
+    ),
 )
 _OP_ones_out = _LIB.operator(
     "ones",
     "out",
     {"n": "int[1]", "out": "Tensor"},
     ("Tensor",),
-    Recorded("ones", outputs=("out",)),
-    out_of_place=Recorded("ones", inputs=("n", Option("out", "out", "dtype")), outputs=("out",)),
+    Recorded("ones", outputs=("out",), out_of_place=Recorded("ones", inputs=("n", Option("out", "out", "dtype")))),
 )
 
 

@@ -110,7 +110,7 @@ def test_sharing_data_with_what_is_written_is_told() -> None:
         return ops.add_(x, B)
 
     base = A.copy()
-    with pytest.warns(TracerWarning, match="1 other tensors share the data that add_ writes"):
+    with pytest.warns(TracerWarning, match="1 other tensors share the data that arrays::add_ writes"):
         trace(model, base, base[:2], force_outplace=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -248,10 +248,9 @@ def test_calls_of_callbacks_are_not_the_programs() -> None:
     assert kinds(graph) == ["minmax"]
 
 
-def called(target: Any, *returns: str, arguments: dict[str, str] | None = None, **recorded: Any) -> Any:
+def called(target: Any, *returns: str) -> Any:
     """A wrapper of this function."""
-    arguments = arguments or {"self": "Tensor"}
-    operator = Library("lib", {"f": target}).operator("f", "", arguments, returns, Recorded("f"), **recorded)
+    operator = Library("lib", {"f": target}).operator("f", "", {"self": "Tensor"}, returns, Recorded("f"))
     return lambda *args: operator.observed(args, {})
 
 

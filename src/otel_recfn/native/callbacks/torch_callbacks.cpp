@@ -136,17 +136,6 @@ PyObject* seed(PyObject*, PyObject* value) {
   });
 }
 
-// What PyTorch's callbacks of ours start with, as addresses.
-PyObject* starts(PyObject*, PyObject*) {
-  PyObject* addresses = PyTuple_New(kSlots);
-  for (size_t slot = 0; addresses != nullptr && slot < kSlots; ++slot) {
-    PyObject* address = PyLong_FromVoidPtr(reinterpret_cast<void*>(kStarts[slot]));
-    if (address == nullptr) return Py_DECREF(addresses), nullptr;
-    PyTuple_SET_ITEM(addresses, static_cast<Py_ssize_t>(slot), address);
-  }
-  return addresses;
-}
-
 PyObject* is_inside(PyObject*, PyObject*) { return PyBool_FromLong(inside_callback); }
 
 PyObject* set_inside(PyObject*, PyObject* value) { return PyBool_FromLong(std::exchange(inside_callback, value == Py_True)); }
@@ -182,7 +171,6 @@ PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"set_thread", set_thread, METH_VARARGS, nullptr},
                          {"is_enabled", is_enabled, METH_NOARGS, nullptr},
                          {"seed", seed, METH_O, nullptr},
-                         {"starts", starts, METH_NOARGS, nullptr},
                          {"is_inside", is_inside, METH_NOARGS, nullptr},
                          {"set_inside", set_inside, METH_O, nullptr},
                          {"close", close, METH_NOARGS, nullptr},

@@ -157,7 +157,7 @@ bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   const uint64_t tracing = calls.tracing;
   calls.thread = PyThreadState_GetID(PyThreadState_Get());
   const Reference asked(Py_NewRef(tracer->is_own_thread));
-  const Reference is_own(PyObject_CallNoArgs(asked.get()));
+  const Reference is_own(call_unseen(asked.get(), nullptr, 0));
   if (!is_own) return without_name(), false;
   if (is_own.get() == Py_None || tracer->tracing != tracing) return false;  // None: its name isn't known yet either
   calls.left_out = is_own.get() == Py_True;

@@ -95,7 +95,7 @@ inline void count_dropped(ThreadBuffer& buffer) {
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags,
                                            const Ending& ending) {
-  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ticks = ending.ended_at != 0 ? ending.ended_at : read_ticks(globals.use_cycle_counter);
   const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
   if (__builtin_expect(ending.is_told(), 0)) put_ending(buffer, ending, reserved);
   --buffer.open_recorded;
@@ -166,6 +166,7 @@ template <bool kTorch>
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   ++buffer.open_recorded;
+  if constexpr (!kTorch) buffer.began_at = ticks;
   if (numbers) {
     buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
   } else {
@@ -211,6 +212,11 @@ inline bool may_run_python(const Begin& begin) {
 }
 
 inline bool is_call(const Begin& begin) { return (begin.flags & kSourceMask) == kPythonCallSource << kSourceShift; }
+
+// Of an entry of the stack: PyTorch's are found by their handles, and a task enters the other ranges of Python's.
+inline bool is_python_call(const ThreadBuffer& buffer, const OpenEntry& open) {
+  return !open.is_entered() && open.key == make_event_id(buffer.number, open.ordinal());
+}
 
 // Work that is launched from here on lies in the thread's Python range.
 inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
@@ -348,14 +354,14 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   return make_event_id(buffer.number, ordinal);
 }
 
-// What the calling thread, whose buffer that is, has worked. What is read once holds for a moment: a thread that was taken off its
-// core wouldn't be back so soon, so that it has worked since.
-inline int64_t worked_until_now(ThreadBuffer& buffer) {
-  constexpr uint64_t kMoment = 5'000;
-  const uint64_t since = monotonic_ns() - buffer.worked_at_ns;
-  if (since < kMoment) return buffer.worked_ns + static_cast<int64_t>(since);
+// What the calling thread, whose buffer that is, has worked until now, which is `ticks`. What is read once holds for a moment: a thread
+// that was taken off its core wouldn't be back so soon, so that it has worked since.
+inline int64_t worked_until(const Globals& globals, ThreadBuffer& buffer, uint64_t ticks) {
+  constexpr double kMomentNs = 20'000;
+  const double since_ns = static_cast<double>(ticks - buffer.worked_at) * globals.ns_per_tick;
+  if (since_ns < kMomentNs) return buffer.worked_ns + static_cast<int64_t>(since_ns);
   buffer.worked_ns = thread_cpu_ns();
-  buffer.worked_at_ns = monotonic_ns();
+  buffer.worked_at = read_ticks(globals.use_cycle_counter);
   return buffer.worked_ns;
 }
 

@@ -160,6 +160,7 @@ struct Globals {
   std::atomic<uint32_t> generation{1};  // one per start after a stop
   std::atomic<uint8_t> sampled_alone{0};   // 1 (a bit of context versions): nobody wants what lies in a span that is not sampled
   bool use_cycle_counter = false;
+  double ns_per_tick = 1;  // about: as it was measured when the first recording began
   std::atomic<uint32_t> short_way{UINT32_MAX};  // `generation`, while calls may begin the short way (begin_known_call); else none
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
   // Bindings: what changes with what the calling thread's task sees (no GIL needed); where it has changed, whether other tasks may

@@ -23,8 +23,8 @@
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
-// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin (no begin says that the clock jumped); EventSource in
-// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
+// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin; EventSource in bits 8-10. Flags of an end: EventFlag
+// in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
@@ -56,7 +56,6 @@ enum TextKind : uint64_t {
   kModuleText,
   kShapesText,
   kDtypesText,
-  kConcreteText,
   kCallStack,
   kCalledCode,
   kCallSite,
@@ -138,6 +137,7 @@ struct Ending {
   Text error, stacktrace;  // of what the range was left by
   Text attributes;         // an object in JSON
   int64_t cpu_time_ns = -1;
+  uint64_t ended_at = 0;  // in ticks; 0: now
 
   constexpr bool is_told() const { return (error.size | attributes.size) != 0 || cpu_time_ns != -1; }
 };

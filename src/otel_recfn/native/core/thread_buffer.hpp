@@ -126,8 +126,9 @@ struct ThreadBuffer {
   uint64_t handed_on = UINT64_MAX;  // the serial of what this thread handed on last
   void* to_hand_on = nullptr;       // a reference to the entry that PyTorch's next begin here hands on
   void* carried = nullptr;          // torch observer: the object in which this thread hands on
-  int64_t worked_ns = 0;            // CPU time as it was read last, and when: in monotonic nanoseconds
-  uint64_t worked_at_ns = 0;
+  uint64_t began_at = 0;            // in ticks: when its newest range of Python's began
+  int64_t worked_ns = 0;            // CPU time as it was read last, and when, in ticks
+  uint64_t worked_at = 0;
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it

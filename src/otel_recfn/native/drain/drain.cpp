@@ -85,17 +85,12 @@ void Drain::read(bool close_open) {
 
 void Drain::begin_clock() {
   const bool cycles = globals_.use_cycle_counter;
-  if (!clock_) clock_.emplace(nominal_ns_per_tick(cycles));
+  if (!clock_) clock_.emplace(globals().ns_per_tick = nominal_ns_per_tick(cycles));
   clock_->begin(read_clocks(cycles));
 }
 
 void Drain::follow_clock() {
-  const int64_t jump_ns = clock_->anchor(read_clocks(globals_.use_cycle_counter));
-  out_.clock_jump_ns += jump_ns;
-  if (jump_ns == 0) return;
-  for (Thread& thread : threads_) {
-    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
-  }
+  out_.clock_jump_ns += clock_->anchor(read_clocks(globals_.use_cycle_counter));
 }
 
 void Drain::begin_recording() {

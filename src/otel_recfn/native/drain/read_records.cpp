@@ -10,8 +10,8 @@ namespace {
 
 // By TextKind.
 constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
-    &SeldomRow::module, &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::concrete_inputs, &SeldomRow::stack,
-    &SeldomRow::code, &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace,      &SeldomRow::attributes};
+    &SeldomRow::module, &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
+    &SeldomRow::code,   &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 

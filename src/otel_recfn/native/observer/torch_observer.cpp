@@ -23,7 +23,6 @@
 #include "observer/begin.hpp"
 #include "observer/memory.hpp"
 #include "observer/launch.hpp"
-#include "observer/ranges_for_others.hpp"
 #include "pytorch/callback_lists.hpp"
 #include "pytorch/features.hpp"
 
@@ -73,14 +72,21 @@ uint64_t context_version(const ThreadBuffer& buffer) {
   return version_of != nullptr ? version_of(buffer) : 0;
 }
 
+int64_t worked_until_now(ThreadBuffer& buffer) {
+  return worked_until(*shared, buffer, read_ticks(shared->use_cycle_counter));
+}
+
 void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (buffer.depth == 0 || buffer.depth > kMaxDepth) return;
   const uint32_t place = buffer.depth - 1;
   const OpenEntry& entry = buffer.stack[place];
   if (entry.key != fn.handle() || entry.ordinal() == 0) return;
   constexpr char kStep[] = "Optimizer.step#";
-  const bool is_outermost = entry.is_base() && buffer.context.enclosing == 0;
-  const bool is_in_pythons = place > 0 && buffer.stack[place - 1].is_entered();
+  uint32_t lowest = place;  // between that and the range are Python calls alone
+  const auto lies_in_call = [&] { return lowest > buffer.floor && is_python_call(buffer, buffer.stack[lowest - 1]); };
+  while (!buffer.stack[lowest].is_base() && lies_in_call()) --lowest;
+  const bool is_outermost = buffer.stack[lowest].is_base() && buffer.context.enclosing == 0;
+  const bool is_in_pythons = lowest > buffer.floor && buffer.stack[lowest - 1].is_entered();
   if (!is_outermost && !is_in_pythons && std::strncmp(fn.name(), kStep, sizeof kStep - 1) != 0) return;
   tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }
@@ -105,9 +111,13 @@ std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction&
   return (asked & kMemoryExtra) != 0 && may_hold_slot(fn) ? hold_slot(buffer) : nullptr;
 }
 
+thread_local bool looks_away = false;
+struct NotSeen : at::ObserverContext {};
+
 // Whether a range is asynchronous is asked at its end alone: it is certain only then, and asking costs a call.
 template <Pair kPair>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  if (kPair == kOfProgram && looks_away) return std::make_unique<NotSeen>();
   ThreadBuffer* buffer = buffer_of_thread();
   const auto scope = static_cast<uint32_t>(fn.scope());
   const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
@@ -122,6 +132,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 
 template <Pair kPair>
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if (kPair == kOfProgram && context != nullptr) return;  // NotSeen
   const bool holds_slot = kPair != kPlain && context != nullptr;
   if (holds_slot && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
   ThreadBuffer* buffer = buffer_of_thread();
@@ -141,7 +152,6 @@ void forget_thread(ThreadBuffer& buffer) {
 constexpr Feature kFeatures[] = {
     {"torchscript_stack", kHasTorchscriptStack},
     {"memory", kHasMemoryReports},
-    {"other_observers", kHasOtherObservers},
     {"launches", kHasLaunches},
 };
 
@@ -162,8 +172,6 @@ void register_pair(Registration& registration) {
   registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair >= kWithInputs));
   at::disableCallback(registration.pairs[kPair]);
 }
-
-const Start kStarts[kPairs] = {on_start<kPlain>, on_start<kWithExtras>, on_start<kWithInputs>, on_start<kOfProgram>};
 
 void register_callbacks(Registration& registration) {
   register_pair<kPlain>(registration);
@@ -262,29 +270,8 @@ RECFN_EXPORT int recfn_observer_keep_memory(int on) {
 // A profiler of PyTorch's is about to start in the calling thread.
 RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 
-// A range of the program's begins for observers that are not ours. Null where there is none in the calling thread; else what
-// recfn_observer_end_for_others ends, in any thread. No lock is held: such an observer may wait for the GIL.
-RECFN_EXPORT void* recfn_observer_begin_for_others(const RangeForOthers* what) {
-  try {
-    return range_for_others(*what).release();
-  } catch (...) {  // no memory
-    return nullptr;
-  }
-}
-
-RECFN_EXPORT void recfn_observer_end_for_others(void* begun, int async) {
-  const std::unique_ptr<at::RecordFunction> range(static_cast<at::RecordFunction*>(begun));
-  if (async != 0) range->_setAsync();
-}
-
-// The callbacks that start with these are ours too.
-RECFN_EXPORT int recfn_observer_leave_out(const uint64_t* starts, uint64_t count) {
-  return guarded([starts, count](Registration&) {
-    std::vector<Start> callbacks(count);
-    std::transform(starts, starts + count, callbacks.begin(), [](uint64_t start) { return reinterpret_cast<Start>(start); });
-    leave_out(std::move(callbacks));
-  });
-}
+// Whether the program's ranges that begin in the calling thread are not seen: they stand for ranges that Python has told of.
+RECFN_EXPORT void recfn_observer_look_away(int away) { looks_away = away != 0; }
 
 // What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
 RECFN_EXPORT const char* recfn_observer_features() {

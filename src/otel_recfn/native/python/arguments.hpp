@@ -1,5 +1,6 @@
 // What Python's functions of ours are called with: arguments, and texts as UTF-8.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -10,45 +11,32 @@
 
 namespace recfn {
 
-// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it, as long as calls are watched.
+// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);
 
-// The arguments of a function that is called often: taken from where the interpreter has them, only those that were given. Of N
-// parameters the first `required` have to be given, and `by_position` of them may be without their names.
+// The arguments of a function that our own code calls often: taken from where the interpreter has them, only those that were given.
 template <size_t N>
 class Arguments {
  public:
-  struct Parameters {
-    const char* function;
-    size_t required, by_position;
-    const char* names[N];
-  };
+  using Names = const char* const[N];
 
-  explicit Arguments(const Parameters& parameters) : parameters_(parameters) {}
+  explicit Arguments(const Names& names) : names_(names) {}
 
-  // As METH_FASTCALL | METH_KEYWORDS hands them in. False with an error set where they don't fit.
+  // As METH_FASTCALL | METH_KEYWORDS hands them in. False with an error set where there is no such parameter.
   bool take(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    const auto by_position = static_cast<size_t>(count);
-    if (by_position > parameters_.by_position) {
-      PyErr_Format(PyExc_TypeError, "%s() takes up to %zu arguments without their names, not %zd", parameters_.function,
-                   parameters_.by_position, count);
-      return false;
-    }
-    for (size_t at = 0; at < by_position; ++at) given_[at] = args[at];
+    if (static_cast<size_t>(count) > N) return PyErr_Format(PyExc_TypeError, "more than %zu arguments", N), false;
+    std::copy(args, args + count, given_);
     const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t at = 0; at < named; ++at) {
       if (!take_named(PyTuple_GET_ITEM(keywords, at), args[count + at])) return false;
     }
-    return by_position >= parameters_.required || has_required();
+    return true;
   }
 
-  // Of each type: what was given, else what stands in the place already. False with an error set where it is of another type.
-  bool read(size_t at, PyObject** text) const {
-    if (given_[at] == nullptr) return true;
-    if (PyUnicode_Check(given_[at])) return *text = given_[at], true;
-    PyErr_Format(PyExc_TypeError, "%s() takes a str as %s, not %s", parameters_.function, parameters_.names[at],
-                 Py_TYPE(given_[at])->tp_name);
-    return false;
+  // Of each type: what was given, else what stands in the place already. False with an error set where it is no number.
+  bool read(size_t at, PyObject** object) const {
+    if (given_[at] != nullptr) *object = given_[at];
+    return true;
   }
   bool read(size_t at, uint64_t* number) const {
     if (given_[at] == nullptr) return true;
@@ -69,24 +57,13 @@ class Arguments {
  private:
   bool take_named(PyObject* name, PyObject* value) {
     for (size_t at = 0; at < N; ++at) {
-      if (given_[at] == nullptr && PyUnicode_CompareWithASCIIString(name, parameters_.names[at]) == 0) {
-        return given_[at] = value, true;
-      }
+      if (PyUnicode_CompareWithASCIIString(name, names_[at]) == 0) return given_[at] = value, true;
     }
-    PyErr_Format(PyExc_TypeError, "%s() has no parameter %R, or has it already", parameters_.function, name);
+    PyErr_Format(PyExc_TypeError, "there is no parameter %R", name);
     return false;
   }
 
-  bool has_required() const {
-    for (size_t at = 0; at < parameters_.required; ++at) {
-      if (given_[at] != nullptr) continue;
-      PyErr_Format(PyExc_TypeError, "%s() needs the argument %s", parameters_.function, parameters_.names[at]);
-      return false;
-    }
-    return true;
-  }
-
-  const Parameters& parameters_;
+  const Names& names_;
   PyObject* given_[N] = {};
 };
 
@@ -121,15 +98,14 @@ class Utf8 {
 class FailureTexts {
  public:
   FailureTexts(PyObject* error, PyObject* stacktrace)
-      : failed_(error != nullptr && PyUnicode_GET_LENGTH(error) > 0),
-        error_(error, kMaxErrorBytes),
-        stacktrace_(failed_ ? stacktrace : nullptr, kMaxStacktraceBytes) {}
+      : error_(error, kMaxErrorBytes), stacktrace_(failed() ? stacktrace : nullptr, kMaxStacktraceBytes) {}
 
   Ending ending(int64_t cpu_time_ns) const { return {error_.text(), stacktrace_.text(), {}, cpu_time_ns}; }
-  uint32_t flags() const { return failed_ ? uint32_t{kError} : 0; }
+  uint32_t flags() const { return failed() ? uint32_t{kError} : 0; }
 
  private:
-  bool failed_;
+  bool failed() const { return error_.text().size > 0; }
+
   Utf8 error_, stacktrace_;
 };
 

@@ -33,7 +33,8 @@ void hand_on_error() {
   Reference raised(take_raised());
   if (!raised) return;
   if (PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception)) {
-    const Reference answer(PyObject_CallOneArg(is_the_programs, raised.get()));
+    PyObject* const error = raised.get();
+    const Reference answer(call_unseen(is_the_programs, &error, 1));
     if (!answer) return raise_in_main_thread(take_raised());
     if (answer.get() != Py_True) return;
   }

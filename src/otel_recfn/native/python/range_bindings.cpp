@@ -35,25 +35,27 @@ std::string call_site_of(uint32_t source, Text name) {
 
 PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
 
+constexpr size_t kBeginParameters = 13, kEndParameters = 5;
+constexpr Arguments<kBeginParameters>::Names kOfBegin = {
+    "name",   "scope",        "source", "module", "flags",       "sequence_nr", "forward_thread_id",
+    "handle", "debug_handle", "shapes", "dtypes", "step_number", "code"};
+constexpr Arguments<kEndParameters>::Names kOfEnd = {"event_id", "error", "flags", "stacktrace", "attributes"};
+
 // What begin() was given.
 struct BeginCall {
-  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr, *concrete = nullptr;
+  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;
   int64_t step_number = -1;
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    Arguments<14> given(kParameters);
+    Arguments<kBeginParameters> given(kOfBegin);
     return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
            given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
            given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
            given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes) &&
-           given.read(11, &step_number) && given.read(12, &code) && given.read(13, &concrete);
+           given.read(11, &step_number) && given.read(12, &code);
   }
-
-  static constexpr Arguments<14>::Parameters kParameters = {
-      "begin", 3, 5, {"name", "scope", "source", "module", "flags", "sequence_nr", "forward_thread_id", "handle", "debug_handle",
-                      "shapes", "dtypes", "step_number", "code", "concrete_inputs"}};
 };
 
 PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
@@ -65,8 +67,6 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes), code_text(call.code, kMaxNameBytes);
   const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
-  const Utf8 concrete_text(call.concrete, UINT32_MAX);
-  const uint32_t longest = std::max({shapes_text.text().size, dtypes_text.text().size, concrete_text.text().size});
   char stack[kMaxStackBytes];
   RarePrelude rare;
   rare.texts[kModuleText] = module_text.text();
@@ -74,9 +74,8 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   rare.texts[kCalledCode] = code_text.text();
   const std::string site = call_site_of(call.source, name_text.text());
   rare.texts[kCallSite] = {site.data(), static_cast<uint32_t>(site.size())};
-  if (longest <= kMaxShapesBytes) {
+  if (std::max(shapes_text.text().size, dtypes_text.text().size) <= kMaxShapesBytes) {
     rare.texts[kShapesText] = shapes_text.text(), rare.texts[kDtypesText] = dtypes_text.text();
-    rare.texts[kConcreteText] = concrete_text.text();
   }
   const bool with_stack = (recording & kStackBit) != 0 && call.scope != kBackwardFunctionScope;
   if (with_stack) rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
@@ -91,13 +90,11 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   return as_event_id(event_id);
 }
 
-constexpr Arguments<5>::Parameters kEndParameters = {"end", 1, 4, {"event_id", "error", "flags", "stacktrace", "attributes"}};
-
 PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   uint64_t event_id = 0;
   PyObject *error = nullptr, *stacktrace = nullptr, *attributes = nullptr;
   uint32_t flags = 0;
-  Arguments<5> given(kEndParameters);
+  Arguments<kEndParameters> given(kOfEnd);
   if (!given.take(args, count, keywords)) return nullptr;
   if (!given.read(0, &event_id) || !given.read(1, &error) || !given.read(2, &flags) ||
       !given.read(3, &stacktrace) || !given.read(4, &attributes)) {
@@ -136,7 +133,7 @@ PyObject* memory(PyObject*, PyObject* args) {
 PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
-               "shapes='', dtypes='', step_number=-1, code='', concrete_inputs='')\n--\n\nSee _native.pyi."),
+               "shapes='', dtypes='', step_number=-1, code='')\n--\n\nSee _native.pyi."),
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee _native.pyi."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},

@@ -10,20 +10,6 @@
 namespace recfn {
 namespace {
 
-// As arguments_of, where they come as a tuple and a dict.
-[[gnu::noinline]] PyObject* checked_arguments(const char* method, PyObject* positional, PyObject* keywords) {
-  PyObject* named = keywords != nullptr ? keywords : Py_None;
-  return PyObject_CallFunction(record_function_helpers.arguments, "sOO", method, positional, named);
-}
-
-PyObject* to_dict(PyObject* names, PyObject* const* values) {
-  PyObject* dict = PyDict_New();
-  for (Py_ssize_t at = 0; dict != nullptr && at < PyTuple_GET_SIZE(names); ++at) {
-    if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, at), values[at]) < 0) Py_CLEAR(dict);
-  }
-  return dict;
-}
-
 PyTypeObject bound_type() {
   PyTypeObject type = type_of_size("otel_recfn._native.bound_method", sizeof(BoundMethod));
   type.tp_dealloc = [](PyObject* self) { Py_DECREF(owner_of(self)); };  // the memory is the owner's
@@ -111,13 +97,16 @@ PyObject* make(PyObject* name, PyObject* args) {
   return self;
 }
 
-PyObject* make_from(PyObject* arguments) {
-  const Reference checked(arguments);
-  return arguments != nullptr ? make(PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_ITEM(arguments, 1)) : nullptr;
+// Of the stand-in that was made with the same arguments, which refused what they may not be; null where it did.
+PyObject* make_as(PyObject* stand_in) {
+  const Reference checked(stand_in);
+  if (!checked) return nullptr;
+  const Reference name(PyObject_GetAttrString(stand_in, "name")), args(PyObject_GetAttrString(stand_in, "args"));
+  return name && args ? make(name.get(), args.get()) : nullptr;
 }
 
 PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) {
-  return make_from(checked_arguments("__init__", args, keywords));
+  return make_as(PyObject_Call(record_function_helpers.stand_in, args, keywords));
 }
 
 // Of a decorated function: name, args (both checked before) and what it decorates.
@@ -132,7 +121,7 @@ PyObject* range_of_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* range_vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* keywords) {
   if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0])) return make(args[0], Py_None);
-  return make_from(arguments_of("__init__", args, count, keywords));
+  return make_as(PyObject_Vectorcall(record_function_helpers.stand_in, args, count, keywords));
 }
 
 void range_dealloc(PyObject* self) {
@@ -153,22 +142,20 @@ void range_dealloc(PyObject* self) {
   }
 }
 
-PyObject* range_call(PyObject* self, PyObject* args, PyObject* keywords) {
-  const Reference given(checked_arguments("__call__", args, keywords));
-  if (!given) return nullptr;
+PyObject* range_call(PyObject* self, PyObject* args, PyObject*) {
+  PyObject* function;
+  if (!PyArg_UnpackTuple(args, "record_function.__call__", 1, 1, &function)) return nullptr;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
-  PyObject* function = PyTuple_GET_ITEM(given.get(), 0);
   const auto* range = as_range(self);
   return PyObject_CallFunctionObjArgs(record_function_helpers.decorate, type, range->name, range->args, function, nullptr);
 }
 
 PyObject* range_aenter(PyObject* self, PyObject*) { return PyObject_CallOneArg(record_function_helpers.aenter, self); }
 
-PyObject* range_aexit(PyObject* self, PyObject* args, PyObject* keywords) {
-  const Reference given(checked_arguments("__aexit__", args, keywords));
-  if (!given) return nullptr;
-  PyObject* const* items = &PyTuple_GET_ITEM(given.get(), 0);
-  return PyObject_CallFunctionObjArgs(record_function_helpers.aexit, self, items[0], items[1], items[2], nullptr);
+PyObject* range_aexit(PyObject* self, PyObject* args) {
+  PyObject *kind, *error, *traceback;
+  if (!PyArg_UnpackTuple(args, "record_function.__aexit__", 3, 3, &kind, &error, &traceback)) return nullptr;
+  return PyObject_CallFunctionObjArgs(record_function_helpers.aexit, self, kind, error, traceback, nullptr);
 }
 
 PyObject* range_repr(PyObject* self) {
@@ -188,8 +175,7 @@ PyMethodDef range_methods[] = {
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL,
      "Close it; an exception marks it."},
     {"__aenter__", range_aenter, METH_NOARGS, "Open the range in this task."},
-    {"__aexit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_aexit)), METH_VARARGS | METH_KEYWORDS,
-     "Close it; an exception marks it."},
+    {"__aexit__", range_aexit, METH_VARARGS, "Close it; an exception marks it."},
     {"__reduce__", range_reduce, METH_NOARGS, "Copy and pickle it as one that is not open."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -225,26 +211,16 @@ PyTypeObject RecordFunctionType = range_type();
 
 PyObject* set_helpers(PyObject*, PyObject* args) {
   RecordFunctionHelpers& all = record_function_helpers;
-  if (!PyArg_ParseTuple(args, "OOOOO", &all.decorate, &all.aenter, &all.aexit, &all.failure, &all.arguments)) return nullptr;
-  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.arguments}) Py_INCREF(helper);
+  if (!PyArg_ParseTuple(args, "OOOOO", &all.decorate, &all.aenter, &all.aexit, &all.failure, &all.stand_in)) return nullptr;
+  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.stand_in}) Py_INCREF(helper);
   Py_RETURN_NONE;
 }
 
 PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
-                                   "set_record_function_helpers(decorate, aenter, aexit, failure, arguments)"},
+                                   "set_record_function_helpers(decorate, aenter, aexit, failure, stand_in)"},
                                   {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
-
-PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords) {
-  const Py_ssize_t size = PyVectorcall_NARGS(count);
-  const Reference positional(PyTuple_New(size));
-  if (!positional) return nullptr;
-  for (Py_ssize_t at = 0; at < size; ++at) PyTuple_SET_ITEM(positional.get(), at, Py_NewRef(args[at]));
-  if (keywords == nullptr) return checked_arguments(method, positional.get(), nullptr);
-  const Reference named(to_dict(keywords, args + size));
-  return named ? checked_arguments(method, positional.get(), named.get()) : nullptr;
-}
 
 int add_record_function_type(PyObject* module) {
   if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, helper_functions) < 0) return -1;

@@ -21,9 +21,10 @@ struct BoundMethod {
 
 inline PyObject* owner_of(PyObject* bound) { return reinterpret_cast<BoundMethod*>(bound)->owner; }
 
-// The rarely used parts are written in Python (recording/ranges.py, which sets them once; support/texts.py).
+// The rarely used parts are written in Python (recording/ranges.py, which sets them once; support/texts.py). The stand-in of
+// recording/signatures.py says what may be given.
 struct RecordFunctionHelpers {
-  PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *arguments = nullptr;
+  PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *stand_in = nullptr;
 };
 
 struct RangeEntry {
@@ -53,9 +54,6 @@ struct RecordFunctionObject {
 inline RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<RecordFunctionObject*>(self); }
 
 inline RecordFunctionHelpers record_function_helpers;
-
-// The arguments of a vectorcall that is not the usual one, as a tuple; recording/signatures.py says what they may be.
-[[gnu::noinline]] PyObject* arguments_of(const char* method, PyObject* const* args, size_t count, PyObject* keywords);
 
 // The methods, and what the bound ones call.
 PyObject* range_enter(PyObject* self, PyObject*);

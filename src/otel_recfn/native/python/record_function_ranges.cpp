@@ -129,7 +129,7 @@ RangeEntry take_entry(RecordFunctionObject& range) {
 // when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* told = PyObject_CallOneArg(record_function_helpers.failure, exception);
+  PyObject* told = call_unseen(record_function_helpers.failure, &exception, 1);
   const Reference raised(take_raised());
   const Reference texts(told != nullptr ? told : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
   const bool has_texts = texts.get() != nullptr;
@@ -177,7 +177,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Left left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns});
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns, left.at});
     Py_RETURN_NONE;
   }
   const bool ended = end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {
@@ -189,18 +189,16 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return ended ? Py_NewRef(Py_None) : nullptr;
 }
 
-PyObject* call_enter(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
+PyObject* call_enter(PyObject* bound, PyObject* const*, size_t count, PyObject* keywords) {
   if (__builtin_expect(PyVectorcall_NARGS(count) != 0 || keywords != nullptr, 0)) {
-    const Reference none(arguments_of("__enter__", args, count, keywords));
-    if (!none) return nullptr;
+    return PyErr_Format(PyExc_TypeError, "record_function.__enter__() takes no arguments");
   }
   return range_enter(owner_of(bound), nullptr);
 }
 
 PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
   if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1)) return range_exit(owner_of(bound), args, 3);
-  const Reference given(arguments_of("__exit__", args, count, keywords));
-  return given ? range_exit(owner_of(bound), &PyTuple_GET_ITEM(given.get(), 0), 3) : nullptr;
+  return PyErr_Format(PyExc_TypeError, "record_function.__exit__() takes a type, an error and a traceback, or None for each");
 }
 
 int add_range_observer(PyObject* module) { return PyModule_AddFunctions(module, observer_functions); }

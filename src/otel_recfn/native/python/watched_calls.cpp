@@ -15,10 +15,12 @@ struct Watch {
   vectorcallfunc run[kMost];  // what ran them before
   PyObject* enter;            // null while nobody watches
   PyObject* leave;
-  PyObject* set_observer;
 };
 
 Watch watch{};
+
+// Sets the thread's observer of frames and returns the one that was set before; null while nobody knows of any.
+PyObject* set_observer = nullptr;
 
 // The first argument of the call of the first function that was told just now, until the second is called with it, too.
 thread_local PyObject* on_its_way = nullptr;
@@ -63,25 +65,11 @@ void run_by(PyObject* function, vectorcallfunc run) {
 
 vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
 
-// Calls a function while no observer is set. `set_observer(None)` returns the observer that was set before.
-PyObject* call_unseen_by(PyObject* function, PyObject* const* args, size_t count, PyObject* set_observer) {
-  if (set_observer == Py_None) return PyObject_Vectorcall(function, args, count, nullptr);
-  const Reference before(PyObject_CallOneArg(set_observer, Py_None));
-  if (!before) return nullptr;
-  PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
-  if (before.get() == Py_None) return result;
-  PyObject* raised = take_raised();
-  const Reference back(PyObject_CallOneArg(set_observer, before.get()));
-  if (!back) PyErr_Clear();
-  if (raised != nullptr) raise_again(raised);
-  return result;
-}
-
 // What `leave` raises, a signal handler's exception, goes to the program in place of the result.
-PyObject* left(PyObject* leave, PyObject* token, PyObject* result, PyObject* set_observer) {
+PyObject* left(PyObject* leave, PyObject* token, PyObject* result) {
   PyObject* raised = result == nullptr ? take_raised() : nullptr;
   PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
-  const Reference told(call_unseen_by(leave, args, 2, set_observer));
+  const Reference told(call_unseen(leave, args, 2));
   if (told) {
     if (raised != nullptr) raise_again(raised);
     return result;
@@ -98,15 +86,15 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   const bool is_told = !is_first && on_its_way == subject;
   on_its_way = nullptr;
   if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
-  const Reference leave(Py_NewRef(watch.leave)), set_observer(Py_NewRef(watch.set_observer));
+  const Reference leave(Py_NewRef(watch.leave));
   const Reference token([&] {
     const Entering entering(args, flagged, names);
-    return call_unseen_by(watch.enter, &subject, 1, set_observer.get());
+    return call_unseen(watch.enter, &subject, 1);
   }());
   if (!token) return nullptr;
   if (is_first && watch.functions[1] != nullptr) on_its_way = subject;
   PyObject* result = run(function, args, flagged, names);
-  return token.get() == Py_None ? result : left(leave.get(), token.get(), result, set_observer.get());
+  return token.get() == Py_None ? result : left(leave.get(), token.get(), result);
 }
 
 PyObject* unwatch_calls(PyObject*, PyObject*) {
@@ -117,13 +105,12 @@ PyObject* unwatch_calls(PyObject*, PyObject*) {
   // The functions are kept: whoever replaced the pointer meanwhile may still call what it was.
   Py_CLEAR(watch.enter);
   Py_CLEAR(watch.leave);
-  Py_CLEAR(watch.set_observer);
   Py_RETURN_NONE;
 }
 
 PyObject* watch_calls(PyObject*, PyObject* args) {
-  PyObject *functions, *enter, *leave, *set_observer;
-  if (!PyArg_ParseTuple(args, "O!OOO", &PyTuple_Type, &functions, &enter, &leave, &set_observer)) return nullptr;
+  PyObject *functions, *enter, *leave;
+  if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &functions, &enter, &leave)) return nullptr;
   const Py_ssize_t count = PyTuple_GET_SIZE(functions);
   bool all_functions = count >= 1 && count <= kMost;
   for (Py_ssize_t i = 0; i < count; ++i) all_functions = all_functions && PyFunction_Check(PyTuple_GET_ITEM(functions, i));
@@ -138,15 +125,21 @@ PyObject* watch_calls(PyObject*, PyObject* args) {
   }
   watch.enter = Py_NewRef(enter);
   watch.leave = Py_NewRef(leave);
-  watch.set_observer = Py_NewRef(set_observer);
+  Py_RETURN_NONE;
+}
+
+PyObject* set_frame_observer(PyObject*, PyObject* setter) {
+  Py_XSETREF(set_observer, setter == Py_None ? nullptr : Py_NewRef(setter));
   Py_RETURN_NONE;
 }
 
 PyMethodDef watch_functions[] = {
     {"watch_calls", watch_calls, METH_VARARGS,
-     "watch_calls(functions, enter, leave, set_observer): enter(first argument) before each call; unless it gives None,\n"
-     "leave(what it gave, exception or None) after it. A call that the first of two functions hands on to the second is one.\n"
-     "Around both set_observer(None), unless it is None, and then what it gave."},
+     "watch_calls(functions, enter, leave): enter(first argument) before each call; unless it gives None,\n"
+     "leave(what it gave, exception or None) after it. A call that the first of two functions hands on to the second is one."},
+    {"set_frame_observer", set_frame_observer, METH_O,
+     "set_frame_observer(setter | None): from now on setter(None) before Python code of ours is called from C, and after it\n"
+     "setter(what that gave): no observer of frames sees our own."},
     {"call_arguments", call_arguments, METH_NOARGS,
      "call_arguments(): within enter(), the arguments of the call, the named ones last."},
     {"unwatch_calls", unwatch_calls, METH_NOARGS, "unwatch_calls(): end that. Calls that run are still left."},
@@ -155,8 +148,16 @@ PyMethodDef watch_functions[] = {
 }  // namespace
 
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
-  const Reference set_observer(Py_NewRef(watch.set_observer != nullptr ? watch.set_observer : Py_None));
-  return call_unseen_by(function, args, count, set_observer.get());
+  if (set_observer == nullptr) return PyObject_Vectorcall(function, args, count, nullptr);
+  const Reference setter(Py_NewRef(set_observer)), before(PyObject_CallOneArg(setter.get(), Py_None));
+  if (!before) return nullptr;
+  PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
+  if (before.get() == Py_None) return result;
+  PyObject* raised = take_raised();
+  const Reference back(PyObject_CallOneArg(setter.get(), before.get()));
+  if (!back) PyErr_Clear();
+  if (raised != nullptr) raise_again(raised);
+  return result;
 }
 
 int add_watched_calls(PyObject* module) { return PyModule_AddFunctions(module, watch_functions); }

@@ -22,11 +22,6 @@ struct Absent {};
 
 namespace recfn::stand_ins {
 
-namespace at_names {
-template <typename... Any>
-Absent* getStepCallbacksUnlessEmpty(Any...) { return nullptr; }
-}  // namespace at_names
-
 namespace impl_names {
 struct ThreadLocalPythonObjects {};
 }  // namespace impl_names
@@ -50,7 +45,6 @@ struct ActiveProfilerType {};
 
 }  // namespace recfn::stand_ins
 
-namespace at { using namespace recfn::stand_ins::at_names; }
 namespace at::impl { using namespace recfn::stand_ins::impl_names; }
 namespace c10 { using namespace recfn::stand_ins::c10_names; }
 namespace torch::jit { using namespace recfn::stand_ins::jit_names; }

@@ -8,35 +8,6 @@
 
 namespace recfn::stage {
 
-// How many durations have so many binary digits. Those that have fewer or more than there are buckets for are in the outer ones.
-class Histogram {
- public:
-  static constexpr unsigned kFewestDigits = 8, kBuckets = 32;  // from a quarter of a microsecond to some minutes
-
-  void clear() { std::fill(counts_, counts_ + kBuckets, 0); }
-
-  void add(int64_t duration_ns) {
-    ++counts_[std::clamp(digits_of(duration_ns), kFewestDigits, kFewestDigits + kBuckets - 1) - kFewestDigits];
-  }
-
-  void add(const Histogram& other) {
-    for (unsigned at = 0; at < kBuckets; ++at) counts_[at] += other.counts_[at];
-  }
-
-  // From the fewest to the most digits that have a count. Returns the fewest.
-  template <typename Visit>
-  unsigned each(Visit visit) const {
-    unsigned first = 0, last = kBuckets;
-    while (first + 1 < last && counts_[first] == 0) ++first;
-    while (first + 1 < last && counts_[last - 1] == 0) --last;
-    for (unsigned at = first; at < last; ++at) visit(counts_[at]);
-    return kFewestDigits + first;
-  }
-
- private:
-  uint32_t counts_[kBuckets];  // a unit has fewer rows
-};
-
 constexpr uint32_t kSeveral = UINT32_MAX;  // in place of the number of a module's path
 
 // Ranges of one path. Those that lie in it hang below it, in the order in which they came. Times in nanoseconds.
@@ -45,7 +16,6 @@ struct Path {
   Path* home;  // where those hang that lie in it: of a backward node in the range around it, that; else itself
   uint32_t name, below;
   uint32_t shown, module, modules;  // as of a range; `kSeveral` where they differ
-  Histogram histogram;
   int64_t count, total_ns, self_ns, shortest_ns, longest_ns, first_ns;
   int64_t cpu_time_ns;  // -1: not known of all of them
   uint64_t first_id;
@@ -131,7 +101,6 @@ class Trees {
 
   // One more range, `total_ns` of which aren't counted elsewhere.
   void add(Path& path, const Range& one, int64_t self_ns, int64_t total_ns) {
-    path.histogram.add(one.duration_ns);
     path.in_compilation |= (one.flags & kInCompilation) != 0;
     note_first(path, {one.start_ns, one.event_id, one.row});
     note_module(path, one.module, one.modules);
@@ -226,7 +195,6 @@ class Trees {
     path->shortest_ns = path->first_ns = INT64_MAX, path->first_id = UINT64_MAX, path->first_row = -1;
     path->cpu_time_ns = name == kOther ? -1 : 0;  // what is there may lie in each other
     path->in_compilation = false;
-    path->histogram.clear();
     return path;
   }
 
@@ -239,7 +207,6 @@ class Trees {
     path.count += other->count;
     path.total_ns = wrapped_sum(path.total_ns, other->total_ns), path.self_ns = wrapped_sum(path.self_ns, other->self_ns);
     path.cpu_time_ns = sum_of_known(path.cpu_time_ns, other->cpu_time_ns);
-    path.histogram.add(other->histogram);
     path.in_compilation |= other->in_compilation;
     nodes_.give_back(other);
   }

@@ -29,13 +29,6 @@ constexpr int64_t kForced = int64_t{1} << 62;  // ranks above every duration
 constexpr int64_t kFailed = int64_t{1} << 61;  // is added to the duration of a range that failed; others are shorter
 constexpr uint32_t kOther = 0;                 // the number of the name for what no path was left for
 
-// The binary digits of a number, without its sign.
-inline unsigned digits_of(int64_t number) {
-  const auto plain = static_cast<uint64_t>(number);
-  const uint64_t size = number < 0 ? 0 - plain : plain;
-  return size == 0 ? 0 : 64 - static_cast<unsigned>(__builtin_clzll(size));
-}
-
 struct Rank {
   int64_t duration;  // or `kForced`, or of one that failed `kFailed` and more
   uint64_t first;  // an event id: of equal durations the earlier one ranks higher

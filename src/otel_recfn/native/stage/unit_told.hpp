@@ -73,10 +73,8 @@ struct SummaryRow {
   uint64_t span_id, parent_id, first_id;
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
   int64_t cpu_time_ns;
-  int64_t counts_end;  // where its histogram ends; it begins where that of the one before ends
-  int64_t row;         // of a single range; -1: it stands for several, or the row is forgotten
-  uint32_t unit, name, digits;
-  uint32_t module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
+  int64_t row;  // of a single range; -1: it stands for several, or the row is forgotten
+  uint32_t unit, name, module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
 };
 
 // Units that were decided together.
@@ -85,7 +83,6 @@ struct Decided {
   UnfilledVector<SumsRow> sums;
   UnfilledVector<TopRow> top;
   UnfilledVector<SummaryRow> summaries;
-  UnfilledVector<int64_t> counts;  // how many durations have so many binary digits, summary after summary
   std::vector<TraceRow> traces;
 };
 
@@ -223,11 +220,9 @@ class UnitTeller {
     const int64_t duration = std::max<int64_t>(0, std::min(path.total_ns, wrapped_difference(around.end_ns, around.start_ns)));
     const int64_t start = std::min(std::max(path.first_ns, around.start_ns), around.end_ns - duration);
     const Extent own{span_id_of(path.first_id, key_), start, start + duration};
-    const unsigned digits = path.histogram.each([this](uint32_t count) { decided_.counts.push_back(count); });
     decided_.summaries.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns,
                                   path.longest_ns, own.start_ns, own.end_ns, path.cpu_time_ns,
-                                  static_cast<int64_t>(decided_.counts.size()), row, number_, path.shown, digits,
-                                  module_of(place)});
+                                  row, number_, path.shown, module_of(place)});
     place.summary = static_cast<int64_t>(extents_.size());
     extents_.push_back(own);
   }

@@ -23,11 +23,6 @@ from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
 from otel_recfn.support.texts import json_value
 
-FIRST_SPANS_TID = 3 << 29
-"""The first track id for spans that don't nest in their thread's ranges: beyond Linux's thread ids, within 32 bits."""
-FIRST_STEPS_TID = 7 << 28
-"""The first track id for steps that don't nest."""
-
 
 def trace_tid(track: Track) -> int:
     """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number if there is none."""
@@ -42,21 +37,25 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
         args = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
         if each.parent_id:
             args["parent_span_id"] = f"{each.parent_id:016x}"
-        chunks.append(_annotation(each, FIRST_SPANS_TID, args, pid, base_ns))
+        async_id = "" if each.nests else f"{span_id:016x} {each.start_ns}"
+        chunks.append(_annotation(each, args, pid, base_ns, async_id))
     return "".join(chunks).encode()
 
 
 def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
     """The bytes of slices of training steps, as torch.profiler's."""
-    chunks = [_annotation(each, FIRST_STEPS_TID, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]
-    return "".join(chunks).encode()
+    return "".join([_annotation(each, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]).encode()
 
 
-def _annotation(each: SpanSlice | StepSlice, first_tid: int, args: dict[str, Any], pid: int, base_ns: int) -> str:
-    tid = trace_tid(each.track) if each.nests else first_tid + each.track.number
+def _annotation(each: SpanSlice | StepSlice, args: dict[str, Any], pid: int, base_ns: int, async_id: str = "") -> str:
+    """A slice; with an id, an asynchronous event."""
     start, duration = microseconds(each.start_ns - base_ns), microseconds(each.end_ns - each.start_ns)
-    head = f'"ph":"X","pid":{pid},"tid":{tid},"ts":{start},"dur":{duration}'
-    return f',\n{{{head},"cat":"user_annotation","name":{json_value(each.name)},"args":{json_value(args)}}}'
+    common = f'"pid":{pid},"tid":{trace_tid(each.track)},"cat":"user_annotation","name":{json_value(each.name)}'
+    if not async_id:
+        return f',\n{{"ph":"X",{common},"ts":{start},"dur":{duration},"args":{json_value(args)}}}'
+    common += f',"id2":{{"local":{json_value(async_id)}}}'
+    begin = f',\n{{"ph":"b",{common},"ts":{start},"args":{json_value(args)}}}'
+    return f'{begin},\n{{"ph":"e",{common},"ts":{microseconds(each.end_ns - base_ns)}}}'
 
 
 def microseconds(nanoseconds: int) -> str:

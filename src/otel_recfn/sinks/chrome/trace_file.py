@@ -23,7 +23,6 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,10 @@ from numpy.typing import NDArray
 from otel_recfn import _native
 from otel_recfn.batches.forward_links import Links, NodeNumbers, find_links, with_node_numbers
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING
-from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps, StepSlice
-from otel_recfn.sinks.chrome.encoder import (
-    FIRST_SPANS_TID,
-    FIRST_STEPS_TID,
-    encode_memory,
-    encode_spans,
-    encode_steps,
-    trace_tid,
-)
+from otel_recfn.sinks.chrome.automatic_steps import AutomaticSteps
+from otel_recfn.sinks.chrome.encoder import encode_memory, encode_spans, encode_steps, trace_tid
 from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.sinks.gzip_stream import Data, GzipStream, PlainStream
@@ -92,9 +84,8 @@ class ChromeTraceFile:
         """Add the batch's events. After an error, call ``take_back``."""
         self._open = _still_open(self._open, batch) if batch.long_open is None else _outermost(batch.long_open)
         self._slices, over = self._slices.after(batch)
-        numbered = with_node_numbers(batch, self._nodes)
+        numbered, ended = with_node_numbers(batch, self._nodes), self._steps.add(batch)
         counted = encode_memory(batch, self._memory_totals, self._pid, self._base_ns)
-        ended = self._steps.add(batch)
         self._put(self._thread_events(batch, self._thread_names))
         rows = _in_order_of_begins(batch)
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
@@ -105,11 +96,7 @@ class ChromeTraceFile:
         arrows = _arrows(batch, tids, find_links(self._links, batch, tids))
         self._put_encoded(_native.encode_chrome_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))
         self._flows += len(arrows[0])
-        self._put(self._annotations(over, ended, self._thread_names) + counted)
-
-    def forget_links(self) -> None:
-        """Forget the forward ranges so far: no arrow leads to them."""
-        self._links = _native.ForwardRanges()
+        self._put(encode_spans(over, self._pid, self._base_ns) + encode_steps(ended, self._pid, self._base_ns) + counted)
 
     def show(self) -> None:
         """Show all that was appended in the file."""
@@ -148,27 +135,14 @@ class ChromeTraceFile:
 
     def _open_events(self) -> bytes:
         """The events of what is open so far: steps, the program's spans, and ranges that are open for long."""
-        ranges, known, steps = self._open, dict(self._thread_names), self._steps.open()
-        if ranges is None or not len(ranges):
-            return self._annotations(self._slices.open(), steps, known)
-        slices, over = self._slices.after(ranges)
-        names = self._thread_events(ranges, known)
-        spans = self._annotations([*over, *slices.open()], steps, known)
-        rows = _in_order_of_begins(ranges)
-        size = _native.encode_chrome_events(ranges, rows, self._pid, self._base_ns, self._memory)
-        return names + spans + bytes(self._memory[:size])
-
-    def _annotations(self, spans: Sequence[SpanSlice], steps: Sequence[StepSlice], known: dict[int, str]) -> bytes:
-        """The slices of the program's spans and of training steps, and the names of the tracks that they need."""
-        of_spans = [self._track_event(each.track, FIRST_SPANS_TID, "spans", known) for each in spans if not each.nests]
-        of_steps = [self._track_event(each.track, FIRST_STEPS_TID, "steps", known) for each in steps if not each.nests]
-        slices = encode_spans(spans, self._pid, self._base_ns) + encode_steps(steps, self._pid, self._base_ns)
-        return "".join([*of_spans, *of_steps]).encode() + slices
-
-    def _track_event(self, thread: Track, first_tid: int, of: str, known: dict[int, str]) -> str:
-        """The event that names a thread's track beside that of its ranges."""
-        name = f"{thread.name or f'thread {trace_tid(thread)}'}: {of}"
-        return self._naming(first_tid + thread.number, name, thread.number, known)
+        slices, over = self._slices, list[SpanSlice]()
+        events = encode_steps(self._steps.open(), self._pid, self._base_ns)
+        if self._open is not None and len(self._open):
+            slices, over = slices.after(self._open)
+            rows = _in_order_of_begins(self._open)
+            size = _native.encode_chrome_events(self._open, rows, self._pid, self._base_ns, self._memory)
+            events += self._thread_events(self._open, dict(self._thread_names)) + self._memory[:size]
+        return events + encode_spans([*over, *slices.open()], self._pid, self._base_ns)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
         """The names of threads that are new in the batch, or have another name than before."""
@@ -177,18 +151,13 @@ class ChromeTraceFile:
         np.put(used, batch.thread, True)
         np.put(used, batch.end_thread, True)
         for index in np.flatnonzero(used).tolist():
-            thread = batch.tracks[index]
-            tid = trace_tid(thread)
-            events.append(self._naming(tid, thread.name or f"thread {tid}", thread.number, known))
-        return "".join(events).encode()
-
-    def _naming(self, tid: int, name: str, sort_index: int, known: dict[int, str]) -> str:
-        """The events that give a track its name and its place, unless it has that name."""
-        if known.get(tid) == name:
-            return ""
-        known[tid] = name
-        sort = _metadata_event("thread_sort_index", self._pid, tid, {"sort_index": sort_index})
-        return f",\n{_metadata_event('thread_name', self._pid, tid, {'name': name})},\n{sort}"
+            tid = trace_tid(thread := batch.tracks[index])
+            name = thread.name or f"thread {tid}"
+            if known.get(tid) != name:
+                known[tid] = name
+                events.append(_metadata_event("thread_name", self._pid, tid, {"name": name}))
+                events.append(_metadata_event("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
+        return "".join([f",\n{event}" for event in events]).encode()
 
 
 def _header(base_ns: int) -> bytes:

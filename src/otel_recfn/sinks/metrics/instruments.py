@@ -25,11 +25,10 @@ from otel_recfn.model.counters import DROPPED, SETTLED, losses
 from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.metrics.sdk_streams import (
     OVERFLOW_ATTRIBUTES,
+    Attributes,
     ChangedSdkError,
     CollectedSums,
-    Exemplar,
     SdkStreams,
-    SeriesSums,
 )
 from otel_recfn.sinks.metrics.sums import Series
 from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
@@ -49,8 +48,8 @@ Values = dict[tuple[str, str], int]
 """Values by instrument and attribute value."""
 Report = Mapping[str, int]
 """A function that reads the counters of a capture, by their public names."""
-Feed: TypeAlias = "Callable[[], tuple[list[CollectedSums], dict[Series, Exemplar]]]"
-"""A sink's ``take``: sums of durations since the last time, and spans that were sent since then."""
+Feed: TypeAlias = "Callable[[], list[CollectedSums]]"
+"""A sink's ``take``: sums of durations since the last time."""
 
 
 class Counter(NamedTuple):
@@ -112,7 +111,8 @@ class Instruments:
         self._streams: SdkStreams | None = None
         self._changed = False
         """Whether the SDK is not one that we know: then nobody takes durations any more."""
-        self._histogram = _histogram(meter)
+        description = "How long operators and ranges took."
+        self._histogram = meter.create_histogram(DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS)
         for each in COUNTERS:
             meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
         meter.create_observable_up_down_counter(QUEUE.name, [partial(self._observe, QUEUE)], "{range}", QUEUE.description)
@@ -137,7 +137,7 @@ class Instruments:
         with self._lock:
             counters = self._feeds.get(feed)
             if counters is not None:
-                self._left += feed()[0]
+                self._left += feed()
                 self._ended = _sum([self._ended, counters.read()])
                 self._feeds = {each: its for each, its in self._feeds.items() if each != feed}
 
@@ -163,19 +163,15 @@ class Instruments:
 
     def _add_all_to_streams(self) -> None:
         """Hand everything that was summed up to the readers."""
-        exemplars: dict[Series, Exemplar] = {}
         with self._lock:
             for feed in self._feeds:
-                taken, sent = feed()
-                self._left += taken
-                exemplars.update(sent)
+                self._left += feed()
             while self._left:
-                self._add_to_streams(self._left.pop(0), exemplars)
+                self._add_to_streams(self._left.pop(0))
 
-    def _add_to_streams(self, taken: CollectedSums, exemplars: dict[Series, Exemplar]) -> None:
+    def _add_to_streams(self, taken: CollectedSums) -> None:
         try:
-            filled = taken.sums.filled()
-            taken.streams.add(taken.sums, [_of_series(taken.series[number], number, exemplars) for number in filled])
+            taken.streams.add(taken.sums, {number: _attributes(taken.series[number]) for number in taken.sums.filled()})
         except MemoryError:
             _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
         except Exception as error:  # it failed in the middle: which sums arrived can't be known
@@ -192,19 +188,10 @@ class Instruments:
             )
 
 
-def _histogram(meter: Meter) -> Any:
-    description = "How long operators and ranges took."
-    try:
-        return meter.create_histogram(DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS)
-    except TypeError:  # before version 1.31 of the SDK
-        return meter.create_histogram(DURATION, "s", description)
-
-
-def _of_series(series: Series | None, number: int, exemplars: dict[Series, Exemplar]) -> SeriesSums:
+def _attributes(series: Series | None) -> Attributes:
     if series is None:
-        return SeriesSums(number, OVERFLOW_ATTRIBUTES, None)
-    attributes = {"recfn.scope": RecordScope(series.scope).name, "recfn.name": series.name}
-    return SeriesSums(number, attributes, exemplars.get(series))
+        return OVERFLOW_ATTRIBUTES
+    return {"recfn.scope": RecordScope(series.scope).name, "recfn.name": series.name}
 
 
 def _sum(all_values: Iterable[Values]) -> Values:

@@ -16,8 +16,6 @@ be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
-    SdkConfiguration.exemplar_filter, _Aggregation._sample_exemplar
-                                                            without them: no exemplars
 
 An exponential histogram gets counts in buckets of one scale, ``POWER_SCALE``. It goes to that, or below it, until all fits into
 its own buckets: indices are those of finer buckets divided by powers of two, rounded down, so that counts stay exact.
@@ -27,11 +25,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Series, SumColumn, least_above
 
@@ -53,22 +50,6 @@ _SUM, _LAST_VALUE, _DROP = "_SumAggregation", "_LastValueAggregation", "_DropAgg
 
 class ChangedSdkError(Exception):
     """The SDK lacks what this module relies on."""
-
-
-class Exemplar(NamedTuple):
-    """A span that was sent, of a range of a series."""
-
-    duration_ns: int
-    end_ns: int
-    span: SpanContext
-
-
-class SeriesSums(NamedTuple):
-    """The sums to add to a series."""
-
-    number: int
-    attributes: Attributes
-    exemplar: Exemplar | None
 
 
 class CollectedSums(NamedTuple):
@@ -126,8 +107,8 @@ class SdkStreams:
         is_enabled = getattr(self._histogram, "_is_enabled", None)
         return bool(self._streams) and (not callable(is_enabled) or bool(is_enabled()))
 
-    def add(self, sums: DurationSums, series: Sequence[SeriesSums]) -> None:
-        """Add sums with these buckets to every reader's. Call it while the SDK collects.
+    def add(self, sums: DurationSums, series: Mapping[int, Attributes]) -> None:
+        """Add the sums of series, whose attributes are given by number, to every reader's. Call it while the SDK collects.
 
         Raises:
             ChangedSdkError: an aggregation isn't where it should be.
@@ -135,22 +116,20 @@ class SdkStreams:
         for stream in self._streams:
             self._add_to(stream, sums, series)
 
-    def _add_to(self, stream: _Stream, sums: DurationSums, all_series: Sequence[SeriesSums]) -> None:
+    def _add_to(self, stream: _Stream, sums: DurationSums, series: Mapping[int, Attributes]) -> None:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
-        for one in all_series:
-            last = int(sums.series[one.number, SumColumn.LAST]) / SECOND_NS
-            measured = self._measurement(last, now, self._histogram, Context(), dict(one.attributes))
+        for number, attributes in series.items():
+            last = int(sums.series[number, SumColumn.LAST]) / SECOND_NS
+            measured = self._measurement(last, now, self._histogram, Context(), dict(attributes))
             stream.match.consume_measurement(measured, False)
         made = {_key(each._attributes): each for each in stream.match._attributes_aggregation.values()}
-        for one in all_series:
-            seen = {key: value for key, value in one.attributes.items() if keys is None or key in keys}
+        for number, attributes in series.items():
+            seen = {key: value for key, value in attributes.items() if keys is None or key in keys}
             aggregation = made.get(_key(seen)) or made.get(_key(OVERFLOW_ATTRIBUTES))
             if aggregation is None:
                 raise ChangedSdkError(f"no aggregation for {seen}")
             with aggregation._lock:
-                self._add_rest(stream, aggregation, sums, one.number)
-            if one.exemplar is not None:
-                self._offer_exemplar(aggregation, one.exemplar, one.attributes)
+                self._add_rest(stream, aggregation, sums, number)
 
     def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
         """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
@@ -174,16 +153,6 @@ class SdkStreams:
         counts: Numbers = sums.buckets[which][number].copy()
         counts[int(sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right"))] -= 1
         return counts
-
-    def _offer_exemplar(self, aggregation: Any, exemplar: Exemplar, attributes: Attributes) -> None:
-        config = getattr(self._histogram._measurement_consumer, "_sdk_config", None)
-        should_sample = getattr(getattr(config, "exemplar_filter", None), "should_sample", None)
-        offer: Callable[..., None] | None = getattr(aggregation, "_sample_exemplar", None)
-        if should_sample is None or offer is None:
-            return
-        seconds, context = exemplar.duration_ns / SECOND_NS, set_span_in_context(NonRecordingSpan(exemplar.span), Context())
-        if should_sample(seconds, exemplar.end_ns, attributes, context):
-            offer(self._measurement(seconds, exemplar.end_ns, self._histogram, context, dict(attributes)), True)
 
 
 def _kind(match: Any) -> str:

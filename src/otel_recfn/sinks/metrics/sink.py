@@ -10,60 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import SpanContext, TraceFlags
 
-from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import NUM_SCOPES, EventFlag
 from otel_recfn.sinks.metrics.instruments import Instruments, Report, instruments_of
-from otel_recfn.sinks.metrics.sdk_streams import CollectedSums, Exemplar
-from otel_recfn.sinks.metrics.sums import MAX_SERIES, DurationSums, Series, SeriesTable
+from otel_recfn.sinks.metrics.sdk_streams import CollectedSums
+from otel_recfn.sinks.metrics.sums import DurationSums, SeriesTable
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.span_ids import span_id
-from otel_recfn.support.texts import text_of_utf8
-
-_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_PARTIAL = np.uint32(EventFlag.PARTIAL)
-
-
-class SentSpans:
-    """Spans that were sent, as exemplars of the series of their ranges: for each series the longest since the last time.
-
-    One thread notes, any takes: what was found is replaced whole, so that neither waits for the other.
-
-    Attributes:
-        wanted: whether anybody takes them.
-    """
-
-    def __init__(self) -> None:
-        self.wanted = False
-        self._longest: dict[Series, Exemplar] = {}
-
-    def note(self, plan: SpanPlan) -> None:
-        """Note the spans of a plan, which have been handed to the processors."""
-        if not self.wanted:
-            return
-        batch, rows, longest = plan.batch, plan.row, self._longest
-        durations = np.where(batch.flags[rows] & _PARTIAL, -1, np.maximum(batch.end_ns[rows] - batch.start_ns[rows], 0))
-        order = np.argsort(durations)
-        keys = batch.name[rows].astype(np.int64) * NUM_SCOPES + batch.scope[rows]
-        for key, place in dict(zip(keys[order].tolist(), order.tolist(), strict=True)).items():  # the longest of each key
-            name, scope = divmod(key, NUM_SCOPES)
-            series, ns = Series(scope, text_of_utf8(batch.names[name])), int(durations[place])
-            kept = longest.get(series)
-            if ns > kept.duration_ns if kept is not None else ns >= 0 and len(longest) < MAX_SERIES:
-                row, above = int(rows[place]), plan.spans_above[int(plan.above[place])]
-                span = SpanContext(above.trace_id, span_id(int(batch.event_id[row])), False, _SAMPLED)
-                longest[series] = Exemplar(ns, max(0, int(batch.end_ns[row])), span)
-
-    def take(self) -> dict[Series, Exemplar]:
-        """Remove and return the spans since the last time."""
-        taken, self._longest = self._longest, {}
-        return taken
 
 
 class MetricsSink(Sink):
@@ -71,9 +26,8 @@ class MetricsSink(Sink):
 
     name = "metrics"
 
-    def __init__(self, meter_provider: MeterProvider | None = None, sent: SentSpans | None = None) -> None:
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         self._meter_provider = meter_provider
-        self._sent = sent or SentSpans()
         self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
         self._lock = ForkSafeLock()
@@ -118,14 +72,13 @@ class MetricsSink(Sink):
             self._instruments = instruments_of(provider)
             if self._instruments is not None:
                 self._instruments.attach(self.take, self._report)
-            self._sent.wanted = self._instruments is not None
         return self._instruments
 
-    def take(self) -> tuple[list[CollectedSums], dict[Series, Exemplar]]:
-        """Remove and return the sums, and spans that were sent, since the last time. From any thread."""
+    def take(self) -> list[CollectedSums]:
+        """Remove and return the sums since the last time. From any thread."""
         with self._lock:
             taken, self._untaken = self._untaken, []
-        return taken, self._sent.take()
+        return taken
 
     def flush(self, timeout_s: float) -> bool:
         """True, as readers collect when they do."""
@@ -133,14 +86,12 @@ class MetricsSink(Sink):
 
     def close(self, timeout_s: float) -> None:
         """Leave the sums to the readers."""
-        self._sent.wanted = False
         if self._instruments is not None and not self._closed:
             self._closed = True
             self._instruments.detach(self.take)
 
     def after_fork_in_child(self) -> MetricsSink:
         """An empty sink, because what the parent counted is the parent's."""
-        fresh = MetricsSink(self._meter_provider, self._sent)
-        self._sent.take()
+        fresh = MetricsSink(self._meter_provider)
         fresh.report_from(self._report)
         return fresh

@@ -32,7 +32,7 @@ from otel_recfn.batches.stage import Decided, SpanPlan
 from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
 from otel_recfn.sinks.spans.mapping import SpanMapper, further_of_spans
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
-from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook, part_that_was_made
+from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
@@ -62,8 +62,6 @@ class Chunk(NamedTuple):
     """Spans of the SDK, or encoded ones."""
     counts: Mapping[str, int]
     """The changes of the counts of ranges."""
-    plan: SpanPlan | None = None
-    """The plan of the spans of ranges that have ended."""
     dropped: int = 0
     """The number of lost ranges and spans that the first span reports."""
 
@@ -129,7 +127,7 @@ class DecidedUnits:
             further[row] = {**further.get(row, {}), DROPPED: dropped}
         spans, kept = mapper.spans(plan, further), len(plan.row)
         counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
-        return Chunk(spans, counts, plan if len(spans) == kept else part_that_was_made(plan, spans), dropped)
+        return Chunk(spans, counts, dropped)
 
 
 def _slices(end: int, size: int) -> list[slice]:
@@ -142,17 +140,16 @@ def unit_queue() -> TaskQueue[DecidedUnits]:
 
 
 class Sender:
-    """The sender of one sink. ``sent`` gets each plan whose spans were handed on, ``recorder_lost`` counts losses."""
+    """The sender of one sink. ``recorder_lost`` counts losses."""
 
     def __init__(
         self,
         resolver: ProviderResolver,
         delivery: Delivery,
         hook: SpanHook | None,
-        sent: Callable[[SpanPlan], None] | None,
         recorder_lost: Callable[[], int],
     ) -> None:
-        self._resolver, self._delivery, self._hook, self._sent = resolver, delivery, hook, sent
+        self._resolver, self._delivery, self._hook = resolver, delivery, hook
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
         """The mapper for the current target."""
@@ -165,10 +162,7 @@ class Sender:
         self._counts = dict.fromkeys(_NAMES, 0)
         self._closed = False
         """Whether nothing is counted or sent any more."""
-        self._hurries = threading.Event()
-        """Whether somebody waits for what is queued, so that the thread doesn't rest."""
         self._end_by = float("inf")
-        self._process_ends = self._finishes_itself = False
         self._logged = False
 
     def start(self) -> None:
@@ -204,35 +198,25 @@ class Sender:
             return self._queue.is_empty
         if self._would_wait_for_itself():
             return False
-        with self._lock:
-            self._hurries.set()
-            flush = self._queue.put_flush(timeout_s)
+        flush = self._queue.put_flush(timeout_s)
         return flush is not None and flush.wait()
 
     def close(self, timeout_s: float, process_ends: bool) -> None:
         """Send what was put, and export, in so many seconds; the rest is dropped and counted.
 
-        Where the process ends, a backend that is known to be down is not waited for. Where a processor or an exporter calls,
-        the sender's thread goes on, and is not waited for.
+        Nothing is waited for where a processor or an exporter calls, or where the process ends and the backend is known to be
+        down.
         """
-        self._end_by = time.monotonic() + timeout_s
-        self._process_ends = process_ends
-        self._finishes_itself = self._would_wait_for_itself()
+        self._end_by = time.monotonic() + (0.0 if self._would_wait_for_itself() else timeout_s)
         self._queue.end()
-        if self._finishes_itself:
-            return
-        self._hurries.set()
         while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):
             self._thread.wait_for_end(min(LOOK_S, self._time_left()))
-        self._finish()
-
-    def _finish(self) -> None:
         with self._lock:
             self._closed = True
             self._counts["shutdown"] += self._counts["folding"]
             self._counts["folding"] = 0
         self._queue.clear()
-        self._delivery.remove(self._process_ends)
+        self._delivery.remove(process_ends)
 
     def _would_wait_for_itself(self) -> bool:
         """Whether a processor or an exporter of the program's calls."""
@@ -247,8 +231,6 @@ class Sender:
                 self._guarded(self._step)
             with at_work():
                 self._guarded(lambda: self._delivery.flush(self._time_left()))
-                if self._finishes_itself:
-                    self._guarded(self._finish)
 
     def _guarded(self, step: Callable[[], object]) -> None:
         """Do a step. If it fails, what it handled is lost, and the thread goes on."""
@@ -265,9 +247,6 @@ class Sender:
                 self._send(waiting)
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
-                with self._lock:
-                    if self._queue.is_open and not self._queue.has_flush:
-                        self._hurries.clear()
             else:
                 self._delivery.send(())
 
@@ -282,11 +261,8 @@ class Sender:
                 left += chunk.counts.get("folding", 0)
                 self._delivery.send(chunk.spans)
                 self._reported += chunk.dropped
-                if self._sent is not None and chunk.plan is not None:
-                    self._sent(chunk.plan)
-                if not self._queue.is_filling:
-                    with resting():
-                        self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))
+                with resting():
+                    self._queue.rest((time.thread_time() - began) * (1 / MAX_SHARE - 1))
                 began = time.thread_time()
         except BaseException:  # even an exception of the program's hook or processor that ends threads
             self.count(error=left, folding=-left)

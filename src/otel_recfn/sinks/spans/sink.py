@@ -20,17 +20,17 @@ from typing import NamedTuple, TypeVar
 
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-from otel_recfn.batches.stage import Fate, SpanPlan
+from otel_recfn.batches.stage import Fate
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import Delivery, ProviderCalls, SpanDelivery
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenTraces
+from otel_recfn.sinks.spans.folding import EveryRange, Folding, OpenTraces
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
-from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings
 
 log = logging.getLogger("otel_recfn")
@@ -53,8 +53,6 @@ class Process(NamedTuple):
     """The seconds that ``close`` may then wait for a backend."""
     find_worker: FindsWorker = lambda: None
     """A function that finds what this process works for, if it is another one's worker."""
-    sent: Callable[[SpanPlan], None] | None = None
-    """A function that is given each plan whose spans have been handed on."""
 
 
 NO_PROCESS = Process()
@@ -89,8 +87,7 @@ class SpansSink(Sink):
         self._spans: ProgramSpans = parent._spans if parent is not None else ProgramSpans()
         self._promised: PromisedTraces = parent._promised if parent is not None else PromisedTraces()
         self._surroundings = Surroundings(self._spans, process.find_worker)
-        most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
-        self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
+        self._traces = StepTraces(roots_per_second, self._surroundings, self._promised)
         self._folding: Folding | EveryRange | None = self._new_folding()
         """The folding; None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0
@@ -99,7 +96,7 @@ class SpansSink(Sink):
         self._provider_calls = ProviderCalls(process.flush)
         self._resolver = ProviderResolver(tracer_provider, self._delivery.provider, self._provider_calls.watch)
         span_hook = SpanHook(hook) if hook is not None else None
-        self._sender = Sender(self._resolver, self._delivery, span_hook, process.sent, process.recorder_lost)
+        self._sender = Sender(self._resolver, self._delivery, span_hook, process.recorder_lost)
         self._open_traces = OpenTraces(self._traces, span_hook, volume)
         self._written_at = time.monotonic()
         self._logged_memory = False

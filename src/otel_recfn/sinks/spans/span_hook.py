@@ -8,15 +8,10 @@ span.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any, TypeAlias
 
-import numpy as np
-from opentelemetry.sdk.trace import ReadableSpan
-
-from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.provider import AttributeValue
@@ -111,10 +106,3 @@ def _clean_single(value: Any) -> str | bool | int | float | None:
     if isinstance(value, Integral):
         return number if -(1 << 63) <= (number := int(value)) < 1 << 63 else None
     return None
-
-
-def part_that_was_made(plan: SpanPlan, spans: Sequence[ReadableSpan]) -> SpanPlan:
-    """The plan without the spans that the hook dropped."""
-    contexts: list[Any] = [span.context for span in spans]
-    made = np.array([context.span_id for context in contexts], np.uint64)
-    return plan.part(np.flatnonzero(is_in(plan.span_id, made)))

@@ -22,7 +22,6 @@ from trace_files import events_in
 pytestmark = pytest.mark.one_python
 
 OPTIMIZER = "Optimizer.step#SGD.step"
-KINDS = "aten::mm", OPTIMIZER, "eval", "call"
 Row = dict[str, Any]
 
 
@@ -94,10 +93,6 @@ def test_ranges_that_are_no_steps(other: Row) -> None:
     assert steps_of([row(1, 10, 20, **{"name": OPTIMIZER, **other})]) == []
 
 
-def evaluation(number: int, start: int, end: int, **more: Any) -> Row:
-    return row(number, start, end, "nn.Module: Net_0", source=EventSource.MODULE, flags=EventFlag.EVALUATION, **more)
-
-
 EPOCH, INNER, OTHER = context(5, 1000), context(5, 1001), context(6, 1002)
 
 
@@ -107,14 +102,14 @@ class Span(SimpleNamespace):
 
 def spans() -> dict[tuple[int, int], Any]:
     return {
-        EPOCH[:2]: Span(name="epoch", parent=None, start_time=None, end_time=None),
-        INNER[:2]: Span(name="inner", parent=EPOCH, start_time=None, end_time=None),
-        OTHER[:2]: Span(name="other", parent=None, start_time=None, end_time=None),
+        EPOCH[:2]: Span(name="epoch", parent=None, end_time=None),
+        INNER[:2]: Span(name="inner", parent=EPOCH, end_time=None),
+        OTHER[:2]: Span(name="other", parent=None, end_time=None),
     }
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([NO_CONTEXT, EPOCH, INNER, OTHER]), st.sampled_from(KINDS),
+    st.lists(st.tuples(st.sampled_from([NO_CONTEXT, EPOCH, INNER, OTHER]), st.sampled_from(["aten::mm", OPTIMIZER]),
                        st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=14),
     st.sets(st.integers(1, 13)),
     st.booleans(),
@@ -126,13 +121,12 @@ def test_slices_of_a_track_nest_whatever_runs(
     known, time, rows = spans(), BASE_NS, list[Row]()
     for number, (ran_in, name, pause, lasts) in enumerate(ran, 1):
         time += pause
-        one = evaluation(number, time, time + lasts) if name == "eval" else row(number, time, time + lasts, name)
-        rows.append({**one, "context": ran_in, **({"source": EventSource.MODULE} if name == "call" else {})})
+        rows.append(row(number, time, time + lasts, name, context=ran_in))
         time += lasts
     for key, one in known.items():
         own = [each for each in rows if each["context"][:2] == key]
         if timed and own:
-            one.start_time, one.end_time = own[0]["start_ns"] - (key == EPOCH[:2]), own[-1]["end_ns"] + 1
+            one.end_time = own[-1]["end_ns"] + 1
     monkeypatch.setattr(seen_spans, "_spans", known)
     writer, places = TraceWriter(tmp_path / "trace.json"), [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in pairwise(places):
@@ -150,17 +144,10 @@ def test_slices_of_a_track_nest_whatever_runs(
             ends.append(start - minus)
 
 
-def test_a_step_that_lies_across_spans_has_a_track_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_spans, "_spans", spans())
-    path = tmp_path / "trace.json"
-    writer = TraceWriter(path)
-    forward = row(1, 10, 20, context=INNER, source=EventSource.MODULE)
-    rows = [forward, row(2, 30, 40, OPTIMIZER, context=OTHER), row(3, 50, 60)]
-    writer.write(make_batch([one | {"start_ns": BASE_NS + one["start_ns"], "end_ns": BASE_NS + one["end_ns"]} for one in rows]))
-    writer.close()
-    (step,) = [one for one in events_in(path, "X") if one["name"] == "ProfilerStep#0"]
-    names = {one["tid"]: one["args"]["name"] for one in events_in(path, "M") if one["name"] == "thread_name"}
-    assert names[step["tid"]] == "MainThread: steps"
+def test_a_step_begins_anew_in_another_span_of_the_programs() -> None:
+    rows = [row(1, 10, 20, context=INNER), row(2, 30, 40, context=OTHER), row(3, 50, 60, OPTIMIZER, context=OTHER)]
+    after = [row(4, 70, 80, context=INNER), row(5, 90, 99, OPTIMIZER, context=OTHER)]
+    assert steps_of(rows, after) == steps_of([*rows, *after]) == [("ProfilerStep#0", 1, 30, 60), ("ProfilerStep#1", 1, 90, 100)]
 
 
 def test_a_trace_has_them_around_their_ranges(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
@@ -23,6 +23,7 @@ SLICES = """
     left join slice parent on slice.parent_id = parent.id
     order by slice.ts, slice.dur desc
 """
+BESIDE = "select slice.name, dur, pid from slice join process_track on track_id = process_track.id join process using (upid)"
 COMPLAINTS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 NUMBERS = "select int_value, string_value, real_value from args where key = 'args.{}' order by int_value"
 NOW_NS = time.time_ns()  # Perfetto drops what is before a trace's base time
@@ -64,12 +65,24 @@ def test_what_ends_on_another_thread_overlaps_nothing(path: Path) -> None:
     slices, beside, complaints = ask_perfetto(
         path,
         SLICES,
-        "select slice.name, dur, pid from slice join process_track on track_id = process_track.id join process using (upid)",
+        BESIDE,
         COMPLAINTS,
     )
     assert not complaints
     assert [(name, dur, parent) for name, _, _, dur, parent, *_ in slices] == [("slice", 150, None), ("another", 50, None)]
     assert beside == [("crossing", 100, os.getpid())]
+
+
+def test_spans_nest_or_are_beside_the_threads(path: Path) -> None:
+    """The third range begins in the second, which is open: what lies around it and the first would cut the second in two."""
+    here, there = context(5, 6), context(8, 9)
+    rows = [row(1, "first", 0, 10, context=here), row(3, "third", 30, 40, context=here)]
+    write(path, rows, [row(2, "second", 20, 60, context=there)])
+    slices, beside, complaints = ask_perfetto(path, SLICES, BESIDE, COMPLAINTS)
+    assert not complaints
+    names = {"first": None, f"span {9:016x}": None, "second": f"span {9:016x}", "third": "second"}
+    assert {name: parent for name, *_, parent, _, _ in slices} == names
+    assert beside == [(f"span {6:016x}", 40, os.getpid())]
 
 
 def test_arrows_marks_and_arguments(path: Path) -> None:

@@ -38,21 +38,14 @@ def row(number: int, start: int, end: int, ran_in: SpanContextRef = NO_CONTEXT, 
     return {"event_id": event_id, "start_ns": BASE_NS + start, "end_ns": BASE_NS + end, "context": ran_in, **more}
 
 
-def slices_of(
-    spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]], opened: dict[int, list[dict[str, Any]]] | None = None
-) -> list[SpanSlice]:
-    """Those that are over, then those that aren't. ``opened``: what batches announce, by their place."""
+def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) -> list[SpanSlice]:
+    """Those that are over, then those that aren't."""
     known = {ref[:2]: found for ref, found in spans.items()}
     state, found = SpanSlices(lambda *key: known.get(key)), []
-    for place, rows in enumerate(batches):
-        state, over = state.after(make_batch(rows, (opened or {}).get(place, ())))
+    for rows in batches:
+        state, over = state.after(make_batch(rows))
         found += over
     return found + state.open()
-
-
-def begin(one: dict[str, Any]) -> dict[str, Any]:
-    """What announces a row."""
-    return {name: one[name] for name in ("event_id", "start_ns", "context")}
 
 
 def told(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
@@ -60,53 +53,45 @@ def told(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
 
 
 REQUEST, CHILD, OTHER = context(5, 6), context(5, 7), context(8, 9)
+SPANS = {REQUEST: span("request"), OTHER: span("other")}
 
 
-def test_a_slice_lasts_as_long_as_its_span_where_the_thread_does_nothing_else() -> None:
-    spans = {REQUEST: span("request", 20, 80)}
+def test_a_slice_lasts_from_its_first_range_to_its_last_and_a_nanosecond_longer() -> None:
     rows = [row(1, 0, 10), row(2, 30, 40, REQUEST), row(3, 50, 60, REQUEST), row(4, 90, 99)]
-    assert told(slices_of(spans, rows)) == [("request", 1, 20, 80)]
-    assert told(slices_of(spans, *[[one] for one in rows])) == [("request", 1, 20, 80)]
+    assert told(slices_of(SPANS, rows)) == [("request", 1, 30, 61)]
+    assert told(slices_of(SPANS, *[[one] for one in rows])) == [("request", 1, 30, 61)]
 
 
-def test_a_slice_lasts_as_long_as_its_span_where_what_comes_next_holds_other_ranges() -> None:
-    spans = {REQUEST: span("request", 5, 30), OTHER: span("other", 35, 70)}
-    rows = [row(2, 12, 18, REQUEST), row(1, 10, 20, REQUEST), row(4, 45, 50, OTHER), row(3, 40, 60, OTHER)]
-    expected = [("request", 1, 5, 30), ("other", 1, 35, 70)]
-    assert told(slices_of(spans, rows)) == expected
-    announced = {0: [begin(rows[1])], 2: [begin(rows[3])]}
-    assert told(slices_of(spans, *[[one] for one in rows], opened=announced)) == expected
+def test_no_slice_is_longer_where_something_else_is_there() -> None:
+    beside = [row(1, 10, 20, REQUEST), row(2, 20, 30, OTHER), row(3, 30, 40)]
+    assert told(slices_of(SPANS, beside)) == [("request", 1, 10, 20), ("other", 1, 20, 30)]
+    inside = [row(2, 10, 20, OTHER), row(1, 0, 20, REQUEST)]
+    assert told(slices_of(SPANS, inside)) == [("other", 1, 10, 20), ("request", 1, 0, 21)]
 
 
-def test_a_slice_begins_with_its_span_inside_a_range_that_is_still_open() -> None:
-    spans = {CHILD: span("child", 20, 50, context(5, 1000))}
-    outer = row(1, 10, 60)
-    expected = [("child", 1, 20, 50)]
-    assert told(slices_of(spans, [row(2, 30, 40, CHILD)], [], [outer], opened={0: [begin(outer)]})) == expected
-    assert told(slices_of(spans, [], [row(2, 30, 40, CHILD), outer], opened={0: [begin(outer)]})) == expected
-
-
-def test_a_span_inside_a_range_lies_in_the_range_also_when_that_ends_in_a_later_batch() -> None:
+def test_a_span_lies_in_its_parent_and_in_the_range_that_is_its_parent_also_when_that_ends_in_a_later_batch() -> None:
     """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
-    spans = {REQUEST: span("request", 0), CHILD: span("child", 25, 45, context(5, 1000))}
+    spans = {**SPANS, CHILD: span("child", parent=context(5, 1000))}
     batches = [[row(2, 22, 24, REQUEST)], [row(3, 30, 40, CHILD)], [row(1, 20, 60, REQUEST)]]
-    assert told(slices_of(spans, *batches)) == [("child", 1, 25, 45), ("request", 1, 0, 61)]
+    assert told(slices_of(spans, *batches)) == [("child", 1, 30, 41), ("request", 1, 20, 61)]
+    known = {**SPANS, CHILD: span("child", parent=REQUEST)}
+    assert told(slices_of(known, [row(1, 30, 40, CHILD)])) == [("request", 1, 30, 41), ("child", 1, 30, 41)]
+    over = {**spans, REQUEST: span("request", end=29)}
+    assert told(slices_of(over, *batches[:2])) == [("request", 1, 22, 25), ("child", 1, 30, 41)]
 
 
-def test_each_thread_has_a_slice_of_a_span_and_only_the_first_one_its_begin_and_end() -> None:
+def test_each_thread_has_a_slice_of_a_span() -> None:
     worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
-    found = told(slices_of({REQUEST: span("request", 0, 70)}, [row(1, 10, 20, REQUEST), worker]))
-    assert found == [("request", 1, 0, 70), ("request", 2, 50, 61)]
+    assert told(slices_of(SPANS, [row(1, 10, 20, REQUEST), worker])) == [("request", 1, 10, 21), ("request", 2, 50, 61)]
 
 
-def test_a_stretch_that_may_lie_across_an_open_range_has_a_track_of_its_own(path: Path) -> None:
+def test_a_stretch_that_may_lie_across_an_open_range_is_asynchronous(path: Path) -> None:
     writer = TraceWriter(path)
     writer.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
     writer.write(make_batch([row(2, 20, 60, OTHER)]))
     writer.close()
-    tids = {event["tid"]: event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"}
-    slices = {event["args"]["span_id"]: tids[event["tid"]] for event in events_in(path, "X") if "span_id" in event["args"]}
-    assert slices == {f"{6:016x}": "MainThread: spans", f"{9:016x}": "MainThread"}
+    found = [(event["ph"], event["args"]["span_id"]) for event in events_in(path, "bX") if "span_id" in event["args"]]
+    assert found == [("b", f"{6:016x}"), ("X", f"{9:016x}")]
 
 
 def test_the_file_says_which_trace_and_span_they_are(path: Path) -> None:
@@ -139,7 +124,6 @@ class Thread:
         self.rows: list[dict[str, Any]] = []
         self.current: dict[int, list[SpanContextRef]] = {}
         self.spans: dict[SpanContextRef, Any] = {}
-        self.announced: list[tuple[dict[str, Any], int]] = []  # and how many ranges had ended
 
     def act(self, action: str, task: int) -> None:
         self.now += 1 + self.count % 2
@@ -148,8 +132,6 @@ class Thread:
     def begin(self, task: int) -> None:
         self.count += 1
         ran_in = self.current.get(task, [NO_CONTEXT])[-1]
-        if not self.open:
-            self.announced.append((begin(row(self.count, self.now, 0, ran_in)), len(self.rows)))
         self.open.append([task, self.count, self.now, ran_in, False])
 
     def end(self, task: int) -> None:
@@ -176,7 +158,7 @@ ACTIONS = st.tuples(st.sampled_from(["begin", "end", "begin", "end", "enter", "l
 
 
 CROSSED_FIRST = [("begin", 1), ("begin", 0), ("end", 1), ("enter", 1), ("begin", 0), ("begin", 1), ("end", 1), ("begin", 0)]
-"""What was announced is over, and did not nest; what began in it is open."""
+"""The outermost range is over, and did not nest; what began in it is open."""
 
 
 @given(st.lists(ACTIONS, max_size=60), st.integers(1, 9), st.booleans())
@@ -185,7 +167,6 @@ CROSSED_FIRST = [("begin", 1), ("begin", 0), ("end", 1), ("enter", 1), ("begin",
 def test_slices_always_nest_and_cover_what_ran_in_their_spans(
     actions: list[tuple[str, int]], at_once: int, parents_known: bool
 ) -> None:
-    """Outermost ranges are announced in the batch of the row that ends next, as in drains."""
     thread = Thread()
     for action, task in actions:
         thread.act(action, task)
@@ -195,23 +176,13 @@ def test_slices_always_nest_and_cover_what_ran_in_their_spans(
         for found in thread.spans.values():
             found.parent = None
     rows = thread.rows
-    opened: dict[int, list[dict[str, Any]]] = {}
-    for one, ended in thread.announced:
-        opened.setdefault(ended // at_once, []).append(one)
-    found = slices_of(thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)], opened=opened)
+    found = slices_of(thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)])
     ranges = [one for one in rows if not one["flags"]]
     among = [(one.start_ns, one.end_ns) for one in found if one.nests]
     assert_nest(among + [(one["start_ns"], one["end_ns"]) for one in ranges])
-    assert_nest([(one.start_ns, one.end_ns) for one in found if not one.nests])
-    for one in [one for one in ranges if one["context"].span_id and not crossed(one, found)]:
+    for one in [one for one in ranges if one["context"].span_id]:
         covering = [each for each in found if each.key == one["context"][:2]]
         assert any(each.start_ns <= one["start_ns"] and one["end_ns"] <= each.end_ns for each in covering)
-
-
-def crossed(one: dict[str, Any], found: list[SpanSlice]) -> bool:
-    """Whether it lies partly in another slice of the track of its own, which has to cut its span's."""
-    apart = [each for each in found if not each.nests]
-    return any(each.start_ns < one["end_ns"] and one["start_ns"] < each.end_ns for each in apart)
 
 
 def assert_nest(intervals: list[Interval]) -> None:

@@ -98,15 +98,14 @@ void end_and_forget(ThreadCalls& calls) {
 void give_way_to_drain(ThreadCalls& calls) {
   if (calls.buffer == nullptr || calls.stands_for_another) return;
   ThreadBuffer& buffer = *calls.buffer;
-  if (buffer.has_room(kRoomOfCall + uint64_t{kEndWords} * (buffer.open_recorded + 1))) return;
+  const uint64_t room = kRoomOfCall + uint64_t{kEndWords} * (buffer.open_recorded + 1);
+  if (buffer.has_room(room)) return;
   const uint64_t read = buffer.consumed.load(std::memory_order_acquire);
   if (calls.gave_way_at == read) return;
   calls.gave_way_at = read;
   Py_BEGIN_ALLOW_THREADS;
   const timespec pause{0, kPauseNs};
-  for (int pauses = 0; pauses < kMostPauses && buffer.consumed.load(std::memory_order_acquire) == read; ++pauses) {
-    nanosleep(&pause, nullptr);
-  }
+  for (int pauses = 0; pauses < kMostPauses && !buffer.has_room(room); ++pauses) nanosleep(&pause, nullptr);
   Py_END_ALLOW_THREADS;
 }
 

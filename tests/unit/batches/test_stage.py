@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

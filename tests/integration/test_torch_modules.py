@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import sys
@@ -15,8 +14,7 @@ from recorded_modules import Recording, X
 
 from forked import in_child
 from otel_recfn import _native
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, RecordScope
-from otel_recfn.pytorch.observer import TorchObserver
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.support.texts import called_code
 
@@ -41,7 +39,6 @@ def hooks() -> tuple[int, ...]:
     return (
         len(modules._global_forward_pre_hooks),
         len(modules._global_forward_hooks),
-        len(optimizers._global_optimizer_pre_hooks),
         len(optimizers._global_optimizer_post_hooks),
     )
 
@@ -126,36 +123,13 @@ def test_an_optimizer_has_pytorchs_own_range_alone(recording: Recording) -> None
     assert recording.lines() == [("Linear_0", "")]
 
 
-def test_a_step_of_an_optimizer_says_which_code_it_runs(recording: Recording) -> None:
-    class Own(torch.optim.SGD):  # type: ignore[misc, name-defined]
-        def step(self, closure: Any = None) -> Any:
-            return super().step(closure)
-
-    weight = nn.Parameter(torch.ones(2))
-    optimizers = [torch.optim.SGD([weight]), torch.optim.RMSprop([weight]), Own([weight])]
-    optimizers[0].step = functools.wraps(optimizers[0].step)(functools.partial(optimizers[0].step))  # as a scheduler wraps it
-    expected = [
-        "torch.optim.sgd.SGD.step",
-        "torch.optim.rmsprop.RMSprop.step",
-        f"{__name__}.{Own.step.__wrapped__.__qualname__}",
-    ]
-    observer = TorchObserver()
-    recording.torch_announces_optimizer = True
-    observer.enable(Wanted(scopes=1 << RecordScope.USER_SCOPE))
-    for optimizer in optimizers:
-        optimizer.step()
-    observer.disable()
-    steps = [event for event in recording.events() if event.name.startswith("Optimizer.step#")]
-    assert [called_code(event.code).function for event in steps if not event.parent] == expected
-
-
 def test_install_and_remove(recording: Recording) -> None:
     ours, filters, call = hooks(), list(warnings.filters), vars(nn.Module)["__call__"]
     recording.ranges.enable(Wanted())
     assert hooks() == ours
     recording.ranges.disable()
     recording.ranges.disable()
-    assert hooks() == (*ours[:2], ours[2] - 1, ours[3] - 1)
+    assert hooks() == (*ours[:2], ours[2] - 1)
     nn.ReLU()(X)
     assert recording.events() == []
     recording.ranges.enable(Wanted())

@@ -74,9 +74,6 @@ PYTHON: Mapping[str, Detail] = {
     "step_code": Detail(
         "torch.optim.optimizer:Optimizer._optimizer_step_code", "parameters of optimizers whose steps are traced are not shown"
     ),
-    "step_pre_hook": Detail(
-        "torch.optim.optimizer:register_optimizer_step_pre_hook", "optimizer steps don't say which code they run"
-    ),
     "step_hook": Detail(
         "torch.optim.optimizer:register_optimizer_step_post_hook", "validation after a step is not told from training"
     ),

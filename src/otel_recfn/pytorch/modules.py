@@ -81,9 +81,9 @@ _texts: WeakIdentityMap[str] = WeakIdentityMap()
 """The results of ``_code_of``, by function."""
 
 
-def _code_of(subject: Any, method: str) -> str:
-    """``file(line): module.Class.forward`` of a module's or an optimizer's method; empty if it is no Python function."""
-    function = vars(subject).get(method) or getattr(type(subject), method, None)
+def _code_of(module: Any) -> str:
+    """``file(line): module.Class.forward`` of a module's ``forward``; empty if it is no Python function."""
+    function = vars(module).get("forward") or getattr(type(module), "forward", None)
     function = getattr(function, "__func__", function)
     text = _texts.get(function)
     if text is None:
@@ -94,10 +94,9 @@ def _code_of(subject: Any, method: str) -> str:
 
 
 class ModuleRanges(Source):
-    """A source of a range for each module call, and of the code of each optimizer step.
+    """A source of a range for each module call.
 
     Args:
-        torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now.
         names: of the modules; of its own by default.
     """
 
@@ -105,8 +104,7 @@ class ModuleRanges(Source):
     announces: EventSource | None = EventSource.MODULE
     needs: str | None = "torch"
 
-    def __init__(self, torch_announces_optimizer: Callable[[], bool], names: InstanceNames | None = None) -> None:
-        self._torch_announces_optimizer = torch_announces_optimizer
+    def __init__(self, names: InstanceNames | None = None) -> None:
         self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
@@ -139,7 +137,7 @@ class ModuleRanges(Source):
         if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
         path, flags = self._paths.path(around.module, module), EVALUATION if thread.training.evaluates else 0
-        return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module, "forward")))
+        return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module)))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         if not thread.training.trains:
@@ -148,7 +146,7 @@ class ModuleRanges(Source):
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
             decode_id = _native.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
-        event_id = _native.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module, "forward"))
+        event_id = _native.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module))
         if chain is not None and chain.tokens == 1:
             chain.first_event_id = event_id
         _outermost.set(outermost := _Outermost(module))
@@ -163,11 +161,6 @@ class ModuleRanges(Source):
         told = call.chain.end_call() if call.chain is not None else ""
         if call.decode_id:
             _native.end(call.decode_id, text, attributes=told)
-
-    def enter_step(self, optimizer: object) -> None:
-        """Say in PyTorch's range of an optimizer's step, which is open, which code it runs."""
-        if self._torch_announces_optimizer():
-            _native.say_code(_code_of(optimizer, "step"))
 
     def leave_step(self) -> None:
         """Note that an optimizer has stepped."""
@@ -216,20 +209,10 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
 
 
 def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
-    """Set hooks for steps. They are plain functions: torch.compile and torch.export see their first line and nothing more."""
-    register_pre, register = details.find("step_pre_hook"), details.find("step_hook")
-    if register_pre is None or register is None:
+    """Set a hook for steps. It is a plain function: torch.compile and torch.export see its first line and nothing more."""
+    register, is_compiling = details.find("step_hook"), details.find("is_compiling")
+    if register is None:
         return []
-    is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
-
-    def otel_recfn_pre_hook(subject: object, *_arguments: object) -> None:
-        if is_compiling():
-            return
-        if _native.recording() and not is_tracing():
-            try:
-                ranges.enter_step(subject)
-            except Exception as error:
-                ranges.stop_unless_interrupted(error)
 
     def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
         if is_compiling():
@@ -239,7 +222,7 @@ def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
         except Exception as error:
             ranges.stop_unless_interrupted(error)
 
-    return [register_pre(otel_recfn_pre_hook).remove, register(otel_recfn_post_hook).remove]
+    return [register(otel_recfn_post_hook).remove]
 
 
 # --- evaluation

@@ -147,9 +147,8 @@ class TraceEvents:
         return len(self._sort_columns) - 1
 
     def _name_track(self, event: dict[str, Any]) -> None:
-        told = {"thread_name": "name", "process_name": "name", "process_labels": "labels"}[event["name"]]
         of = event["tid"] if event["name"] == "thread_name" else event["name"]
-        self._labels[event["pid"], of] = str(event["args"][told])
+        self._labels[event["pid"], of] = str(event["args"]["name"])
         self.base_ns = event["args"].get("baseTimeNanoseconds", self.base_ns)
 
     def _thread(self, event: dict[str, Any]) -> int:
@@ -214,19 +213,14 @@ class TraceEvents:
             else empty_column(column.dtype, len(closing), column.empty)
             for column in COLUMNS
         }
-        with_ranges = {*rows["thread"][rows["kind"] == EventKind.RANGE].tolist()}
-        several = len({pid for (pid, _), thread in self._threads.items() if thread in with_ranges}) > 1
-        return Batch(**columns, names=list(self._texts), tracks=self._tracks(several))
+        return Batch(**columns, names=list(self._texts), tracks=self._tracks())
 
-    def _tracks(self, several: bool) -> list[Track]:
-        """The threads, in the order in which they first said something; with their processes, where these are several."""
+    def _tracks(self) -> list[Track]:
+        """The threads, in the order in which they first said something."""
         tracks = []
         for number, (pid, tid) in enumerate(self._threads, 1):
-            name = self._labels.get((pid, tid)) or f"{THREAD}{tid}"
-            name_of_pid = f"{self._labels.get((pid, 'process_name'), 'process')} {pid}"
-            process = self._labels.get((pid, "process_labels")) or name_of_pid
             native_id = tid if isinstance(tid, int) else number
-            tracks.append(Track(number, native_id, native_id, 0, f"{process}: {name}" if several else name))
+            tracks.append(Track(number, native_id, native_id, 0, self._labels.get((pid, tid)) or f"{THREAD}{tid}"))
         return tracks
 
 

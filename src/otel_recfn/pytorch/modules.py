@@ -191,10 +191,9 @@ class ModuleRanges(Source):
         thread = self._threads.own
         steps = thread.steps
         self._end_left_steps(steps, frame)
-        code = _code_of(optimizer, "step")
         if self._torch_announces_optimizer():  # its range is open already
-            _native.say_code(code)
             return
+        code = _code_of(optimizer, "step")
         event_id = _native.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
         steps.append(_Step(event_id, frame))
 

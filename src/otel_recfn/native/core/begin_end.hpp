@@ -378,13 +378,4 @@ inline int64_t worked_until(const Globals& globals, ThreadBuffer& buffer, uint64
   return buffer.worked_ns;
 }
 
-// Says of the innermost open range, where it is PyTorch's, what it is a call of: Python learns that only when it has begun.
-inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
-  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
-  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
-  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
-  const bool has_room = buffer.has_room(text_words(code) + uint64_t{kEndWords} * buffer.open_recorded);
-  if (ordinal != 0 && has_room) put_text(buffer, kCodeOfOpen, code, ordinal);
-}
-
 }  // namespace recfn

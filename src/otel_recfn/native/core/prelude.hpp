@@ -79,8 +79,8 @@ inline uint32_t put_named(ThreadBuffer& buffer, Text name) {
 inline uint32_t text_words(Text text) { return text.size != 0 ? 2 + words_of(text.size) : 0; }
 
 // Texts come again and again: they stand in the dictionary, as names do.
-inline void put_text(ThreadBuffer& buffer, TextKind kind, Text text, uint32_t ordinal = 0) {
-  if (text.size != 0) buffer.put(header(kText, kind, 0, put_named(buffer, text), ordinal));
+inline void put_text(ThreadBuffer& buffer, TextKind kind, Text text) {
+  if (text.size != 0) buffer.put(header(kText, kind, 0, put_named(buffer, text), 0));
 }
 
 inline void put_number(ThreadBuffer& buffer, NumberKind kind, int64_t number) {

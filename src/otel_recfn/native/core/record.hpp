@@ -65,7 +65,6 @@ enum TextKind : uint64_t {
   kStacktrace,
   kAttributesText,
   kRowTexts,
-  kCodeOfOpen = kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
 enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kDebugHandle };

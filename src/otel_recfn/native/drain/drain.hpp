@@ -116,7 +116,6 @@ class Drain {
   void read_name(Thread& thread, uint64_t head, uint64_t at);
   void read_text(Thread& thread, uint64_t head);
   void read_number(Thread& thread, uint64_t head, uint64_t number);
-  static SeldomRow* row_of_open(Thread& thread, uint32_t ordinal);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);

@@ -136,10 +136,8 @@ void Drain::read_text(Thread& thread, uint64_t head) {
   if (kind == kModuleText) {
     thread.has_pending = true;
     thread.pending.module = text;
-  } else if (kind < kRowTexts) {
+  } else {
     thread.pending_seldom().*kTexts[kind] = text;
-  } else if (SeldomRow* const row = row_of_open(thread, payload_of(head)); row != nullptr && row->code == 0) {
-    row->code = text;
   }
 }
 
@@ -152,15 +150,6 @@ void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
   RECFN_RARE_NUMBERS(RECFN_READ)
   RECFN_END_NUMBERS(RECFN_READ)
 #undef RECFN_READ
-}
-
-// The row of a range of PyTorch's that is open; null if there is none.
-SeldomRow* Drain::row_of_open(Thread& thread, uint32_t ordinal) {
-  for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
-    if (static_cast<uint32_t>(range->ordinal) != ordinal) continue;
-    return range->row.source == kTorchSource ? &range->row.fill_seldom() : nullptr;
-  }
-  return nullptr;
 }
 
 void Drain::read_context(Thread& thread, uint64_t at) {

@@ -40,10 +40,10 @@ def called(path: str, kind: str) -> str:
 class NumberedNames:
     """Numbers of names, and what is known of each by its number.
 
-    Batches that follow each other mostly have the same list, which only grows. ``first`` is the name whose number is 0.
+    Batches that follow each other mostly have the same list, which only grows. 0 is the number of the empty name.
     """
 
-    def __init__(self, first: str, *, torch_names: bool) -> None:
+    def __init__(self, *, torch_names: bool) -> None:
         self._torch_names = torch_names
         self.values = list[str]()
         self.shown, self.modules = array("I"), array("I")
@@ -54,7 +54,7 @@ class NumberedNames:
         """The list that was numbered last."""
         self.numbers = np.zeros(0, np.uint32)
         """The number of each of its names."""
-        self._number(first)
+        self._number("")
 
     def number_all(self, names: Sequence[str]) -> None:
         """Number the names of a list, the same name always by the same number."""

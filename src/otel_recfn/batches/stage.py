@@ -49,7 +49,6 @@ MOST_WAITING = 1024
 MANY_ROWS = 5000
 """The rows whose decision takes some 0.1 ms, and is done without the GIL."""
 MAX_NAMES = 1 << 17
-OTHER_NAME = "(other)"
 _STEP = int(ContextFlag.STEP)
 _LOW = (1 << 64) - 1
 
@@ -82,8 +81,8 @@ _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
     **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
-    **dict.fromkeys(("cpu_time_ns", "counts_end", "row"), np.int64),
-    **dict.fromkeys(("unit", "name", "digits", "module"), np.uint32),
+    **dict.fromkeys(("cpu_time_ns", "row"), np.int64),
+    **dict.fromkeys(("unit", "name", "module"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
 
@@ -240,8 +239,6 @@ class Decided(NamedTuple):
     """Names that took the most self time: ``name``, ``count``, ``self_ns``."""
     summaries: Table
     """Spans for the ranges of a call path."""
-    counts: NDArray[np.int64]
-    """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """The names in the tables, by number, as ``NumberedNames`` has them."""
     single: Batch
@@ -301,11 +298,11 @@ class Stage:
         single = self.waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
-        above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
+        above, traces = [one.above for one in units], np.frombuffer(raw[4], _TRACE)
         plan = self._plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
         names = {number: self._names.values[number] for number in used}
-        return Decided(plan, sums, top, summaries, np.frombuffer(raw[4], np.int64), names, single, {})
+        return Decided(plan, sums, top, summaries, names, single, {})
 
     def _plan(
         self,
@@ -334,7 +331,7 @@ class Stage:
 
     def forget_names(self) -> None:
         """Forget the names, none of which is needed any more."""
-        self._names = NumberedNames(OTHER_NAME, torch_names=self._torch_names)
+        self._names = NumberedNames(torch_names=self._torch_names)
         self.has_many_names = False
         """Whether a program has made so many names that all units should be decided in part, to forget them."""
 

@@ -46,8 +46,6 @@ class EventFlag(IntFlag):
     NCCL_META = 8
     PARTIAL = 16
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
-    CLOCK_JUMPED = 32
-    """The wall clock was set by over a second while the range was open: both its times are of the clock before that."""
     SHOWN = 64
     """The program saw the range's span as the current one, so that spans of its own may be its children."""
     EVALUATION = 128

@@ -128,10 +128,13 @@ class TaskQueue(Generic[T]):
         with self._changed:
             self._changed.wait_for(lambda: self._ended or not self.is_filling, timeout_s)
 
-    @property
-    def has_flush(self) -> bool:
-        """Whether a flush is in the queue."""
-        return any(isinstance(task, Flush) for task, _ in list(self._waiting))
+    def rest(self, timeout_s: float) -> None:
+        """Wait so long, unless half of the room is taken, or somebody waits for a flush or the end."""
+        with self._changed:
+            self._changed.wait_for(self._is_urgent, timeout_s)
+
+    def _is_urgent(self) -> bool:
+        return self._ended or self.is_filling or any(isinstance(task, Flush) for task, _ in self._waiting)
 
     @property
     def is_filling(self) -> bool:

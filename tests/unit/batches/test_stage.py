@@ -143,14 +143,13 @@ class Play:
     @staticmethod
     def told(one: Decided) -> list[tuple[Any, ...]]:
         ids, times = ("span_id", "parent_id", "unit", "name", "count"), ("total_ns", "shortest_ns", "longest_ns", "cpu_time_ns")
-        extent = ("start_ns", "end_ns", "digits", "module", "row", "counts_end")
-        found, first, single = [], 0, iter(one.single.events())
+        extent = ("start_ns", "end_ns", "module", "row")
+        found, single = [], iter(one.single.events())
         for row in one.summaries[[*ids, *times, *extent]].tolist():
-            values, (module, number, last) = list(row[:-3]), row[-3:]
+            values, (module, number) = list(row[:-2]), row[-2:]
             values[3] = one.names[values[3]]
             of_row = (one.names[module] if module else "", next(single) if number >= 0 else None)
-            found.append((*values, *of_row, one.counts[first:last].tolist()))
-            first = last
+            found.append((*values, *of_row))
         return found
 
 
@@ -260,6 +259,25 @@ def test_it_folds_durations_of_every_size_as_the_model_does(names: int) -> None:
     play((30, 50), cut(rows, [1000, 3000]), ends, {})
 
 
+def test_it_folds_what_nests_deeper_than_the_stack_of_a_thread() -> None:
+    deep = 30_000
+    ids = [0, *[make_event_id(1, number) for number in range(1, deep + 1)]]
+    rows = [Row(ids[number], ids[number - 1], 1, number, 9) for number in range(deep, 0, -1)]
+    stage, told = Stage(3, 100), list[Decided]()
+
+    def fold() -> None:
+        for batch in cut(rows, [1000, 20_000]):
+            [unit] = stage.add(batch, {}).units
+        told.append(stage.decide([UnitToDecide(unit.above, 2, 0, deep, goes_on=False, tells_itself=False)], deep))
+
+    size = threading.stack_size(256 << 10)
+    thread = threading.Thread(target=fold)
+    thread.start()
+    threading.stack_size(size)
+    thread.join()
+    assert len(told[0].plan.row) + len(told[0].single) + told[0].sums["ranges"][-1] == deep
+
+
 def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
     count = MAX_AWAITED + 100
     rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]
@@ -268,7 +286,7 @@ def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
 
 
 def test_names_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_module, "MAX_NAMES", 4)
+    monkeypatch.setattr(stage_module, "MAX_NAMES", 3)
     stage = Stage(9)
     stage.add(make_batch([{"name": name, "context": CONTEXTS[2]} for name in "ab"]), {})
     assert not stage.has_many_names

@@ -24,8 +24,8 @@
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
-// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin (no begin says that the clock jumped); EventSource in
-// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
+// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin; EventSource in bits 8-10. Flags of an end: EventFlag
+// in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once

@@ -93,12 +93,7 @@ void Drain::start_clock() {
 }
 
 void Drain::follow_clock() {
-  const int64_t jump_ns = clock_.anchor(read_clocks(globals_.use_cycle_counter));
-  out_.clock_jump_ns += jump_ns;
-  if (jump_ns == 0) return;
-  for (Thread& thread : threads_) {
-    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
-  }
+  out_.clock_jump_ns += clock_.anchor(read_clocks(globals_.use_cycle_counter));
 }
 
 void Drain::begin_recording() {

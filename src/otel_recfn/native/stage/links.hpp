@@ -5,13 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "columns/column_view.hpp"
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
-#include "stage/containers.hpp"
 #include "stage/planned_rows.hpp"
 
 namespace recfn::stage {
@@ -123,23 +123,16 @@ struct RowLink {
 class SentRanges {
  public:
   void add(uint64_t event_id) {
-    if (event_id == 0 || newer_.find(event_id) != nullptr) return;
     if (newer_.size() >= kMostOfATable) older_ = std::exchange(newer_, {});
-    newer_.insert({event_id});
+    newer_.insert(event_id);
   }
 
-  bool has(uint64_t event_id) { return newer_.find(event_id) != nullptr || older_.find(event_id) != nullptr; }
+  bool has(uint64_t event_id) const { return newer_.count(event_id) != 0 || older_.count(event_id) != 0; }
 
  private:
-  struct Id {
-    uint64_t event_id = 0;
-
-    uint64_t key() const { return event_id; }
-    bool is_empty() const { return event_id == 0; }
-  };
   static constexpr size_t kMostOfATable = 1 << 16;
 
-  IdTable<Id> newer_, older_;
+  std::unordered_set<uint64_t> newer_, older_;
 };
 
 class LinkedSpans {

@@ -120,7 +120,7 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
     if (!units.take(given, "units")) return nullptr;
     const auto decide = [&](Stage& stage) { decided = stage.decide(units, key); };
     if (!StageObject::done_alone(self, is_long != 0, decide)) return nullptr;
-    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.counts, decided.traces);
+    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.traces);
   });
 }
 
@@ -150,7 +150,7 @@ PyMethodDef stage_methods[] = {
     {"plan", stage_plan, METH_VARARGS,
      "plan(what add is given, key) -> the same, and parent, unit and link of each row, and traces; nothing is folded."},
     {"decide", stage_decide, METH_VARARGS,
-     "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, their histograms, traces."},
+     "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, traces."},
     {"kept", stage_kept, METH_NOARGS, "kept() -> (the numbers of the rows that may be kept yet, in ascending order,)"},
     {"owe", stage_owe, METH_O, "owe(roots) -> (1 for each that is open, and will be a span,)"},
     {nullptr, nullptr, 0, nullptr}};

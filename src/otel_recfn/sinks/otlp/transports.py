@@ -15,10 +15,7 @@ import encodings.idna  # noqa: F401  requests would import it in the thread that
 import netrc  # noqa: F401
 import os
 import threading
-import time
-from collections.abc import Callable, Sequence
-from datetime import timezone
-from email.utils import parsedate_to_datetime
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -291,19 +288,9 @@ def retry_info_s(details: str | bytes) -> float | None:
     return _limited_delay(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
 
 
-def retry_after_s(header: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """The delay in a ``Retry-After``, as seconds or an HTTP date; None for anything else."""
-    if header is None:
-        return None
-    try:
-        return _limited_delay(float(header)) if header.strip().isdecimal() else _limited_delay(_date_s(header) - now())
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _date_s(header: str) -> float:
-    date = parsedate_to_datetime(header)
-    return (date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)).timestamp()
+def retry_after_s(header: str | None) -> float | None:
+    """The delay in a ``Retry-After`` in seconds; None for anything else, as a date."""
+    return _limited_delay(float(header)) if header is not None and header.strip().isdecimal() else None
 
 
 def _limited_delay(delay_s: float) -> float:

@@ -11,8 +11,8 @@ A trace is decided when a top-level range begins, since its descendants' rows co
 * modules were called outside of training (a validation loop, say), and the range is a call in training or an optimizer's;
 * its source's ranges begin traces, as module calls do, and the trace holds one already; a thread that trains calls modules many
   times per step (the model, the loss), so there it takes 1024, and 64 in an evaluation loop;
-* the trace holds 2000 ranges (where a unit has a budget: 100,000 of a training step or call); it is neither of these, and began
-  10 seconds ago; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
+* the trace holds 100,000 ranges; it is neither a training step nor a call, and holds 2000 or began 10 seconds ago; nothing ran
+  in the thread for more than a second; or the wall clock was set back behind its start;
 * the program got a trace for it already (``surroundings.py``).
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
@@ -42,7 +42,7 @@ from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 
 TRAINING = "training step"
-MAX_SPANS = 2000
+MAX_SPANS, MAX_SPANS_OF_A_STEP = 2000, 100_000
 MAX_CALLS_WHEN_TRAINING = 1024
 MAX_CALLS_WHEN_EVALUATING = 64
 NS_PER_SECOND = 1_000_000_000
@@ -142,7 +142,7 @@ class _Thread:
             trace.trains, trace.number = True, self.steps
             self.steps += 1
 
-    def starts_new(self, begin: Opened, most_spans: int) -> bool:
+    def starts_new(self, begin: Opened) -> bool:
         """Whether a begin starts a new trace, or belongs to the current one."""
         trace = self.current
         if trace is None or (self.after_step and not _is_step(begin)) or begin.start_ns < trace.start_ns:
@@ -158,7 +158,7 @@ class _Thread:
             if trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS:
                 return True
             rest_ns = REST_NS
-        return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
+        return trace.spans >= MAX_SPANS_OF_A_STEP or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
 
 
 def _is_step(begin: Opened) -> bool:
@@ -215,16 +215,12 @@ def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
 
 
 class StepTraces:
-    """The traces that we start: top-level ranges, grouped per thread. One with ``most_spans`` ranges takes no more."""
+    """The traces that we start: top-level ranges, grouped per thread."""
 
     def __init__(
-        self,
-        roots_per_second: float | None,
-        surroundings: Surroundings,
-        promised: PromisedTraces | None = None,
-        most_spans: int = MAX_SPANS,
+        self, roots_per_second: float | None, surroundings: Surroundings, promised: PromisedTraces | None = None
     ) -> None:
-        self._surroundings, self._most_spans = surroundings, most_spans
+        self._surroundings = surroundings
         self.limiter = RootLimiter(roots_per_second)
         """The limit of all traces that we start."""
         self._promised = promised or PromisedTraces()
@@ -293,7 +289,7 @@ class StepTraces:
     def _open(self, begin: Opened, track: Track, target: SpanTarget) -> None:
         thread = self._thread(track)
         promised, start = self._promised.decide(begin.event_id)
-        if promised or thread.starts_new(begin, self._most_spans):
+        if promised or thread.starts_new(begin):
             self._end_trace(thread)
         if thread.current is None:
             self._threads[track.number] = self._threads.pop(track.number)  # the last to be forgotten

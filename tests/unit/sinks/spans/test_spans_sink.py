@@ -19,7 +19,6 @@ from otel_recfn.batches.stage import Fate
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
 from otel_recfn.sinks.spans.folding import EveryRange
-from otel_recfn.sinks.spans.provider import HashedResource, hashed
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
 from otel_recfn.support.span_ids import span_id
@@ -185,10 +184,6 @@ ATTRIBUTES: dict[str, Any] = {"service.name": "training", "replicas": 3, "hosts"
 
 def the_programs() -> Resource:
     return Resource(ATTRIBUTES, "https://example.org/schema")
-
-
-def test_the_sdks_has_a_hash_that_can_be_remembered() -> None:
-    assert type(hashed(the_programs())) is HashedResource
 
 
 class TestSpans:

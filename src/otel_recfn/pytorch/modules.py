@@ -1,9 +1,9 @@
-"""Ranges of nn.Module calls.
+"""Ranges of nn.Module calls, and the code of optimizer steps, of which PyTorch has ranges itself.
 
 PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
 Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
-outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps of
-optimizers, of which PyTorch has ranges itself, are noted by its public hook: what is called after one may be an evaluation.
+outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps are
+seen by PyTorch's public hooks, within its own range of the step.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _texts: WeakIdentityMap[str] = WeakIdentityMap()
 
 
 def _code_of(module: Any) -> str:
-    """``file(line): module.Class.forward`` of a module; empty if that is no Python function."""
+    """``file(line): module.Class.forward`` of a module's ``forward``; empty if it is no Python function."""
     function = vars(module).get("forward") or getattr(type(module), "forward", None)
     function = getattr(function, "__func__", function)
     text = _texts.get(function)
@@ -179,7 +179,7 @@ def _set_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
     """Set all hooks; what this torch lacks is left out. Returns the functions that remove them."""
     if details.find("is_compiling") is None:
         return []
-    return [*_watch_modules(ranges), *_set_step_hook(ranges)]
+    return [*_watch_modules(ranges), *_set_step_hooks(ranges)]
 
 
 def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
@@ -208,8 +208,8 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
     return [_native.unwatch_calls]
 
 
-def _set_step_hook(ranges: ModuleRanges) -> list[Callable[[], object]]:
-    """Set the hook for steps, a plain function: torch.compile and torch.export see its first line and nothing more."""
+def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
+    """Set a hook for steps. It is a plain function: torch.compile and torch.export see its first line and nothing more."""
     register, is_compiling = details.find("step_hook"), details.find("is_compiling")
     if register is None:
         return []

@@ -21,7 +21,6 @@ from opentelemetry.trace import SpanContext
 from batches import context, make_batch
 from models.folding import LINKABLE, MAX_AWAITED
 from models.staging import Model
-from otel_recfn import _native
 from otel_recfn.batches import stage as stage_module
 from otel_recfn.batches.selection import announced
 from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
@@ -332,27 +331,6 @@ def test_columns_with_steps_are_read() -> None:
     [unit] = stage.add(batch_of(rows[:1]), {}).units
     done = stage.decide([UnitToDecide(unit.above, 9, 0, 9, goes_on=False, tells_itself=False)], 5)
     assert sorted(done.plan.batch.event_id.tolist()) == sorted([row.event_id for row in rows[1::2]] + [rows[0].event_id])
-
-
-def test_threads_that_use_one_stage_at_once_get_an_error_and_no_crash() -> None:
-    stage, batch = _native.Stage(1000, MOST_WAITING), batch_of(long_program(2, 10_000, 50))
-    given = Stage(1)._given(batch, {})
-    refused, added = [], []
-
-    def add() -> None:
-        for _ in range(20):
-            try:
-                added.append(len(np.frombuffer(stage.add(*given)[2], np.int64)))  # type: ignore[call-overload]
-            except RuntimeError as error:
-                refused.append(str(error))
-
-    busy = [threading.Thread(target=add) for _ in range(4)]
-    for thread in busy:
-        thread.start()
-    for thread in busy:
-        thread.join()
-    assert sum(added) + 10_000 * len(refused) == 80 * 10_000
-    assert all("one thread at a time" in text for text in refused)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory a process has is read as Linux tells it")

@@ -63,8 +63,7 @@ PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
 }
 
 bool is_thread_enabled(const ThreadBuffer* buffer) {
-  if (!is_enabled(globals())) return false;
-  return buffer == nullptr || (buffer->rests & kMuted) == 0 || buffer->muted_in_torch;
+  return is_enabled(globals()) && (buffer == nullptr || (buffer->rests & kMuted) == 0);
 }
 
 PyObject* set_thread_enabled(PyObject*, PyObject* args) {
@@ -74,9 +73,7 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   const bool before = is_thread_enabled(buffer);
   const auto enable = globals().enable.load();
   if (enable != nullptr) enable(enabled != 0);
-  if (buffer == nullptr) return PyBool_FromLong(before);
-  set_rest(*buffer, kMuted, enabled == 0);
-  buffer->muted_in_torch = enable != nullptr;
+  if (buffer != nullptr) set_rest(*buffer, kMuted, enabled == 0 && enable == nullptr);
   return PyBool_FromLong(before);
 }
 

@@ -104,23 +104,19 @@ class Recording:
 
     def _call_paths(self) -> Paths:
         """The distinct paths of the ranges; behind them stand the groups."""
-        above, label = self.above.copy(), [self.label]
-        top, on_gpu = above < 0, self.kind == GPU
-        groups: list[int] = []
-
-        def group(name: str, inside: int, members: Mask) -> int:
-            self.labels.append(name)
-            label.append(np.array([len(self.labels) - 1]))
-            groups.append(inside)
-            above[members] = place = len(self) + len(groups) - 1
-            return place
-
+        above, groups = self.above.copy(), list[tuple[str, int]]()
         for number, process in enumerate(self.processes):
-            of_process = top & (self.process == number)
-            around = group(process.label, -1, of_process) if len(self.processes) > 1 else -1
-            if bool((of_process & on_gpu).any()) and not bool(on_gpu[of_process].all()):
-                group(ON_GPU, around, of_process & on_gpu)
-        return call_paths(np.append(above, groups).astype(np.int64), np.concatenate(label))
+            inside, of_process = -1, (self.above < 0) & (self.process == number)
+            on_gpu = of_process & (self.kind == GPU)
+            if len(self.processes) > 1:
+                above[of_process] = inside = len(self) + len(groups)
+                groups.append((process.label, -1))
+            if bool(on_gpu.any()) and not bool(on_gpu[of_process].all()):
+                above[on_gpu] = len(self) + len(groups)
+                groups.append((ON_GPU, inside))
+        labels = np.append(self.label, len(self.labels) + np.arange(len(groups)))
+        self.labels += [label for label, _ in groups]
+        return call_paths(np.append(above, [inside for _, inside in groups]).astype(np.int64), labels)
 
     def __len__(self) -> int:
         return len(self.label)

@@ -92,7 +92,7 @@ def _scopes(value: Any) -> frozenset[RecordScope] | None:
 
 
 def _parse_scopes(text: str) -> set[RecordScope] | None:
-    return None if text.lower() in ("all", "none") else {RecordScope[part.strip().upper()] for part in text.split(",")}
+    return None if text.lower() == "all" else {RecordScope[part.strip().upper()] for part in text.split(",")}
 
 
 def _trace_path(value: Any) -> str | None:
@@ -179,7 +179,7 @@ SINKS: Kind[tuple[Sink, ...]] = Kind(
     "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name", _sinks
 )
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
-    f"None, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}", _scopes, _parse_scopes
+    f"all, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}", _scopes, _parse_scopes
 )
 TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
 RATE: Kind[float | None] = _numbers("how many a second: a number, zero or more", 0, MOST, none="all")

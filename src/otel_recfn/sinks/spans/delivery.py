@@ -216,10 +216,9 @@ class SpanDelivery:
             return
         self._since_flush += len(spans)
         self._unwatched += 0 if self._exporters else len(spans)
-        target: SpanTarget = self._used[0]
         for span in spans:
             try:
-                target.end(span)
+                self._used[0].end(span)
             except (Exception, SystemExit) as error:
                 if not self._logged:
                     self._logged = True

@@ -11,7 +11,6 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.sources.calls import ProgramTexts
 
-LIMITS: dict[str, int]
 """The most bytes of texts, which are cut at a character (shapes, dtypes and inputs: left out), and the most open ranges."""
 
 class Column:
@@ -89,7 +88,7 @@ def begin(
 
     Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A range
     with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
-    The keywords are columns of its row; ``handle`` 0 becomes the event id. ``LIMITS`` says what is kept of texts.
+    The keywords are columns of its row; ``handle`` 0 becomes the event id.
     """
 
 def end(event_id: int, error: str = "", flags: int = 0, stacktrace: str = "", *, attributes: str = "") -> int:
@@ -101,7 +100,6 @@ def end(event_id: int, error: str = "", flags: int = 0, stacktrace: str = "", *,
     """
 
 def trace_calls(texts: ProgramTexts, is_own_thread: Callable[[], bool | None], /) -> None: ...
-def show_calls(texts: ProgramTexts, /) -> None: ...
 def profile_threads() -> bool: ...
 def profile_this_thread(frame: FrameType, event: str, argument: object, /) -> None: ...
 def unprofile_threads() -> None: ...
@@ -110,9 +108,6 @@ def stand_in_for_blocked_threads(native_ids: dict[int | None, int], /) -> None: 
 def untrace_calls() -> None: ...
 def go_on_after_fork() -> None: ...
 def mark(name: str, /) -> int: ...
-def say_code(code: str, /) -> None:
-    """Add the code of this thread's innermost range, if it is one of PyTorch's, whose begin could not have it."""
-
 def memory(nbytes: int, device: str, /) -> int:
     """Record bytes that were allocated (negative: freed) on a device. Returns the row's event id, as ``mark`` does, or 0."""
 
@@ -195,5 +190,4 @@ def gather_rows(
     numbers: NDArray[np.int64],
     /,
 ) -> tuple[dict[str, Any], list[str], list[int]]: ...
-def ranges_in(batch: Any, contexts: bytes, kind: int, /) -> Any: ...
 def zero_upper_vectors() -> None: ...

@@ -87,9 +87,9 @@ class CallPaths:
 
     def least_shown(self, spans: int, budget: int, duration_ns: int) -> int:
         """What took less has no span, where there may be so many."""
-        shown = [path for path in self.all.values() if not path.is_node and path.name and not path.in_compilation]
+        shown = [path for path in self.all.values() if not path.is_node and not path.in_compilation]
         least_ns, share_ns = duration_ns // LEAST_SHARE, least_of_path(duration_ns, budget)
-        times = sorted([path.total_ns for path in shown if path.count and path.total_ns >= least_ns], reverse=True)
+        times = sorted([path.total_ns for path in shown if path.total_ns >= least_ns], reverse=True)
         long_ones = sum(time_ns >= share_ns for time_ns in times)
         spans = min(spans, max(long_ones, budget // PART_OF_BUDGET))
         return least_ns if len(times) <= spans else times[spans] + 1

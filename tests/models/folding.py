@@ -22,7 +22,6 @@ from otel_recfn.batches.stage import MOST_WAITING
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
-PATHS_OF_A_SPAN, PATHS_OF_A_UNIT = 128, 1024
 LEAST_SHARE = 1000
 """What took less than one in so many of its unit's time is no span of its own."""
 LEFT_OUT = 10
@@ -135,7 +134,7 @@ class Unit:
         self.compared = 0
         self.held: list[Held] = []
         """Those that were kept when ranges were compared last, and those that wait."""
-        self.folded = Tree(PATHS_OF_A_UNIT)
+        self.folded = Tree()
         self.by_id: dict[int, Held] = {}
 
     def add(self, one: Range) -> None:
@@ -216,7 +215,7 @@ class Unit:
         """The span has the place of the range around, and all else of the node."""
         for one in self.held:
             if (node := one.node) is not None:
-                tree = one.folded = one.folded or Tree(PATHS_OF_A_SPAN)
+                tree = one.folded = one.folded or Tree()
                 path = tree.add(tree.root, one.sums(-1))
                 path.total_ns = wrapped(path.total_ns - one.range.duration_ns)
                 one.children_ns = wrapped(one.range.duration_ns - node.range.duration_ns + node.children_ns)
@@ -286,7 +285,7 @@ class Unit:
         if holder is None:
             return self.folded
         if holder.folded is None:
-            holder.folded = Tree(PATHS_OF_A_SPAN)
+            holder.folded = Tree()
         return holder.folded
 
 

@@ -49,7 +49,6 @@ MOST_WAITING = 1024
 MANY_ROWS = 5000
 """The rows whose decision takes some 0.1 ms, and is done without the GIL."""
 MAX_NAMES = 1 << 17
-OTHER_NAME = "(other)"
 _STEP = int(ContextFlag.STEP)
 _LOW = (1 << 64) - 1
 
@@ -332,7 +331,7 @@ class Stage:
 
     def forget_names(self) -> None:
         """Forget the names, none of which is needed any more."""
-        self._names = NumberedNames(OTHER_NAME, torch_names=self._torch_names)
+        self._names = NumberedNames(torch_names=self._torch_names)
         self.has_many_names = False
         """Whether a program has made so many names that all units should be decided in part, to forget them."""
 

@@ -69,7 +69,7 @@ class Model:
         self.events = {event.event_id: event for event in sorted(batch.events(), key=lambda event: event.start_ns)}
         self._operators = {(e.thread_id, e.sequence_nr): e for e in self.events.values() if e.name == "aten::mul"}
         self._forward = {id_: found for id_, event in self.events.items() if (found := self._operator_of(event)) is not None}
-        for event in [event for event in self.events.values() if event.name == "MulBackward0"]:
+        for event in reversed([event for event in self.events.values() if event.name == "MulBackward0"]):  # the first counts
             around = self._parent(event)
             if event.event_id in self._forward and around is not None and around.name.startswith(AROUND):
                 self._forward[around.event_id] = self._forward[event.event_id]

@@ -21,7 +21,6 @@ from opentelemetry.trace import SpanContext
 from batches import context, make_batch
 from models.folding import LINKABLE, MAX_AWAITED
 from models.staging import Model
-from otel_recfn import _native
 from otel_recfn.batches import stage as stage_module
 from otel_recfn.batches.selection import announced
 from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
@@ -259,6 +258,25 @@ def test_it_folds_durations_of_every_size_as_the_model_does(names: int) -> None:
     play((30, 50), cut(rows, [1000, 3000]), ends, {})
 
 
+def test_it_folds_what_nests_deeper_than_the_stack_of_a_thread() -> None:
+    deep = 30_000
+    ids = [0, *[make_event_id(1, number) for number in range(1, deep + 1)]]
+    rows = [Row(ids[number], ids[number - 1], 1, number, 9) for number in range(deep, 0, -1)]
+    stage, told = Stage(3, 100), list[Decided]()
+
+    def fold() -> None:
+        for batch in cut(rows, [1000, 20_000]):
+            [unit] = stage.add(batch, {}).units
+        told.append(stage.decide([UnitToDecide(unit.above, 2, 0, deep, goes_on=False, tells_itself=False)], deep))
+
+    size = threading.stack_size(256 << 10)
+    thread = threading.Thread(target=fold)
+    thread.start()
+    threading.stack_size(size)
+    thread.join()
+    assert len(told[0].plan.row) + len(told[0].single) + told[0].sums["ranges"][-1] == deep
+
+
 def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
     count = MAX_AWAITED + 100
     rows = [Row(make_event_id(1, 2 * number), make_event_id(1, 2 * number - 1), 1, number, 5) for number in range(1, count)]
@@ -267,7 +285,7 @@ def test_it_forgets_the_models_self_times_where_they_are_too_many() -> None:
 
 
 def test_names_are_forgotten_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_module, "MAX_NAMES", 4)
+    monkeypatch.setattr(stage_module, "MAX_NAMES", 3)
     stage = Stage(9)
     stage.add(make_batch([{"name": name, "context": CONTEXTS[2]} for name in "ab"]), {})
     assert not stage.has_many_names
@@ -313,27 +331,6 @@ def test_columns_with_steps_are_read() -> None:
     [unit] = stage.add(batch_of(rows[:1]), {}).units
     done = stage.decide([UnitToDecide(unit.above, 9, 0, 9, goes_on=False, tells_itself=False)], 5)
     assert sorted(done.plan.batch.event_id.tolist()) == sorted([row.event_id for row in rows[1::2]] + [rows[0].event_id])
-
-
-def test_threads_that_use_one_stage_at_once_get_an_error_and_no_crash() -> None:
-    stage, batch = _native.Stage(1000, MOST_WAITING), batch_of(long_program(2, 10_000, 50))
-    given = Stage(1)._given(batch, {})
-    refused, added = [], []
-
-    def add() -> None:
-        for _ in range(20):
-            try:
-                added.append(len(np.frombuffer(stage.add(*given)[2], np.int64)))  # type: ignore[call-overload]
-            except RuntimeError as error:
-                refused.append(str(error))
-
-    busy = [threading.Thread(target=add) for _ in range(4)]
-    for thread in busy:
-        thread.start()
-    for thread in busy:
-        thread.join()
-    assert sum(added) + 10_000 * len(refused) == 80 * 10_000
-    assert all("one thread at a time" in text for text in refused)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how much memory a process has is read as Linux tells it")

@@ -110,11 +110,7 @@ inline bool is_enabled(Globals& globals) {
 
 // Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
 [[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
-  if ((buffer.rests & kMuted) != 0) {
-    if (!buffer.muted_in_torch || !is_enabled(globals)) return true;
-    set_rest(buffer, kMuted, false);
-    if (buffer.rests == 0) return false;
-  }
+  if ((buffer.rests & kMuted) != 0) return true;
   if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale = true;
@@ -150,7 +146,7 @@ template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base,
                                                  uint64_t began_at = 0) {
   bool named;
-  const uint64_t hash = begin.name_hash != 0 ? begin.name_hash : hash_name(begin.name, buffer.name_seed);
+  const uint64_t hash = hash_name(begin.name);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
   const uint32_t prelude_size = prelude_words(buffer, begin.prelude);
   const uint32_t name_words = named && prelude_size == 0 ? 0 : 1 + words_of(begin.name.size);
@@ -227,10 +223,9 @@ inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
   if (__builtin_expect(buffer.to_hand_on != nullptr, 0)) globals.hand_on_now.load(std::memory_order_relaxed)(buffer);
 }
 
-template <bool kTorch>
+// There is no place for it on the stack: its end is one of a range that nobody has recorded.
 [[gnu::noinline]] inline uint64_t drop_too_deep(ThreadBuffer& buffer, bool selected) {
   if (selected) count_dropped_begin(buffer);
-  buffer.untracked += kTorch;
   return 0;
 }
 
@@ -244,14 +239,14 @@ template <bool kTorch>
     selected = false;
   }
   const uint32_t deepest = (begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth;
-  if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, selected);
+  if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep(buffer, selected);
   uint64_t ordinal = 0;
   uint32_t base = 0;
   if (!kTorch && !is_call(begin) && !is_enabled(globals)) return 0;
   if (kTorch) hand_on_what_waits(globals, buffer);
   if (__builtin_expect(selected, 1)) {
     base = place_begin(globals, buffer, kMayLook, kTorch && is_frame_of_call(begin) ? kFrame : kNoFrame);
-    if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python
+    if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep(buffer, true);  // looking may run Python
     if (__builtin_expect(base == kRestsNow, 0)) {
       count_unsampled(buffer);
     } else {
@@ -271,9 +266,9 @@ template <bool kTorch>
 }
 
 // A Python call. `rare`: its call site, or null.
-inline Begin call_of(Text name, uint64_t name_hash, const RarePrelude* rare) {
+inline Begin call_of(Text name, const RarePrelude* rare) {
   Begin begin;
-  begin.name = name, begin.name_hash = name_hash;
+  begin.name = name;
   begin.flags = kPythonCallSource << kSourceShift;
   begin.prelude.rare = rare;
   return begin;
@@ -302,10 +297,6 @@ inline Begin call_of(Text name, uint64_t name_hash, const RarePrelude* rare) {
     const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal() : 0;
     remove_entry(buffer, index);
     if (ordinal != 0) put_end(globals, buffer, ordinal, flags, ending);  // the drain knows what above it was open still
-    return;
-  }
-  if (buffer.untracked > 0) {
-    --buffer.untracked;
     return;
   }
   globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
@@ -350,7 +341,7 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   const uint32_t base = place_begin(globals, buffer, look, kNoFrame);
   if (base == kRestsNow) return count_unsampled(buffer), 0;
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
-  if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+  if (!buffer.has_room(kPointWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
     count_dropped_begin(buffer);
     return 0;
   }
@@ -359,11 +350,7 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
-  if (kind == kMemory) {
-    buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
-  } else {
-    buffer.put_and_publish({head, ticks});
-  }
+  buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
   return make_event_id(buffer.number, ordinal);
 }
 
@@ -376,15 +363,6 @@ inline int64_t worked_until(const Globals& globals, ThreadBuffer& buffer, uint64
   buffer.worked_ns = thread_cpu_ns();
   buffer.worked_at = read_ticks(globals.use_cycle_counter);
   return buffer.worked_ns;
-}
-
-// Says of the innermost open range, where it is PyTorch's, what it is a call of: Python learns that only when it has begun.
-inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
-  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
-  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
-  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
-  const bool has_room = buffer.has_room(text_words(code) + uint64_t{kEndWords} * buffer.open_recorded);
-  if (ordinal != 0 && has_room) put_text(buffer, kCodeOfOpen, code, ordinal);
 }
 
 }  // namespace recfn

@@ -100,7 +100,6 @@ struct ThreadBuffer {
   uint32_t depth = 0;
   uint32_t floor = 0;          // stack entries below it belong to an earlier recording
   uint32_t open_recorded = 0;  // each has kEndWords reserved
-  uint32_t untracked = 0;      // dropped begins of torch that found the stack full
   uint32_t generation = 0;
   bool context_stale = true;
   bool has_logical_id = false;
@@ -118,8 +117,6 @@ struct ThreadBuffer {
   uint32_t profiler = 0;       // the run that this thread was told to work for
   uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
-  bool muted_in_torch = false;  // PyTorch's switch was set with kMuted, so that it says when that is over
-  uint64_t name_seed = 0;
   ParentKind look_parent = kByContext;  // what the last look found
   uint64_t look_ordinal = 0;    // kByOrdinal: of the parent
   uint64_t parent_ordinal = 0;  // unsent: of the next begin's parent

@@ -11,9 +11,6 @@
 
 namespace recfn::stage {
 
-constexpr uint32_t kPathsOfASpan = 128;
-constexpr uint32_t kPathsOfAUnit = 1024;
-constexpr uint32_t kNamesOfOther = 256;  // what no path was left for is added up by name
 constexpr size_t kMaxAwaited = 1 << 16;
 // What took less than a thousandth of a unit is no span of its own, unless it failed: a page of the unit shows nothing of it.
 constexpr int64_t kLeastShare = 1000;
@@ -27,7 +24,7 @@ constexpr int64_t kStandsOut = 2, kSharesOfOne = 5;
 constexpr int kMostRounds = 8;  // in which ranges are found that stand out in what stands out
 constexpr int64_t kForced = int64_t{1} << 62;  // ranks above every duration
 constexpr int64_t kFailed = int64_t{1} << 61;  // is added to the duration of a range that failed; others are shorter
-constexpr uint32_t kOther = 0;                 // the number of the name for what no path was left for
+constexpr uint32_t kNoName = 0;
 
 struct Rank {
   int64_t duration;  // or `kForced`, or of one that failed `kFailed` and more

@@ -8,7 +8,7 @@
 
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
-#include "stage/containers.hpp"
+#include "model/numbers.hpp"
 
 namespace recfn::stage {
 

@@ -22,7 +22,6 @@ using FileRanges = ForwardRanges<uint64_t>;  // what a file's backward ranges ma
 template <typename T>
 struct Wrapped {
   PyObject_HEAD
-  bool in_use;  // read and written with the GIL
   T value;
 
   template <typename... Arguments>
@@ -37,12 +36,10 @@ struct Wrapped {
     Py_TYPE(self)->tp_free(self);
   }
 
-  // False with an error set where another thread is at it, or memory is short.
+  // One thread at a time uses it: the drain. False with an error set where memory is short.
   template <typename Work>
   static bool done_alone(PyObject* self, bool is_long, Work work) {
-    auto* const wrapped = reinterpret_cast<Wrapped*>(self);
-    const OneUser user(wrapped->in_use, Py_TYPE(self)->tp_name);
-    return user && without_gil_if(is_long, [&] { work(wrapped->value); });
+    return without_gil_if(is_long, [&] { work(reinterpret_cast<Wrapped*>(self)->value); });
   }
 
   static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods, const char* documentation) {

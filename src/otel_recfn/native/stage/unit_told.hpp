@@ -118,8 +118,7 @@ class UnitTeller {
     int64_t holder;   // which of the unit's kept ranges it was folded into, or none
     int64_t above;    // the place that it lies in, or none
     int64_t summary;  // its own, or none
-    bool is_other;    // it is a part of what no path was left for
-    bool is_shown;    // it may have a summary: it is no part of that, nor of what is around it
+    bool is_shown;    // it may have a summary: it is no part of what is around it
     bool is_kept;     // it is a single range with a summary, which is as good as kept
   };
   struct Extent {
@@ -157,10 +156,8 @@ class UnitTeller {
   void place_below(const Path& path, int64_t holder, int64_t above) {
     const auto first = static_cast<std::ptrdiff_t>(waiting_.size());
     for (const Path* each = path.first_below; each != nullptr; each = each->next) {
-      const bool is_other = each->name == kOther || (above != kNone && places_[static_cast<size_t>(above)].is_other);
-      waiting_.push_back({each, holder, above, kNone, is_other, !is_other && !is_of_node(*each, holder, above), false});
+      waiting_.push_back({each, holder, above, kNone, !is_of_node(*each, holder, above), false});
     }
-    if (path.below <= 1) return;
     std::sort(waiting_.begin() + first, waiting_.end(), [](const Place& one, const Place& other) {
       const Path &first_path = *one.path, &second_path = *other.path;
       if (first_path.total_ns != second_path.total_ns) return first_path.total_ns < second_path.total_ns;
@@ -198,12 +195,10 @@ class UnitTeller {
     for (const size_t at : chosen) summarize(places_[at]);
   }
 
-  // What is told as other ranges only where there is nothing else.
   size_t longest_in_unit() const {
-    const auto time_of = [](const Place& one) { return one.path->name == kOther ? -1 : one.path->total_ns; };
     size_t longest = 0;
     for (size_t at = 1; at < places_.size(); ++at) {
-      if (places_[at].above == kNone && time_of(places_[at]) > time_of(places_[longest])) longest = at;
+      if (places_[at].above == kNone && places_[at].path->total_ns > places_[longest].path->total_ns) longest = at;
     }
     return longest;
   }
@@ -284,11 +279,9 @@ class UnitTeller {
     }
   }
 
-  // Whether it lies in nothing else that these sums are of. What no path was left for lies in the holder where its time is counted.
+  // Whether it lies in nothing else that these sums are of.
   bool is_outermost(const Place& place) const {
-    if (place.above == kNone) return true;
-    const Place& around = places_[static_cast<size_t>(place.above)];
-    return around.is_kept || (around.above == kNone && around.path->name == kOther);
+    return place.above == kNone || places_[static_cast<size_t>(place.above)].is_kept;
   }
 
   // Where the calls of several classes differ in numbers alone, as in a sequence of layers, those tell nothing of a class.

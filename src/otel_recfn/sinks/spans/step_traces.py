@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
@@ -172,7 +171,7 @@ def _is_evaluation(begin: Opened) -> bool:
 
 def _begins_trace(begin: Opened) -> bool:
     """Whether its source has a trace for each such range."""
-    return SOURCES[begin.source].begins_traces and not _is_step(begin)
+    return SOURCES[begin.source].begins_traces
 
 
 class _Rows(NamedTuple):
@@ -192,8 +191,8 @@ class _Rows(NamedTuple):
 def _ranges_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
     if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
         return np.zeros(0, np.int64)
-    which = bytes([index in contexts for index in range(len(batch.contexts))])
-    return np.frombuffer(_native.ranges_in(batch, which, int(EventKind.RANGE)), np.int64)
+    which = np.array([index in contexts for index in range(len(batch.contexts))], np.bool_)
+    return np.flatnonzero(np.take(which, batch.context) & (batch.kind == EventKind.RANGE))
 
 
 def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
@@ -201,7 +200,7 @@ def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
     top = rows[batch.parent[rows] == 0]
     step_names = [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
     steps = rows[is_in(batch.name[rows], step_names)]
-    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
+    calls = rows[batch.source[rows] == EventSource.MODULE]
     evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
     return _Rows(
         spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),

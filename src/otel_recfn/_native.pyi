@@ -11,7 +11,6 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.sources.calls import ProgramTexts
 
-LIMITS: dict[str, int]
 """The most bytes of texts, which are cut at a character (shapes, dtypes and inputs: left out), and the most open ranges."""
 
 class Column:
@@ -88,7 +87,7 @@ def begin(
 
     Its parent is what began last, as the calling task sees it: the innermost open range, or the span that is current. A range
     with EventFlag.ASYNC is among those ranges only between ``enter`` and ``leave``, any other from here to its end.
-    The keywords are columns of its row; ``handle`` 0 becomes the event id. ``LIMITS`` says what is kept of texts.
+    The keywords are columns of its row; ``handle`` 0 becomes the event id.
     """
 
 def end(event_id: int, error: str = "", flags: int = 0, stacktrace: str = "", *, attributes: str = "") -> int:

@@ -90,7 +90,7 @@ def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool,
     names, texts = list(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
     calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), map(prefills.__contains__, rows), strict=True))
     for name, path, is_prefill in set(calls):
-        kind = class_of(names[name])  # a phase and an optimizer's step have none
+        kind = class_of(names[name])  # a phase and what is around a call that decodes have none
         shown = called(names[path], kind) if kind else phase_name(names[name])
         shown = prefill_name(shown) if is_prefill else shown
         texts[name, path, is_prefill] = names[name] if torch_names else shown, kind

@@ -36,11 +36,6 @@ class Carried(NamedTuple):
     callbacks: Entries = ()
     debug_info: DebugInfo | None = None
 
-    @property
-    def has_any(self) -> bool:
-        """Whether there is anything to hand on."""
-        return bool(self.callbacks) or self.debug_info is not None
-
 
 NOTHING = Carried()
 
@@ -182,7 +177,7 @@ def put(carried: Carried) -> None:
     """Set the calling thread's callbacks and debug info."""
     global _waits_for_torch
     current().carried = carried
-    if carried.has_any and not _waits_for_torch:
+    if carried != NOTHING and not _waits_for_torch:
         _waits_for_torch = True
         when_torch_is_imported(_carry_with_torch)
     _hand_on()
@@ -199,7 +194,7 @@ def _carry_with_torch() -> None:
 def _hand_on() -> None:
     if _torch_state is not None:
         state = current()
-        state.is_handed_on = state.carried.has_any
+        state.is_handed_on = state.carried != NOTHING
         _torch_state.put(state.carried if state.is_handed_on else None)
 
 

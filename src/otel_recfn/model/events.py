@@ -145,7 +145,7 @@ class SourceTraits:
     trace_name: str = ""
     """The name of a trace that we start with such a range; empty: its thread's. ``{}``: the name after ``call_prefix``."""
     begins_traces: bool = False
-    """Whether each of its ranges at top level, but an optimizer's step, starts a trace, which is named after it."""
+    """Whether each of its ranges at top level starts a trace, which is named after it."""
 
 
 SOURCES: dict[int, SourceTraits] = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.call_paths import longest_paths
+from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
 
-Numbers = NDArray[np.int64]
 SUMMED_UP = ("count", "total", "self", "allocated")
 
 

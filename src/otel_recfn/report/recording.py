@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import Nesting, nesting
 from otel_recfn.batches.call_paths import Amounts, Paths, PathSums, Ranges, call_paths, sums_of_ranges
@@ -18,9 +17,8 @@ from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING, EventKind, EventSource, RecordScope
+from otel_recfn.report.nesting import Mask, Numbers
 
-Mask = NDArray[np.bool_]
-Numbers = NDArray[np.int64]
 KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
 """What ranges are coloured by."""
 OPERATOR, BACKWARD, MODULE, BLOCK, PYTHON, COMPILATION, GPU = range(len(KINDS))

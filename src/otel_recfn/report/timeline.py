@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.recording import GPU, Recording
 
-Numbers = NDArray[np.int64]
 MOST_LANES = 64
 """More threads are more than anybody scrolls through."""
 MOST_DEPTH = 48
@@ -78,7 +77,7 @@ def _depths(seen: Recording) -> Numbers:
     return depth
 
 
-def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> NDArray[np.bool_]:
+def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> Mask:
     """Which ranges are shown one by one: steps, and the longest others."""
     kept = np.zeros(len(seen), np.bool_)
     length = np.where(seen.step >= 0, np.iinfo(np.int64).max, seen.total_ns)
@@ -86,7 +85,7 @@ def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) ->
     return kept
 
 
-def _packed(seen: Recording, kept: NDArray[np.bool_], fits: NDArray[np.bool_], depth: Numbers) -> dict[str, Numbers]:
+def _packed(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> dict[str, Numbers]:
     """Of the ranges that are not kept, those next to each other in one kept range as one block, with all that they contain."""
     outermost = seen.nearest(np.arange(len(seen)), (seen.around < 0) | kept | kept[seen.around])
     counts = np.bincount(outermost[~kept & fits], minlength=len(kept))
@@ -104,7 +103,7 @@ def _packed(seen: Recording, kept: NDArray[np.bool_], fits: NDArray[np.bool_], d
     return {"lane": seen.lane[row], "depth": depth[row], "start": seen.start_ns[row], "end": end, "count": count, "busy": busy}
 
 
-def _beside(seen: Recording, kept: NDArray[np.bool_], depth: Numbers) -> Numbers:
+def _beside(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
     """The depths, where ranges that overlap others stand below all else in their lane, beside each other."""
     depth = depth.copy()
     overlapping = np.flatnonzero(kept & seen.overlaps)
@@ -122,9 +121,7 @@ def _beside(seen: Recording, kept: NDArray[np.bool_], depth: Numbers) -> Numbers
     return depth
 
 
-def _boxes(
-    seen: Recording, kept: NDArray[np.bool_], depth: Numbers, packed: dict[str, Numbers], top: int
-) -> dict[str, Numbers]:
+def _boxes(seen: Recording, kept: Mask, depth: Numbers, packed: dict[str, Numbers], top: int) -> dict[str, Numbers]:
     """Ranges and blocks; a block has no name, and how many it stands for, of a range 0."""
     blocks = len(packed["start"])
     each: dict[str, tuple[Numbers, Numbers]] = {

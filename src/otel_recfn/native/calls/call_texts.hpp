@@ -115,12 +115,18 @@ class CallTexts {
 
   // Of calls of a C function, which has a definition: its repr, without the address.
   static std::string of_function(const CFunction& function) {
-    const std::string name = function.definition->ml_name;
-    if (function.bound_to == nullptr || PyModule_Check(function.bound_to)) return "<built-in function " + name + ">";
-    return "<built-in method " + name + " of " + Py_TYPE(function.bound_to)->tp_name + " object>";
+    const bool is_method = function.bound_to != nullptr && !PyModule_Check(function.bound_to);
+    std::string text;
+    text.reserve(kUsualBytes);
+    text.append(is_method ? "<built-in method " : "<built-in function ").append(function.definition->ml_name);
+    if (is_method) text.append(" of ").append(Py_TYPE(function.bound_to)->tp_name).append(" object");
+    text += '>';
+    return text;
   }
 
  private:
+  static constexpr size_t kUsualBytes = 160;
+
   using Texts = std::vector<std::string>;
 
   bool selects(const std::string& file, const std::string& trimmed) const {

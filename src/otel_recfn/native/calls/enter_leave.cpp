@@ -137,9 +137,9 @@ void enter_c(ThreadCalls& calls, CFunction function) {
   const uint64_t tracing = calls.met_in;
   give_way_to_drain(calls);
   if (!takes_next(calls) || hides_next_c_call(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing);
-  const std::string name = CallTexts::of_function(function);
+  std::string name = CallTexts::of_function(function);
   if (!tracer->call_sites) recent_functions.keep(function, name);
-  push(calls, {begin(calls, name, nullptr) | ThreadCalls::kOfC, nullptr}, tracing);
+  push(calls, {begin(calls, std::move(name), nullptr) | ThreadCalls::kOfC, nullptr}, tracing);
 }
 
 // What a begin needs memory for and doesn't get is not recorded.

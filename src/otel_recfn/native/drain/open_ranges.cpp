@@ -49,7 +49,7 @@ std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) {
 }
 
 // Event id of the innermost Python call that is open in the thread; 0: there is none. A call is a traced one, or a module's inside
-// one, which is no optimizer's step.
+// one, but not the range around one that decodes.
 uint64_t Drain::innermost_call(const Thread& thread) const {
   const auto is_call = [this](const OpenRange& open) {
     if (open.row.source != kModuleSource || caller_of(open.row) == 0) return open.row.source == kPythonCallSource;

@@ -221,15 +221,6 @@ PyMethodDef recorder_functions[] = {
     {"counters", counters, METH_NOARGS, "counters() -> (dropped, lost ends, lost in drain, unsampled)"},
     {nullptr, nullptr, 0, nullptr}};
 
-int add_limits(PyObject* module) {
-  PyObject* limits = Py_BuildValue(
-      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
-      "MAX_REMOTE_ERROR_BYTES", kMaxRemoteErrorBytes, "MAX_STACKTRACE_BYTES", kMaxStacktraceBytes, "MAX_STACK_BYTES",
-      kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes, "MAX_ATTRIBUTES_BYTES", kMaxAttributesBytes, "MAX_DEPTH", kMaxDepth,
-      "MAX_DEPTH_FOR_ASYNC", kMaxDepthForAsync, "MAX_REMOTE_ENDS", static_cast<unsigned long long>(RemoteEnds::kCapacity));
-  return limits != nullptr ? PyModule_AddObject(module, "LIMITS", limits) : -1;
-}
-
 }  // namespace
 
 int add_recorder(PyObject* module) {
@@ -237,7 +228,6 @@ int add_recorder(PyObject* module) {
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
   globals().read_stack.store(python_stack_with_gil);
-  if (add_limits(module) < 0) return -1;
   return PyModule_AddFunctions(module, recorder_functions);
 }
 

@@ -179,6 +179,7 @@ class SpanDelivery:
     def __init__(self) -> None:
         self._used: list[Any] = []
         """The target, its processors and their exporters, as they were last."""
+        self._target: Any = None
         self._exporters: list[_Exporter] = []
         self._returned_before = (0, 0)
         """The counts of exporters that aren't used any more."""
@@ -199,7 +200,7 @@ class SpanDelivery:
         if self._used == [target, *processors, *exporters]:
             return
         self._unwatch()
-        self._used = [target, *processors, *exporters]
+        self._used, self._target = [target, *processors, *exporters], target
         for exporter in exporters:
             with suppress(AttributeError, TypeError):  # slots, or a frozen class
                 self._exporters.append(_Exporter(exporter, target.scope, queue_before(exporter, processors)))
@@ -218,7 +219,7 @@ class SpanDelivery:
         self._unwatched += 0 if self._exporters else len(spans)
         for span in spans:
             try:
-                self._used[0].end(span)
+                self._target.end(span)
             except (Exception, SystemExit) as error:
                 if not self._logged:
                     self._logged = True

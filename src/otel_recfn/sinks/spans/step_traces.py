@@ -171,7 +171,7 @@ def _is_evaluation(begin: Opened) -> bool:
 
 def _begins_trace(begin: Opened) -> bool:
     """Whether its source has a trace for each such range."""
-    return SOURCES[begin.source].begins_traces and not _is_step(begin)
+    return SOURCES[begin.source].begins_traces
 
 
 class _Rows(NamedTuple):
@@ -200,7 +200,7 @@ def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
     top = rows[batch.parent[rows] == 0]
     step_names = [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
     steps = rows[is_in(batch.name[rows], step_names)]
-    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
+    calls = rows[batch.source[rows] == EventSource.MODULE]
     evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
     return _Rows(
         spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),

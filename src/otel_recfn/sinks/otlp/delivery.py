@@ -154,9 +154,6 @@ def otlp_delivery(
     except UnreadableExporterError as error:
         _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
         return None
-    except ImportError as error:
-        text = f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
-        raise SettingError(text) from error
     except Exception as error:  # an official exporter raises if the environment has what it doesn't know
         text = safe_text(error, secrets_from_environment())
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
@@ -167,9 +164,7 @@ class RequestSender:
 
     def __init__(self, transport: Transport, queue_bytes: int) -> None:
         self._transport = transport
-        self.queue: TaskQueue[Request] = TaskQueue(
-            queue_bytes, weigh=lambda request: len(request.body), goes_first=lambda _request: True
-        )
+        self.queue: TaskQueue[Request] = TaskQueue(queue_bytes, weigh=lambda request: len(request.body))
         self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
         self._changed = threading.Condition()
         self.failures = 0

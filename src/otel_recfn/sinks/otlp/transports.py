@@ -228,11 +228,7 @@ def protocol_of(exporter: object) -> str | None:
 
 
 def made(protocol: str) -> Any:
-    """An exporter configured by the environment.
-
-    Raises:
-        ImportError: its package isn't installed.
-    """
+    """An exporter configured by the environment."""
     if protocol == HTTP:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 

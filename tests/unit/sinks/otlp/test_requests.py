@@ -165,7 +165,7 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
 
 
 def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
-    queue = TaskQueue[int](10, weigh=lambda task: task, goes_first=lambda _task: True)
+    queue = TaskQueue[int](10, weigh=lambda task: task)
     queue.put(1)
     flushes = [queue.put_flush(0.0) for _ in range(1000)]
     queue.put(2)

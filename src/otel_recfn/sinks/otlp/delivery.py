@@ -169,8 +169,8 @@ class RequestSender:
         self._changed = threading.Condition()
         self.failures = 0
         """The attempts since the last one that was answered, or the last flush."""
-        self._ended = self._is_over = False
-        """Whether nothing more is sent or counted."""
+        self._ended = False
+        """Whether nothing more is sent."""
         self._logged: set[str] = set()
         """The messages that were logged."""
         self.exported = self.failed = self.queue_full = 0
@@ -206,7 +206,7 @@ class RequestSender:
         return flushed
 
     def end(self, timeout_s: float) -> None:
-        """Send no more. Attempts under way are waited for so long; after that they don't count."""
+        """Send no more. Attempts under way are waited for so long."""
         self.queue.end()
         self.queue.clear()
         with self._changed:
@@ -214,8 +214,6 @@ class RequestSender:
             self._changed.notify_all()
         for thread in self._threads:
             thread.wait_for_end(timeout_s)
-        with self._changed:
-            self._is_over = True
         self._transport.close()
 
     def _run(self) -> None:
@@ -242,7 +240,7 @@ class RequestSender:
                 outcome = Outcome(Verdict.REFUSED)
                 with at_work():
                     outcome = self._transport.send(body)
-                    if not self._is_over:  # else its connection was closed under it
+                    if not self._ended:  # else its connection was closed under it
                         self._log_outcome(outcome)
                 if outcome.verdict is not Verdict.AGAIN:
                     self._go_on()
@@ -269,9 +267,8 @@ class RequestSender:
             return
         failed = request.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, request.spans)
         with self._changed:
-            if not self._is_over:
-                self.failed += failed
-                self.exported += request.spans - failed
+            self.failed += failed
+            self.exported += request.spans - failed
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
@@ -36,7 +36,8 @@ class Program:
         self.provider = TracerProvider(sampler=CallingSampler(self), shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.provider.add_span_processor(CallingProcessor(self))
-        self.provider.add_span_processor(SimpleSpanProcessor(CallingExporter(self)))
+        processor = BatchSpanProcessor if where == "batch exporter" else SimpleSpanProcessor
+        self.provider.add_span_processor(processor(CallingExporter(self)))
         self.sinks: list[Any] = [CallingSink(self, "first"), CallingSink(self, "second")]
         if where == "logging handler":
             self.sinks.append(FailingSink())
@@ -97,6 +98,7 @@ class CallingExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self._program.at("exporter")
+        self._program.at("batch exporter")
         return SpanExportResult.SUCCESS
 
 
@@ -162,7 +164,7 @@ AT_ONCE_S = PATIENCE_S / 3
 """A call that waited for itself would take longer: as long as tests wait."""
 
 
-PLACES = ["span processor", "exporter", "sampler", "sink's write", "sink's flush", "sink's close"]
+PLACES = ["span processor", "exporter", "batch exporter", "sampler", "sink's write", "sink's flush", "sink's close"]
 
 
 PLACES += ["logging handler", "callback", "signal handler", "finalizer"]

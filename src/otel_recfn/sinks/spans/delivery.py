@@ -87,6 +87,9 @@ class Shadow:
 class _Exporter:
     """An exporter that was found, and what it returned for our spans, which have one instrumentation scope object."""
 
+    exporting = threading.local()
+    """A flag per thread, ``now``, which is true in the middle of an export."""
+
     def __init__(self, exporter: Any, scope: object, queue: deque[ReadableSpan] | None) -> None:
         self.scope, self._queue = scope, queue
         self.exported = self.failed = 0
@@ -105,7 +108,7 @@ class _Exporter:
             return export(theirs, *args, **kwargs) if theirs else SpanExportResult.FAILURE
         result: Any = SpanExportResult.FAILURE
         try:
-            call = partial(export, spans, *args, **kwargs)
+            call = partial(self._marked, export, spans, *args, **kwargs)
             result = call() if theirs or not self._in_any_thread else self._leavable(call)
         finally:
             with self._lock:
@@ -124,6 +127,13 @@ class _Exporter:
         """
         queue = self._queue if self._queue is not None else deque()
         return self._theirs(queue.pop() for _ in range(len(queue)))
+
+    def _marked(self, export: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.exporting.now = True
+        try:
+            return export(*args, **kwargs)
+        finally:
+            self.exporting.now = False
 
     def _leavable(self, export: Callable[[], Any]) -> Any:
         """Export in a thread of its own, if it can be had: ``refuse`` leaves it."""
@@ -153,6 +163,11 @@ class _Exporter:
         for result in list(self._under_way):
             with suppress(InvalidStateError):  # it is back
                 result.set_result(SpanExportResult.FAILURE)
+
+
+def is_exporting() -> bool:
+    """Whether the calling thread is in the middle of an export, for which it must not wait."""
+    return getattr(_Exporter.exporting, "now", False)
 
 
 class SpanDelivery:

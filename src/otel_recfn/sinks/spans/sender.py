@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_recfn.batches.stage import Decided, SpanPlan
-from otel_recfn.sinks.spans.delivery import Delivery
+from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
 from otel_recfn.sinks.spans.mapping import SpanMapper, further_of_spans
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
@@ -196,7 +196,7 @@ class Sender:
         """Send what was put, and export; False if the time wasn't enough, or the caller would wait for itself."""
         if self._thread.ident is None:
             return self._queue.is_empty
-        if self._thread.is_current:
+        if self._would_wait_for_itself():
             return False
         flush = self._queue.put_flush(timeout_s)
         return flush is not None and flush.wait()
@@ -204,9 +204,10 @@ class Sender:
     def close(self, timeout_s: float, process_ends: bool) -> None:
         """Send what was put, and export, in so many seconds; the rest is dropped and counted.
 
-        Nothing is waited for where a processor calls, or where the process ends and the backend is known to be down.
+        Nothing is waited for where a processor or an exporter calls, or where the process ends and the backend is known to be
+        down.
         """
-        self._end_by = time.monotonic() + (0.0 if self._thread.is_current else timeout_s)
+        self._end_by = time.monotonic() + (0.0 if self._would_wait_for_itself() else timeout_s)
         self._queue.end()
         while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):
             self._thread.wait_for_end(min(LOOK_S, self._time_left()))
@@ -216,6 +217,10 @@ class Sender:
             self._counts["folding"] = 0
         self._queue.clear()
         self._delivery.remove(process_ends)
+
+    def _would_wait_for_itself(self) -> bool:
+        """Whether a processor or an exporter of the program's calls."""
+        return self._thread.is_current or is_exporting()
 
     def _time_left(self) -> float:
         return max(0.0, self._end_by - time.monotonic())

@@ -105,7 +105,7 @@ def choose_tree(unit: Unit, kept: set[Held], budget: int, duration_ns: int) -> i
     least = paths.least_shown(max(0, budget - len(kept)), budget, duration_ns)
     for one in reversed(unit.held):
         around = unit.around(one)
-        is_alone = paths.of[one].count == 1 and unit.is_first(one) and not one.range.in_compilation
+        is_alone = paths.of[one].count == 1 and not one.range.in_compilation
         if is_alone and (around is None or around in kept) and one.range.duration_ns >= least:
             kept.add(one)
     return least
@@ -121,7 +121,7 @@ def pull_out(unit: Unit, kept: set[Held], paths: CallPaths, most: int, least_ns:
             continue
         others_ns, others = (path.total_ns - one.range.duration_ns + (1 << 63)) % (1 << 64) - (1 << 63), path.count - 1
         is_long = others > 0 and one.range.duration_ns >= least_ns and not one.range.in_compilation
-        if one in kept or not unit.is_first(one) or not is_long:
+        if one in kept or not is_long:
             continue
         if one.range.duration_ns // STANDS_OUT < _quotient(others_ns, others):
             continue

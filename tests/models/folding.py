@@ -189,10 +189,6 @@ class Unit:
         """What it lies in, if that is held."""
         return self.by_id.get(one.parent) if one.parent else None
 
-    def is_first(self, one: Held) -> bool:
-        """Of its event id."""
-        return self.by_id[one.range.event_id] is one
-
     def settle(self) -> None:
         """What belongs to ranges that haven't come lies directly in the unit."""
         for _, awaited in sorted(self.awaited.items()):
@@ -207,7 +203,7 @@ class Unit:
             if around is None or around not in kept or not around.range.is_around(one.range.name):
                 continue
             is_apart = around.range.comes_first and not one.range.comes_first
-            if not is_apart and around.node is None and self.is_first(one):
+            if not is_apart and around.node is None:
                 around.node = one
                 kept.add(one)
 
@@ -238,7 +234,7 @@ class Unit:
         for one in self.held[self.compared :]:
             event_id, parent = one.range.event_id, one.range.parent
             earlier.add(event_id)
-            came = self.awaited.pop(event_id, Awaited()) if self.by_id[event_id] is one else Awaited()
+            came = self.awaited.pop(event_id, Awaited())
             one.children_ns, one.folded = wrapped(one.children_ns + came.children_ns), came.folded
             if not one.range.flags & OVERLAPPING and parent not in earlier:
                 one.parent = parent
@@ -252,9 +248,8 @@ class Unit:
             one.highest = NOTHING
         for one in self.held:
             duration, order, height = one.highest
-            is_first = self.by_id[one.range.event_id] is one
             alone = (own_rank(one.range, least_ns), -one.range.event_id, 0)
-            one.rank = max(alone, (duration, order, height + 1)) if is_first else NOTHING
+            one.rank = max(alone, (duration, order, height + 1))
             if one.parent and (around := self.by_id.get(one.parent)) is not None:
                 around.highest = max(around.highest, one.rank)
 

@@ -274,14 +274,14 @@ class Stage:
 
         ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
-        fates, units, row = self._stage.add(*self._given(batch, roots))
+        fates, units, row, *_ = self._stage.add(self._given(batch, roots, folds=True), current_key())
         rows = np.frombuffer(row, np.int64)
         self.waiting.add(batch, rows)
         return _added(batch, roots, fates, units, len(rows))
 
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
         """Plan a batch in which each row becomes a span of its own and nothing waits."""
-        raw = self._stage.plan(self._given(batch, roots), current_key())
+        raw = self._stage.add(self._given(batch, roots, folds=False), current_key())
         row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
@@ -338,7 +338,7 @@ class Stage:
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
 
-    def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
+    def _given(self, batch: Batch, roots: Mapping[int, SpanContext], *, folds: bool) -> tuple[Any, ...]:
         announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
         rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
         contexts = np.array(rows, _CONTEXT)
@@ -348,7 +348,7 @@ class Stage:
             names.number_all(batch.names)
             self.has_many_names = len(names.values) > MAX_NAMES
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        return batch, announced, contexts, of_roots, threads, names.numbers, names.shown, names.modules, in_order
+        return batch, announced, contexts, of_roots, threads, names.numbers, names.shown, names.modules, in_order, folds
 
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:

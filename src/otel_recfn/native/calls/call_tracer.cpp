@@ -32,12 +32,6 @@ bool read_limits(PyObject* texts) {
   return true;
 }
 
-bool read_texts(PyObject* texts) {
-  bool read = false;
-  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) PyErr_NoMemory();
-  return read;
-}
-
 void note_begin() {
   tracer->began_at = read_ticks(tracer->globals->use_cycle_counter);
   tracer->newest_thread = PyThreadState_GetID(PyInterpreterState_ThreadHead(PyInterpreterState_Get()));  // it stands first
@@ -47,7 +41,9 @@ void note_begin() {
 PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
-  if (!read_texts(texts)) return nullptr;
+  bool read = false;
+  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) PyErr_NoMemory();
+  if (!read) return nullptr;
   const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
   if (!tracer->is_on()) note_begin();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);

@@ -53,7 +53,7 @@ ThreadBuffer* map_buffer(uint64_t max_capacity) {
   if (memory == nullptr) return nullptr;
   auto* buffer = new (memory) ThreadBuffer;
   buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings;
-  buffer->capacity = first_capacity(max_capacity);
+  buffer->capacity = std::min(max_capacity, kFirstRing);
   buffer->words = map_ring(total_bytes, buffer->capacity);
   buffer->rings[0] = {buffer->words, buffer->capacity, 0};
   buffer->num_rings.store(buffer->words != nullptr ? 1 : 0);

@@ -62,7 +62,7 @@ struct Ring {
   uint64_t from;
 };
 
-constexpr uint32_t kMaxRings = 8;
+constexpr uint32_t kMaxRings = 10;
 
 struct SharedByRings {
   std::atomic<uint64_t> total_bytes{0};
@@ -195,14 +195,8 @@ inline void set_rest(ThreadBuffer& buffer, Rest reason, bool on) {
 
 constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;  // of all rings and threads' states
 constexpr uint64_t kRingGrowth = 4;
-constexpr uint64_t kSmallestRing = 2048;  // words, where the limit isn't smaller still
+constexpr uint64_t kFirstRing = 2048;  // words, where the limit isn't smaller still
 constexpr uint64_t kUsualRing = uint64_t{1} << 20;  // words; where more is allowed it is for drains that come late
-
-// Words of a thread's first ring.
-inline uint64_t first_capacity(uint64_t max_capacity) {
-  max_capacity = std::min(max_capacity, kUsualRing);
-  return std::min(max_capacity, std::max(kSmallestRing, max_capacity / (kRingGrowth * kRingGrowth * kRingGrowth)));
-}
 
 // Zeros, which count as so many bytes; null when there are none, or all threads would have too many.
 inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint64_t counted) {

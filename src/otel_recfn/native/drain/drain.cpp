@@ -44,7 +44,7 @@ Drain& drain() {
 
 Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
   if (!clock_) begin_clock();
-  for (Thread& thread : threads_) thread.listed = false;
+  for (Thread& thread : threads_) thread.index = kUnlisted;
   size_t closed = SIZE_MAX;
   try {
     read(close_open);
@@ -75,7 +75,7 @@ void Drain::read(bool close_open) {
   const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals_.use_cycle_counter);
   node_id_ = default_node_id();
   for (Thread& thread : threads_) {
-    if (thread.listed) read_thread(thread, until);
+    if (thread.index != kUnlisted) read_thread(thread, until);
   }
   tell_closed_elsewhere();
   if (close_open) close_all_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
@@ -146,10 +146,9 @@ void Drain::list_threads() {
 
 void Drain::list(Thread& thread) {
   const ThreadBuffer& buffer = *thread.buffer;
-  if (!thread.listed) {
+  if (thread.index == kUnlisted) {
     thread.index = static_cast<uint32_t>(out_.threads.size());
     out_.threads.emplace_back();
-    thread.listed = true;
   }
   out_.threads[thread.index] = {buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
 }

@@ -59,13 +59,13 @@ class Drain {
     Place place;
     bool in_compilation;
   };
+  static constexpr uint32_t kUnlisted = UINT32_MAX;
   struct Thread {
     explicit Thread(ThreadBuffer* its_buffer) : buffer(its_buffer), dictionary(kNameSlots) {}
 
     ThreadBuffer* buffer;
     std::vector<uint32_t> dictionary;  // names by slot
-    uint32_t index = 0;      // into out_.threads, once it is listed there
-    bool listed = false;
+    uint32_t index = kUnlisted;  // into out_.threads, once it is listed there
     bool has_ended = false;  // before this run collected what it had ended for other threads
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_

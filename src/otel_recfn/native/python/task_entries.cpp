@@ -133,8 +133,7 @@ uint32_t shorten(TaskEntry* entry) {
   }
 }
 
-// Whether the range tells of CPU time: a module's call, an optimizer's step, a step, or what nothing is around but a step and Python
-// calls.
+// Whether the range tells of CPU time: a module's call, a step, or what nothing is around but a step and Python calls.
 bool tells_cpu_time(const TaskEntry& range, const TaskEntry* around) {
   if (range.scope != kUserScope) return false;
   if (range.source == kModuleSource || range.source == kStepSource || range.beside_calls == range.event_id) return true;

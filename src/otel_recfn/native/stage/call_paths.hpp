@@ -99,7 +99,7 @@ class CallPaths {
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       const uint32_t above = all.above(place);
       is_in_one_[place] = above < Comparison::kNotHere && is_in_one_[above];
-      if (is_in_one_[place] || all.is_kept(place) || !all.is_first(held, place)) continue;
+      if (is_in_one_[place] || all.is_kept(place)) continue;
       if (!stands_out(held[place], paths_[of_[place]], least_ns) || left < lies_in(all, place)) continue;
       any = true, is_in_one_[place] = true;
       for (uint32_t each = place; each < Comparison::kNotHere && !all.is_kept(each); each = all.above(each)) all.keep(each), --left;
@@ -143,7 +143,7 @@ class CallPaths {
   void keep_single(const Ranges& held, Comparison& all, int64_t least_ns) {
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       const uint32_t above = all.above(place);
-      if ((above < Comparison::kNotHere && !all.is_kept(above)) || !all.is_first(held, place)) continue;
+      if (above < Comparison::kNotHere && !all.is_kept(above)) continue;
       const bool has_span = (held[place].flags & kInCompilation) == 0;
       if (has_span && paths_[of_[place]].count == 1 && held[place].duration_ns >= least_ns) all.keep(place);
     }

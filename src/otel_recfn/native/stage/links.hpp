@@ -110,19 +110,7 @@ class LinkedSpans {
     forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, above, [&](size_t at, const auto& forward) {
       links_.push_back({first_row + static_cast<int64_t>(at), forward.event_id, forward.of});
     });
-  }
-
-  // Links of the rows that aren't in `kept`, which ascends, are forgotten, if there are many.
-  bool has_many() const { return links_.size() >= most_; }
-
-  void keep(const std::vector<int64_t>& kept) {
-    auto next = kept.begin();
-    const auto is_gone = [&](const RowLink& link) {
-      while (next != kept.end() && *next < link.row) ++next;
-      return next == kept.end() || *next != link.row;
-    };
-    links_.erase(std::remove_if(links_.begin(), links_.end(), is_gone), links_.end());
-    most_ = 2 * links_.size() + kToSpare;
+    if (links_.size() > kMost) links_.erase(links_.begin(), links_.end() - kMost / 2);
   }
 
   // All of them, by row, which are forgotten.
@@ -138,11 +126,10 @@ class LinkedSpans {
   SentRanges& sent() { return sent_; }
 
  private:
-  static constexpr size_t kToSpare = 1 << 15;
+  static constexpr size_t kMost = 1 << 18;  // after which the older half is forgotten: its units have long been decided in part
 
   ForwardRanges<SpanAbove> forward_;
   std::vector<RowLink> links_;  // by row
-  size_t most_ = kToSpare;
   SentRanges sent_;
 };
 

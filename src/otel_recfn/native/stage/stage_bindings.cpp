@@ -64,13 +64,13 @@ PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   return StageObject::make(type, Limits{budget, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
 }
 
-// What `add` and `plan` are given. False with an error set.
+// What `add` is given. False with an error set.
 bool take_batch(PyObject* arguments, ToAdd& to_add) {
   PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown, *modules;
-  int in_order;
-  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
-                          &shown, &modules, &in_order) &&
-         (to_add.in_order = in_order != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
+  int in_order, folds;
+  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOpp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
+                          &shown, &modules, &in_order, &folds) &&
+         (to_add.in_order = in_order != 0, to_add.folds = folds != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
          to_add.known.contexts.take(contexts, "contexts") && to_add.known.roots.take(roots, "roots") &&
          to_add.known.threads.take_array(threads, "threads") && to_add.known.names.take_array(names, "names") &&
          to_add.known.shown.take_array(shown, "shown") && to_add.known.modules.take_array(modules, "modules") &&
@@ -78,20 +78,9 @@ bool take_batch(PyObject* arguments, ToAdd& to_add) {
 }
 
 PyObject* stage_add(PyObject* self, PyObject* arguments) {
-  return guarded([&]() -> PyObject* {
-    ToAdd batch;
-    if (!take_batch(arguments, batch)) return nullptr;
-    std::optional<PlannedRows> rows;
-    const auto add = [&](Stage& stage) { rows.emplace(stage.add(batch)); };
-    const bool done = StageObject::done_alone(self, batch.rows.size() > kManyRows, add);
-    return done ? column_tuple(rows->fates, rows->units, rows->row) : nullptr;
-  });
-}
-
-PyObject* stage_plan(PyObject* self, PyObject* arguments) {
   PyObject* given;
   unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "O!K:plan", &PyTuple_Type, &given, &key)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!K:add", &PyTuple_Type, &given, &key)) return nullptr;
   return guarded([&]() -> PyObject* {
     ToAdd batch;
     if (!take_batch(given, batch)) return nullptr;
@@ -99,8 +88,8 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
     UnfilledVector<LinkRow> links;
     std::vector<TraceRow> traces;
     const bool done = StageObject::done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      rows.emplace(stage.plan(batch));
-      links = stage.links_of(*rows, key, traces);
+      rows.emplace(stage.add(batch));
+      if (!batch.folds) links = stage.links_of(*rows, key, traces);
     });
     return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links, traces) : nullptr;
   });
@@ -143,9 +132,8 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
 
 PyMethodDef stage_methods[] = {
     {"add", stage_add, METH_VARARGS,
-     "add(batch, announced, contexts, roots, threads, names, shown, modules, in_order) -> fates, units in it, planned rows; they are folded."},
-    {"plan", stage_plan, METH_VARARGS,
-     "plan(what add is given, key) -> the same, and parent, unit and link of each row, and traces; nothing is folded."},
+     "add((batch, announced, contexts, roots, threads, names, shown, modules, in_order, folds), key) -> fates, units in it, planned\n"
+     "rows, their parents and units; where it doesn't fold, their links and the traces of these."},
     {"decide", stage_decide, METH_VARARGS,
      "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, traces."},
     {"kept", stage_kept, METH_NOARGS, "kept() -> (the numbers of the rows that may be kept yet, in ascending order,)"},

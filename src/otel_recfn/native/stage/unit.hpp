@@ -159,8 +159,7 @@ class Unit {
   std::vector<Awaited::node_type> take_awaited() {
     std::vector<Awaited::node_type> taken;
     for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
-      const bool may_be = memory_.comparison.is_first(held_, place);
-      const auto found = may_be ? awaited_.find(held_[place].event_id) : awaited_.end();
+      const auto found = awaited_.find(held_[place].event_id);
       if (found == awaited_.end()) continue;
       memory_.spots[place].tree = &found->second;
       taken.push_back(awaited_.extract(found));
@@ -186,7 +185,7 @@ class Unit {
       if (!all.is_node(held_, place) || !all.is_kept(all.above(place))) continue;
       Memory::Spot& around = memory_.spots[all.above(place)];
       const bool is_apart = Comparison::comes_first(held_[all.above(place)]) && !Comparison::comes_first(held_[place]);
-      if (is_apart || around.node != kNoNode || !all.is_first(held_, place)) continue;
+      if (is_apart || around.node != kNoNode) continue;
       around.node = place, all.keep(place);
     }
     all.list_kept();

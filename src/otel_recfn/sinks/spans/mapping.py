@@ -134,10 +134,12 @@ class SpanMapper:
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
         self._limits = AppliedLimits(target.limits)
+        self._resource = target.resource
 
     def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
         """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         recorded, rows, hook = plan.batch, plan.row, self._hook
+        self._resource = self._target.resource
         batch = plan.named(further).batch
         start = np.maximum(batch.start_ns[rows], 0)
         links = self._linked(plan) if plan.linked_id.any() else {}
@@ -228,7 +230,7 @@ class SpanMapper:
             name=name,
             context=context,
             parent=parent,
-            resource=self._target.resource,
+            resource=self._resource,
             attributes=self._limits.span_attributes(attributes),
             events=events,
             links=links,

@@ -80,6 +80,25 @@ def _unbound(max_count: int | None, max_length: int | None) -> bool:
     return max_length is None and (max_count is None or max_count >= MOST_ATTRIBUTES)
 
 
+class HashedResource(Resource):
+    """A resource equal to another one that remembers its hash: exporters ask for it for every span, and it takes 6 us."""
+
+    def __init__(self, known: Resource) -> None:
+        vars(self).update(vars(known))
+        self._recfn_hash = hash(known)
+
+    def __hash__(self) -> int:
+        return self._recfn_hash
+
+
+def hashed(resource: Resource) -> Resource:
+    """The resource with its hash remembered; the resource itself if that can't be done."""
+    try:
+        return HashedResource(resource) if type(resource) is Resource else resource
+    except Exception:  # an attribute is no JSON
+        return resource
+
+
 SCOPE_NAME = "otel_recfn"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 """The first semantic conventions with ``code.function.name`` as we use it."""
@@ -110,6 +129,7 @@ class SpanTarget:
 
     def __init__(self, provider: Any, tracer: Any, is_set: bool = True) -> None:
         self._provider, self._tracer, self._is_set = provider, tracer, is_set
+        self._known_resource = self._resource = Resource.get_empty()
         self._sampler_failed = False
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         is_enabled = getattr(tracer, "_is_enabled", None)
@@ -166,9 +186,11 @@ class SpanTarget:
 
     @property
     def resource(self) -> Resource:
-        """The provider's resource. A forked child's differs."""
-        resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
-        return resource
+        """The provider's resource, with its hash. A forked child's differs."""
+        known: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
+        if known is not self._known_resource:
+            self._known_resource, self._resource = known, hashed(known)
+        return self._resource
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64), from the provider's id generator unless that is the SDK's random one.

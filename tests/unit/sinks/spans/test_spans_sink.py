@@ -203,6 +203,14 @@ class TestSpans:
         harness = Harness(resource=the_programs())
         assert len({id(harness.one(name=name).resource) for name in "abc"}) == 1
 
+    def test_its_hash_is_worked_out_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The SDK makes a JSON text of all attributes for it, and its exporters ask for every span."""
+        hash_of, asked = Resource.__hash__, list[Resource]()
+        monkeypatch.setattr(Resource, "__hash__", lambda resource: asked.append(resource) or hash_of(resource))
+        harness = Harness(resource=the_programs())
+        assert encode_spans([harness.one(name=name) for name in "abc"]).resource_spans
+        assert len(asked) == 1
+
     def test_a_provider_may_be_given_another(self) -> None:
         """As in a forked child, where it says which process it is."""
         harness = Harness(resource=the_programs())

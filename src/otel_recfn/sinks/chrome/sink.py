@@ -32,7 +32,10 @@ CLOSE_SHARE = 0.5
 
 
 class ChromeTraceSink(Sink):
-    """A sink with a file behind a queue, where ``queue_bytes`` may wait. The ``writer`` is used by the file thread only."""
+    """A sink with a file behind a queue, where ``queue_bytes`` may wait, else the oldest batches go.
+
+    The ``writer`` is used by the file thread only.
+    """
 
     name = "chrome_trace"
 
@@ -63,8 +66,7 @@ class ChromeTraceSink(Sink):
         if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
         self._received += len(batch)
-        if self._queue.put(batch):
-            self._dropped += len(batch)
+        self._dropped += sum(map(len, self._queue.put(batch)))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what is queued is written; False if the time wasn't enough."""

@@ -154,9 +154,6 @@ def otlp_delivery(
     except UnreadableExporterError as error:
         _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
         return None
-    except ImportError as error:
-        text = f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
-        raise SettingError(text) from error
     except Exception as error:  # an official exporter raises if the environment has what it doesn't know
         text = safe_text(error, secrets_from_environment())
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
@@ -167,15 +164,13 @@ class RequestSender:
 
     def __init__(self, transport: Transport, queue_bytes: int) -> None:
         self._transport = transport
-        self.queue: TaskQueue[Request] = TaskQueue(
-            queue_bytes, weigh=lambda request: len(request.body), goes_first=lambda _request: True
-        )
+        self.queue: TaskQueue[Request] = TaskQueue(queue_bytes, weigh=lambda request: len(request.body))
         self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
         self._changed = threading.Condition()
         self.failures = 0
         """The attempts since the last one that was answered, or the last flush."""
-        self._ended = self._is_over = False
-        """Whether nothing more is sent or counted."""
+        self._ended = False
+        """Whether nothing more is sent."""
         self._logged: set[str] = set()
         """The messages that were logged."""
         self.exported = self.failed = self.queue_full = 0
@@ -211,7 +206,7 @@ class RequestSender:
         return flushed
 
     def end(self, timeout_s: float) -> None:
-        """Send no more. Attempts under way are waited for so long; after that they don't count."""
+        """Send no more. Attempts under way are waited for so long."""
         self.queue.end()
         self.queue.clear()
         with self._changed:
@@ -219,8 +214,6 @@ class RequestSender:
             self._changed.notify_all()
         for thread in self._threads:
             thread.wait_for_end(timeout_s)
-        with self._changed:
-            self._is_over = True
         self._transport.close()
 
     def _run(self) -> None:
@@ -247,7 +240,7 @@ class RequestSender:
                 outcome = Outcome(Verdict.REFUSED)
                 with at_work():
                     outcome = self._transport.send(body)
-                    if not self._is_over:  # else its connection was closed under it
+                    if not self._ended:  # else its connection was closed under it
                         self._log_outcome(outcome)
                 if outcome.verdict is not Verdict.AGAIN:
                     self._go_on()
@@ -274,9 +267,8 @@ class RequestSender:
             return
         failed = request.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, request.spans)
         with self._changed:
-            if not self._is_over:
-                self.failed += failed
-                self.exported += request.spans - failed
+            self.failed += failed
+            self.exported += request.spans - failed
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:

@@ -323,8 +323,6 @@ def pickled_parts(provider: Any) -> bytes | None:
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
     """
-    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
-        return None
     try:
         resource = provider.resource
         return pickle.dumps((dict(resource.attributes), resource.schema_url, provider.sampler))

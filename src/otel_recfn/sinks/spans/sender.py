@@ -269,14 +269,9 @@ class Sender:
             raise
 
     def _current_mapper(self) -> SpanMapper:
-        """The mapper for the target that takes spans now; for the last one if nothing does.
-
-        Raises:
-            RuntimeError: there has never been one.
-        """
+        """The mapper for the target that takes spans now; for the last one if nothing does."""
         target = self._resolver.resolve() or self._target
-        if target is None:
-            raise RuntimeError("the tracer provider was taken away before any span was sent")
+        assert target is not None, "the tracer provider was taken away before any span was sent"
         if target is not self._target or self._mapper is None:
             self._mapper = self._delivery.mapper(target) if self._hook is None else SpanMapper(target, self._hook)
             self._target = target

@@ -52,7 +52,6 @@ MAX_LENGTH_NS = 10 * NS_PER_SECOND
 """The longest trace that is neither a training step nor a call: its ranges are sent when it ends."""
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
-MAX_WAITING = 1024
 FIRST_ROOTS = 100
 CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
 """The time by which a begin is earlier than one before it only if somebody set the wall clock back."""
@@ -188,13 +187,6 @@ class _Rows(NamedTuple):
     training_threads: set[Track]
 
 
-def _ranges_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
-    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
-        return np.zeros(0, np.int64)
-    which = np.array([index in contexts for index in range(len(batch.contexts))], np.bool_)
-    return np.flatnonzero(np.take(which, batch.context) & (batch.kind == EventKind.RANGE))
-
-
 def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
     roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]
@@ -238,8 +230,9 @@ class StepTraces:
         """
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()
-        contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
-        begins, ranges = batch.opened.in_contexts(contexts), _ranges_in(batch, contexts)
+        rootless = np.array([fate_of(one) == Fate.ROOTLESS for one in batch.contexts])
+        ranges = np.flatnonzero(np.take(rootless, batch.context) & (batch.kind == EventKind.RANGE))
+        begins = batch.opened.in_contexts(rootless)
         if not len(begins) and not len(ranges):
             return {}
         rows, tracks = _rows_by_root(batch, ranges), batch.tracks
@@ -360,9 +353,6 @@ class StepTraces:
         trace.over = True
         if not trace.open:
             self._give_out(trace)
-        waiting = [one for one in self._unsent.values() if one.over] if len(self._unsent) > MAX_WAITING else []
-        if len(waiting) > MAX_WAITING:
-            self._give_out(waiting[0])
 
     def _give_out(self, trace: StepTrace) -> None:
         if trace.context is not None and not trace.given_out:

@@ -118,8 +118,8 @@ class TestBounds:
         sink = make(hung, batches=3, rows=5)
         sink.write(rows(1))
         assert hung.entered.wait(PATIENCE_S)
-        sink.write(other)
         sink.write(rows(2))
+        sink.write(other)
         assert lost(sink) == {"queue_full": 2}
 
     def test_close_gives_up_and_counts_what_is_left(self, make: Make, hung: Gated) -> None:

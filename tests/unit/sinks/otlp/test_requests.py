@@ -165,7 +165,7 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
 
 
 def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
-    queue = TaskQueue[int](10, weigh=lambda task: task, goes_first=lambda _task: True)
+    queue = TaskQueue[int](10, weigh=lambda task: task)
     queue.put(1)
     flushes = [queue.put_flush(0.0) for _ in range(1000)]
     queue.put(2)
@@ -200,12 +200,12 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
     [
         ({}, {}),
         (
-            {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"},
+            {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"},
             {"recfn.rank": 3, "recfn.local_rank": 1, "recfn.world_size": 4},
         ),
         (
-            {"SLURM_PROCID": "5", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77", "TORCHELASTIC_RUN_ID": "r"},
-            {"recfn.rank": 5, "recfn.local_rank": 0, "recfn.world_size": 8, "recfn.job_id": "77"},
+            {"SLURM_PROCID": "5", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"},
+            {"recfn.rank": 5, "recfn.local_rank": 0, "recfn.world_size": 8},
         ),
         ({"RANK": "x", "WORLD_SIZE": "-1"}, {}),
     ],

@@ -231,7 +231,8 @@ class StepTraces:
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()
         rootless = np.array([fate_of(one) == Fate.ROOTLESS for one in batch.contexts])
-        ranges = np.flatnonzero(np.take(rootless, batch.context) & (batch.kind == EventKind.RANGE))
+        is_range = batch.kind == np.uint8(EventKind.RANGE)  # of another type, numpy crashes where it finds no memory for that
+        ranges = np.flatnonzero(np.take(rootless, batch.context) & is_range)
         begins = batch.opened.in_contexts(rootless)
         if not len(begins) and not len(ranges):
             return {}

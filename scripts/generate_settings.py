@@ -37,7 +37,7 @@ def files() -> dict[Path, str]:
 def with_table(page: str) -> str:
     """The page with its table as the settings say."""
     rows = [_row(each.name, each.default_in_words, each.meaning) for each in SETTINGS]
-    rows += [_row(each.variable, each.default_in_words, each.meaning) for each in PROCESS_VARIABLES]
+    rows += [_row(variable, *words) for variable, words in PROCESS_VARIABLES.items()]
     before, after = re.split(re.escape(HEAD) + r"(?:\|.*\n)*", page)
     return "".join([before, HEAD, *rows, after])
 

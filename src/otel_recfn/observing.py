@@ -3,7 +3,7 @@
 
 A callback that is added here sees ranges of ``record_function`` and ``RecordFunction`` and, once torch is imported, every
 RecordFunction of PyTorch's, in whatever thread it runs: operators, autograd nodes, TorchScript functions. PyTorch decides in
-C++ what a callback doesn't select or sample; docs/costs.md says what a call costs.
+C++ what a callback doesn't select or sample, and doesn't call it then.
 
 What a callback gets from PyTorch can be read only while the callback runs, inputs only in its start: keep values in the
 observer context. Tensors that the program has are the program's own objects; one that only PyTorch has yet comes as a detached

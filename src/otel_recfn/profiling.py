@@ -61,7 +61,7 @@ class profile:
         profile_memory: what PyTorch allocates and frees: within operators everywhere, and between them in the thread that
             starts the profile, and in what PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that alone. Default: false.
-        modules: ranges for ``nn.Module`` calls and optimizer steps. Default: true.
+        modules: ranges for ``nn.Module`` calls. Default: true.
         python_calls: ranges for calls of Python and C functions: ``True``, or ``PythonCalls(include=..., max_depth=...)`` for
             some of them. Default: false.
         max_events: beyond it the oldest events are dropped, as is what a thread's buffer of 256 MiB has no room for; ``lost``

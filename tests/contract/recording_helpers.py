@@ -23,6 +23,20 @@ ASYNC, CROSSING, ERROR, PARTIAL = EventFlag.ASYNC, EventFlag.CROSSING, EventFlag
 
 FIRST_HANDLE, FIRST_EVENT_ID = 1 << 39, make_event_id(1, 1)
 
+KIB = 1024
+LIMITS = {
+    "MAX_NAME_BYTES": 2 * KIB,
+    "MAX_ERROR_BYTES": KIB,
+    "MAX_REMOTE_ERROR_BYTES": 208,
+    "MAX_STACKTRACE_BYTES": 8 * KIB,
+    "MAX_STACK_BYTES": 16 * KIB,
+    "MAX_ATTRIBUTES_BYTES": 16 * KIB,
+    "MAX_DEPTH": 16 * KIB,
+    "MAX_DEPTH_FOR_ASYNC": 768,
+    "MAX_REMOTE_ENDS": 4 * KIB,
+}
+"""What is kept of what the program says (``native/core/record.hpp``)."""
+
 
 def reset(recorder: Recorder) -> None:
     """As new, but for counters and thread numbers."""

@@ -1,4 +1,4 @@
-"""What is kept of what the program says (``_native.LIMITS``), and what doesn't fit: dropped, counted, nesting kept."""
+"""What is kept of what the program says (``LIMITS``), and what doesn't fit: dropped, counted, nesting kept."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, check_laws, reset, workers_of
+from recording_helpers import ASYNC, LIMITS, SOURCE, USER, Capture, Worker, check_laws, reset, workers_of
 
 from otel_recfn import _native
-from otel_recfn._native import LIMITS
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
 from patience import PATIENCE_S

@@ -69,12 +69,10 @@ def test_the_new_form_ends_when_it_is_dropped(own_notes: Notes) -> None:
     assert own_notes == pairs("dropped")
 
 
-def test_the_legacy_form_ends_when_its_handle_is_dropped_and_the_bare_number_ends_nothing(own_notes: Notes) -> None:
+def test_the_legacy_form_ends_when_its_handle_is_dropped(own_notes: Notes) -> None:
     handle = record_function_enter("dropped")
-    number = int(handle)
+    assert own_notes == [("start", "dropped")]
     del handle
-    assert own_notes == pairs("dropped")
-    record_function_exit(number)
     assert own_notes == pairs("dropped")
 
 
@@ -86,18 +84,13 @@ def test_what_is_no_handle_is_refused_at_the_call(wrong: Any) -> None:
         call_end_callbacks_on_future(wrong, Future())
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1 << 60])
-def test_a_number_that_no_enter_returned_is_refused_at_the_call(wrong: int) -> None:
-    with pytest.raises(UnknownHandleError, match="no range has the handle"):
-        record_function_exit(wrong)
-    with pytest.raises(UnknownHandleError):
-        call_end_callbacks_on_future(wrong, Future())
-
-
-def test_a_legacy_handle_may_go_by_its_number_while_somebody_holds_it(own_notes: Notes) -> None:
+def test_a_number_alone_is_refused_at_the_call(own_notes: Notes) -> None:
     handle = record_function_enter("held")
-    record_function_exit(int(handle))
-    assert own_notes == pairs("held")
+    with pytest.raises(UnknownHandleError, match="alone is no range"):
+        record_function_exit(int(handle))
+    with pytest.raises(UnknownHandleError):
+        call_end_callbacks_on_future(int(handle), Future())
+    assert own_notes == [("start", "held")]
 
 
 @FORMS
@@ -184,11 +177,9 @@ def test_a_range_that_was_ended_before_leaves_the_future_its_value(enter: Any, o
     assert own_notes == pairs("load")
 
 
-def test_the_bare_number_keeps_the_range_until_the_future_completes(own_notes: Notes) -> None:
+def test_the_future_keeps_the_range_until_it_completes(own_notes: Notes) -> None:
     future: Future[int] = Future()
-    handle = record_function_enter("load")
-    profiled = call_end_callbacks_on_future(int(handle), future)
-    del handle
+    profiled = call_end_callbacks_on_future(record_function_enter("load"), future)
     assert own_notes == [("start", "load")]
     future.set_result(7)
     assert profiled.result(PATIENCE_S) == 7

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from recording_helpers import LIMITS
 
 from otel_recfn import _native
-from otel_recfn._native import LIMITS
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope

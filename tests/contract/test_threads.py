@@ -7,10 +7,9 @@ import threading
 from typing import Any
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, Worker, check_laws, events, run_threads
+from recording_helpers import LIMITS, SOURCE, USER, Capture, Worker, check_laws, events, run_threads
 
 from otel_recfn import _native
-from otel_recfn._native import LIMITS
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters

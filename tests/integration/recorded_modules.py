@@ -22,8 +22,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.recorder = recorder
-        self.torch_announces_optimizer = False
-        self.ranges = ModuleRanges(lambda: self.torch_announces_optimizer)
+        self.ranges = ModuleRanges()
         self.recorder.start(ALL_SCOPES_MASK, 1 << 20)
         self.ranges.enable(Wanted())
 

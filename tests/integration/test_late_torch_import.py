@@ -26,7 +26,7 @@ from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.sources.protocol import Wanted
 observer = TorchObserver()
-modules = ModuleRanges(lambda: observer.enabled)
+modules = ModuleRanges()
 recorder.start(ALL_SCOPES_MASK, 1 << 20)
 def attach():
     observer.enable(Wanted())

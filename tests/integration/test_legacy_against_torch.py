@@ -219,6 +219,31 @@ def test_their_parser_reads_our_events(training: Training) -> None:
     assert parsed(torch_records(both.our_lists)) == parsed(both.their_lists)
 
 
+@pytest.mark.parametrize("shapes", [True, False])
+def test_events_say_what_flops_were_counted_from(shapes: bool) -> None:
+    x, batch = torch.ones(2, 3), torch.ones(4, 2, 3)
+
+    def program() -> None:
+        torch.neg(x + x)
+        torch.addmm(torch.ones(2), x, x.t())
+        torch.bmm(batch, batch.transpose(1, 2))
+        torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), stride=2, padding=(1, 0), groups=2)
+
+    config = ProfilerConfig(ProfilerState.CPU, report_input_shapes=shapes, with_flops=True)
+    enable_profiler_legacy(config)
+    program()
+    (events,) = disable_profiler_legacy()
+    convolution = {"stride": [2, 2], "padding": [1, 0], "dilation": [1, 1], "groups": 2}
+    assert {event.name: event.extra_args for event in events if event.flops} == {
+        "aten::add": {"mat_size": [2, 3]},
+        "aten::addmm": {"mat1_size": [2, 3], "mat2_size": [3, 2]},
+        "aten::bmm": {"mat1_size": [4, 2, 3], "mat2_size": [4, 3, 2]},
+        "aten::conv2d": {"input_size": [1, 2, 5, 5], "weight_size": [4, 1, 3, 3], **convolution},
+    }
+    assert all(event.extra_args == {} for event in events if not event.flops)
+    assert any(event.shapes for event in events) == shapes
+
+
 def test_records_for_their_parser_have_what_theirs_have() -> None:
     """Whatever PyTorch's binding of its event offers, with values of the same types."""
     both = Both(lambda: torch.neg(torch.ones(2)), report_input_shapes=True)

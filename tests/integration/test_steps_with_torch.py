@@ -13,7 +13,7 @@ import pytest
 from exported_traces import Traces
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from otel_recfn import profile, step
+from otel_recfn import profile, record_function, step
 from otel_recfn.model.events import EventSource
 from patience import PATIENCE_S
 from trace_files import read_trace
@@ -62,7 +62,8 @@ class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         return torch.ones(2)
 
 
-def test_so_do_outermost_ranges_of_pytorchs_own_record_function(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("with_stack", "awaiting"), [(False, [True, False]), (True, [False, True])])
+def test_so_do_outermost_ranges(monkeypatch: pytest.MonkeyPatch, with_stack: bool, awaiting: list[bool]) -> None:
     monkeypatch.delitem(sys.modules, "greenlet._greenlet", raising=False)  # other tests may have left greenlets
 
     def in_task(awaits: bool) -> Coroutine[Any, Any, None]:
@@ -73,10 +74,12 @@ def test_so_do_outermost_ranges_of_pytorchs_own_record_function(monkeypatch: pyt
         return run()
 
     async def both() -> None:
-        await asyncio.gather(in_task(True), in_task(False))
+        await asyncio.gather(*map(in_task, awaiting))
 
-    with profile() as prof:
+    with profile(with_stack=with_stack) as prof:  # Python calls are around them all, then
         list(torch.utils.data.DataLoader(Slow()))
+        with record_function("ours"), record_function("inside ours"):
+            pass
         with torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
             contextvars.copy_context().run(torch.ones(2).add, 1)
         with step("train"), torch.profiler.record_function("in a step"):
@@ -86,7 +89,7 @@ def test_so_do_outermost_ranges_of_pytorchs_own_record_function(monkeypatch: pyt
     loader = next(row for name, row in rows.items() if name.startswith("enumerate(DataLoader)"))
     assert 0 <= loader.cpu_time_ns < loader.duration_ns / 2
     told = {name for name, row in rows.items() if row.cpu_time_ns >= 0 and row is not loader}
-    assert told == {"outer", "train", "in a step", "awaits: False"}
+    assert told == {"ours", "outer", "train", "in a step", "awaits: False"}
 
 
 def wait_for_a_thread_that_works() -> None:

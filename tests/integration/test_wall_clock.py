@@ -88,7 +88,7 @@ marks = [event.name for event in prof.events() if event.kind.name == "MARK"]
 instrumentor.uninstrument()
 spans = [
     {"name": span.name, "start": span.start_time, "end": span.end_time, "id": span.context.span_id,
-     "parent": span.parent and span.parent.span_id, "events": [event.name for event in span.events]}
+     "parent": span.parent and span.parent.span_id}
     for span in exporter.get_finished_spans()
 ]
 print(json.dumps({"spans": spans, "inside": inside, "around": around, "marks": marks, "last": [began, ended]}))
@@ -124,7 +124,6 @@ def test_the_wall_clock_is_set_while_ranges_are_open(
     began, ended = told["last"]
     assert began - SECOND < spans["alone after 2"]["start"] <= spans["alone after 2"]["end"] < ended + SECOND
     jumped = abs(seconds) > 1
-    assert spans["across"]["events"] == (["wall clock jumped"] if jumped else [])
     assert done.stderr.count("the wall clock jumped by") == jumped
     assert told["marks"] == ([f"wall clock jumped by {seconds:+.3f} s"] if jumped else [])
     assert (tmp_path / "trace.json").read_text().count("wall clock jumped by") == jumped

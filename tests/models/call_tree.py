@@ -87,9 +87,9 @@ class CallPaths:
 
     def least_shown(self, spans: int, budget: int, duration_ns: int) -> int:
         """What took less has no span, where there may be so many."""
-        shown = [path for path in self.all.values() if not path.is_node and path.name and not path.in_compilation]
+        shown = [path for path in self.all.values() if not path.is_node and not path.in_compilation]
         least_ns, share_ns = duration_ns // LEAST_SHARE, least_of_path(duration_ns, budget)
-        times = sorted([path.total_ns for path in shown if path.count and path.total_ns >= least_ns], reverse=True)
+        times = sorted([path.total_ns for path in shown if path.total_ns >= least_ns], reverse=True)
         long_ones = sum(time_ns >= share_ns for time_ns in times)
         spans = min(spans, max(long_ones, budget // PART_OF_BUDGET))
         return least_ns if len(times) <= spans else times[spans] + 1
@@ -105,7 +105,7 @@ def choose_tree(unit: Unit, kept: set[Held], budget: int, duration_ns: int) -> i
     least = paths.least_shown(max(0, budget - len(kept)), budget, duration_ns)
     for one in reversed(unit.held):
         around = unit.around(one)
-        is_alone = paths.of[one].count == 1 and unit.is_first(one) and not one.range.in_compilation
+        is_alone = paths.of[one].count == 1 and not one.range.in_compilation
         if is_alone and (around is None or around in kept) and one.range.duration_ns >= least:
             kept.add(one)
     return least
@@ -121,7 +121,7 @@ def pull_out(unit: Unit, kept: set[Held], paths: CallPaths, most: int, least_ns:
             continue
         others_ns, others = (path.total_ns - one.range.duration_ns + (1 << 63)) % (1 << 64) - (1 << 63), path.count - 1
         is_long = others > 0 and one.range.duration_ns >= least_ns and not one.range.in_compilation
-        if one in kept or not unit.is_first(one) or not is_long:
+        if one in kept or not is_long:
             continue
         if one.range.duration_ns // STANDS_OUT < _quotient(others_ns, others):
             continue

@@ -12,8 +12,6 @@ Times = NDArray[np.int64]
 Places = NDArray[np.int64]
 
 SEVERAL = -1
-FEWEST_DIGITS, MOST_DIGITS = 8, 39
-"""Durations of fewer or more binary digits are counted with those that have so many."""
 
 
 class FinishedUnits(NamedTuple):
@@ -60,20 +58,8 @@ class FinishedUnits(NamedTuple):
     path_first_id: Ids
     path_first_row: Times
     """-1 where it may be gone."""
-    path_digits: NDArray[np.uint32]
-    """How many binary digits the durations have that the first of its counts is for."""
     path_in_compilation: Places
     """1 where it has no summary, since what ran there is no span."""
-    path_counts_end: Places
-    """Where its counts end in ``counts``; they begin where those of the path before it end."""
-    counts: Times
-    """How many durations of a path have so many binary digits, from ``path_digits`` on, path after path."""
-
-    def counts_of(self, path: int) -> list[int]:
-        """Of the durations of a path, by their binary digits, from ``path_digits`` on."""
-        begin = int(self.path_counts_end[path - 1]) if path else 0
-        counts: list[int] = self.counts[begin : self.path_counts_end[path]].tolist()
-        return counts
 
 
 _TYPES: dict[str, Any] = {
@@ -81,7 +67,6 @@ _TYPES: dict[str, Any] = {
     "kept_parent": np.uint64,
     **dict.fromkeys(("kept_name", "kept_shown", "kept_modules", "path_name", "path_shown"), np.uint32),
     "path_is_node": np.uint8,
-    "path_digits": np.uint32,
     "path_first_id": np.uint64,
 }
 FINISHED_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in FinishedUnits._fields}

@@ -1,16 +1,13 @@
-"""The sums of folded ranges by their path of names, to be read: how they are added up, also where no path is left."""
+"""The sums of folded ranges by their path of names, to be read."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from models.finished import SEVERAL
 
-OTHER = 0
-"""The number of the name for what no path was left for."""
-NAMES_OF_OTHER = 256
+NO_NAME = 0
 
 
 def wrapped(number: int) -> int:
@@ -27,8 +24,8 @@ def sum_of_known(one: int, other: int) -> int:
 class Path:
     """The sums of ranges of one path of names, and the paths in it by name. Times in nanoseconds."""
 
-    name: int = OTHER
-    shown: int = OTHER
+    name: int = NO_NAME
+    shown: int = NO_NAME
     module: int = 0
     modules: int = 0
     count: int = 0
@@ -40,8 +37,6 @@ class Path:
     """-1: not known of all of them."""
     first: tuple[int, int, int] = (0, 0, -1)
     """When the first began, its event id, and its row; -1 where that may be gone."""
-    digits: Counter[int] = field(default_factory=Counter)
-    """How many had a duration of so many binary digits."""
     in_compilation: bool = False
     below: dict[int, Path] = field(default_factory=dict)
     around: Path | None = None
@@ -63,7 +58,6 @@ class Path:
         self.count += other.count
         self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
         self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
-        self.digits += other.digits
         self.in_compilation |= other.in_compilation
 
     def paths(self) -> Iterator[tuple[tuple[int, ...], Path]]:
@@ -75,39 +69,20 @@ class Path:
 
 
 class Tree:
-    """What was folded into one span, or directly into a unit, or waits for a range that hasn't come: at most so many paths."""
+    """What was folded into one span, or directly into a unit, or waits for a range that hasn't come."""
 
-    def __init__(self, most: int) -> None:
-        self.root, self.size, self.most = Path(), 0, most
+    def __init__(self) -> None:
+        self.root = Path()
 
     def add(self, above: Path, other: Path) -> Path:
-        """Add up what is of that name and lies in ``above``; where no path is left, as other. Where it is added up."""
+        """Add up what is of that name and lies in ``above``. Where it is added up."""
         above = above.home
         place = above.below.get(other.name)
-        if place is None and self.size >= self.most:
-            if above is not self.root:  # what it lies in has its time already
-                other.total_ns = 0
-            place = self._other(other)
-        elif place is None:
-            place = self._make(above, other.name, other.shown)
+        if place is None:
+            is_node = above.shown == other.name and above.shown != above.name
+            place = above.below[other.name] = Path(other.name, other.shown, around=above if is_node else None)
         place.add(other)
         return place
-
-    def _make(self, above: Path, name: int, shown: int) -> Path:
-        is_node = above.shown == name and above.shown != above.name
-        place = above.below[name] = Path(name, shown, around=above if is_node else None, cpu_time_ns=-1 if name == OTHER else 0)
-        self.size += 1
-        return place
-
-    def _other(self, one: Path) -> Path:
-        """By name, as long as there are not too many."""
-        place = self.root.below.get(OTHER) or self._make(self.root, OTHER, OTHER)
-        if one.name == OTHER:
-            return place
-        own = place.below.get(one.name)
-        if own is None and self.size <= self.most + NAMES_OF_OTHER:
-            own = self._make(place, one.name, one.shown)
-        return own or place
 
     def merge(self, above: Path, other: Tree) -> None:
         """What was folded into another one lies in ``above``."""

@@ -8,7 +8,6 @@ The sums themselves: ``folded_paths.py``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.call_tree import choose_tree
-from models.finished import FEWEST_DIGITS, FINISHED_TYPES, MOST_DIGITS, FinishedUnits
+from models.finished import FINISHED_TYPES, FinishedUnits
 from models.folded_paths import Path, Tree, wrapped
 from otel_recfn.batches.stage import MOST_WAITING
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventFlag
 
-PATHS_OF_A_SPAN, PATHS_OF_A_UNIT = 128, 1024
 LEAST_SHARE = 1000
 """What took less than one in so many of its unit's time is no span of its own."""
 LEFT_OUT = 10
@@ -104,10 +102,9 @@ class Held:
     def sums(self, row: int) -> Path:
         """Of it alone."""
         it, duration = self.range, self.range.duration_ns
-        digits = Counter({min(max(duration.bit_length(), FEWEST_DIGITS), MOST_DIGITS): 1})
         first = (it.start_ns, it.event_id, row)
         called, times = (it.name, it.shown, it.module, it.modules), (duration, self.self_ns, duration, duration, it.cpu_time_ns)
-        return Path(*called, 1, *times, first, digits, it.in_compilation)
+        return Path(*called, 1, *times, first, it.in_compilation)
 
     @property
     def self_ns(self) -> int:
@@ -137,7 +134,7 @@ class Unit:
         self.compared = 0
         self.held: list[Held] = []
         """Those that were kept when ranges were compared last, and those that wait."""
-        self.folded = Tree(PATHS_OF_A_UNIT)
+        self.folded = Tree()
         self.by_id: dict[int, Held] = {}
 
     def add(self, one: Range) -> None:
@@ -192,10 +189,6 @@ class Unit:
         """What it lies in, if that is held."""
         return self.by_id.get(one.parent) if one.parent else None
 
-    def is_first(self, one: Held) -> bool:
-        """Of its event id."""
-        return self.by_id[one.range.event_id] is one
-
     def settle(self) -> None:
         """What belongs to ranges that haven't come lies directly in the unit."""
         for _, awaited in sorted(self.awaited.items()):
@@ -210,7 +203,7 @@ class Unit:
             if around is None or around not in kept or not around.range.is_around(one.range.name):
                 continue
             is_apart = around.range.comes_first and not one.range.comes_first
-            if not is_apart and around.node is None and self.is_first(one):
+            if not is_apart and around.node is None:
                 around.node = one
                 kept.add(one)
 
@@ -218,7 +211,7 @@ class Unit:
         """The span has the place of the range around, and all else of the node."""
         for one in self.held:
             if (node := one.node) is not None:
-                tree = one.folded = one.folded or Tree(PATHS_OF_A_SPAN)
+                tree = one.folded = one.folded or Tree()
                 path = tree.add(tree.root, one.sums(-1))
                 path.total_ns = wrapped(path.total_ns - one.range.duration_ns)
                 one.children_ns = wrapped(one.range.duration_ns - node.range.duration_ns + node.children_ns)
@@ -241,7 +234,7 @@ class Unit:
         for one in self.held[self.compared :]:
             event_id, parent = one.range.event_id, one.range.parent
             earlier.add(event_id)
-            came = self.awaited.pop(event_id, Awaited()) if self.by_id[event_id] is one else Awaited()
+            came = self.awaited.pop(event_id, Awaited())
             one.children_ns, one.folded = wrapped(one.children_ns + came.children_ns), came.folded
             if not one.range.flags & OVERLAPPING and parent not in earlier:
                 one.parent = parent
@@ -255,9 +248,8 @@ class Unit:
             one.highest = NOTHING
         for one in self.held:
             duration, order, height = one.highest
-            is_first = self.by_id[one.range.event_id] is one
             alone = (own_rank(one.range, least_ns), -one.range.event_id, 0)
-            one.rank = max(alone, (duration, order, height + 1)) if is_first else NOTHING
+            one.rank = max(alone, (duration, order, height + 1))
             if one.parent and (around := self.by_id.get(one.parent)) is not None:
                 around.highest = max(around.highest, one.rank)
 
@@ -288,7 +280,7 @@ class Unit:
         if holder is None:
             return self.folded
         if holder.folded is None:
-            holder.folded = Tree(PATHS_OF_A_SPAN)
+            holder.folded = Tree()
         return holder.folded
 
 
@@ -369,16 +361,12 @@ def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree)
     places: dict[tuple[int, ...], int] = {(): -1}
     for names, path in tree.root.paths():
         places[names] = len(columns["path_unit"])
-        digits = path.digits or Counter({MOST_DIGITS: 0})  # other ranges, all of which are told by name
-        least = min(digits)
-        columns["counts"] += [digits[number] for number in range(least, max(digits) + 1)]
         row = {
             "unit": unit, "holder": holder, "above": places[names[:-1]], "name": names[-1], "count": path.count,
             "total_ns": path.total_ns, "self_ns": path.self_ns, "shortest_ns": path.shortest_ns,
             "longest_ns": path.longest_ns, "first_ns": path.first[0], "first_id": path.first[1], "first_row": path.first[2],
             "shown": path.shown, "module": path.module, "modules": path.modules, "is_node": path.around is not None,
-            "cpu_time_ns": path.cpu_time_ns,
-            "digits": least, "counts_end": len(columns["counts"]), "in_compilation": path.in_compilation,
+            "cpu_time_ns": path.cpu_time_ns, "in_compilation": path.in_compilation,
         }  # fmt: skip
         _append(columns, {f"path_{name}": value for name, value in row.items()})
 

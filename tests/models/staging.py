@@ -17,7 +17,7 @@ from models.folded_paths import wrapped
 from models.folding import FoldModel, PlannedRanges
 from models.telling import Told, UnitsToTell, told_of_model
 from otel_recfn.batches.span_names import NumberedNames
-from otel_recfn.batches.stage import OTHER_NAME, Fate, UnitInBatch, UnitToDecide, fate_of, span_context
+from otel_recfn.batches.stage import Fate, UnitInBatch, UnitToDecide, fate_of, span_context
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, EventFlag, EventKind, EventSource, RecordScope
 from otel_recfn.support.span_ids import span_id
@@ -64,7 +64,7 @@ class Model:
     """Outermost ranges that were announced and have not come."""
     owed: set[int] = field(default_factory=set)
     """Of these, those with spans below them that were handed on."""
-    names: NumberedNames = field(default_factory=lambda: NumberedNames(OTHER_NAME, torch_names=False))
+    names: NumberedNames = field(default_factory=lambda: NumberedNames(torch_names=False))
     rows: list[Event] = field(default_factory=list)
     """By number."""
 
@@ -180,8 +180,7 @@ class Model:
                 *[int(getattr(done, f"path_{name}")[path]) for name in ("count", "total_ns", "shortest_ns", "longest_ns")],
                 int(done.path_cpu_time_ns[path]),
                 *[int(getattr(told, name)[place]) for name in ("start_ns", "end_ns")],
-                int(done.path_digits[path]), self.module(int(told.module[place])), self.row_of(done, path),
-                done.counts_of(path),
+                self.module(int(told.module[place])), self.row_of(done, path),
             ))  # fmt: skip
         for one in units:
             if not one.goes_on:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.finished import SEVERAL, FinishedUnits, Places, Times
-from models.folded_paths import OTHER, wrapped
+from models.folded_paths import wrapped
 
 TOP_NAMES = 3
 """So many names are told of each span's folded ranges."""
@@ -95,8 +95,7 @@ class _Teller:
         by_time = sorted(long_ones, key=self.total.__getitem__, reverse=True)
         chosen = by_time[: max(0, int(self.units.budget[unit]))]
         if not chosen and not kept and paths and not self.units.tells_itself[unit]:
-            outermost = [path for path in paths if self.above[path] < 0]  # other ranges only where there is nothing else
-            return [max(outermost, key=lambda path: -1 if self.name[path] == OTHER else self.total[path])]
+            return [max([path for path in paths if self.above[path] < 0], key=self.total.__getitem__)]
         return sorted(chosen)
 
     def sum_of(self, paths: list[int]) -> tuple[int, int]:
@@ -157,11 +156,7 @@ class _Teller:
 
     def may_be_shown(self, path: int) -> bool:
         """Whether it may have a summary."""
-        return not (self.is_other(path) or self.is_of_node(path) or self.done.path_in_compilation[path])
-
-    def is_other(self, path: int) -> bool:
-        """A part of what no path was left for."""
-        return self.name[path] == OTHER or (self.above[path] >= 0 and self.is_other(self.above[path]))
+        return not (self.is_of_node(path) or self.done.path_in_compilation[path])
 
     def is_of_node(self, path: int) -> bool:
         """The span of what is around it tells of it."""
@@ -172,9 +167,8 @@ class _Teller:
         return name != shown and self.name[path] in (name, shown)
 
     def is_outermost(self, path: int) -> bool:
-        """What no path was left for lies directly in the holder where its time is counted."""
-        above = self.above[path]
-        return above < 0 or self.is_as_good_as_kept(above) or (self.above[above] < 0 and self.name[above] == OTHER)
+        """Whether it lies in nothing else that is summed up."""
+        return self.above[path] < 0 or self.is_as_good_as_kept(self.above[path])
 
 
 def _extent(done: FinishedUnits, units: UnitsToTell, path: int) -> tuple[int, int]:
@@ -186,7 +180,7 @@ def _extent(done: FinishedUnits, units: UnitsToTell, path: int) -> tuple[int, in
 
 
 def _top(done: FinishedUnits, paths: list[int], kept: list[int]) -> list[tuple[int, tuple[int, int]]]:
-    """The names with the most time in themselves, of several that which comes first, and others last: counts and times."""
+    """The names with the most time in themselves, of several that which comes first: counts and times."""
     sums: dict[int, tuple[int, int]] = {}
 
     def add(name: int, count: int, self_ns: int) -> None:
@@ -199,7 +193,7 @@ def _top(done: FinishedUnits, paths: list[int], kept: list[int]) -> list[tuple[i
     for one in kept:
         add(int(done.kept_shown[one]), 1, int(done.kept_self_ns[one]))
     whole = [(name, sum_of) for name, sum_of in sums.items() if sum_of[0]]
-    return sorted(whole, key=lambda item: (item[0] == OTHER, -item[1][1]))[:TOP_NAMES]
+    return sorted(whole, key=lambda item: -item[1][1])[:TOP_NAMES]
 
 
 def _append(columns: dict[str, list[int]], **row: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, overload
@@ -55,6 +55,22 @@ def call_paths(above: Places, label: Places) -> Paths:
         lengths = np.searchsorted(sorted_above, level, side="right") - begin
         level = by_above[places_in(begin[lengths > 0], lengths[lengths > 0])]
     return Paths(np.concatenate(path_above), np.concatenate(path_label), of_row)
+
+
+def longest_paths(above: Places, candidates: Iterable[int], most: int) -> set[int]:
+    """The first of these paths that fit, with what they lie in, into so many."""
+    found: set[int] = set()
+    parents = above.tolist()
+    for path in candidates:
+        around = []
+        while path >= 0 and path not in found:
+            around.append(path)
+            path = parents[path]
+        if len(found) + len(around) <= most:
+            found.update(around)
+        if len(found) == most:
+            break
+    return found
 
 
 class Ranges(NamedTuple):
@@ -217,21 +233,10 @@ class CallTree(Sequence[CallPath]):
 
     def shown(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
         """What a table of so many rows shows, in the tree's order."""
-        shown = self._shown(row_limit, max_depth)
-        return [self._entry(path) for path in self._order if path in shown]
-
-    def _shown(self, row_limit: int, max_depth: int | None) -> set[int]:
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()
-        shown: set[int] = set()
-        for path in by_time:
-            deep = max_depth is not None and len(self._paths[path]) > max_depth
-            around = set()  # the shown paths and their ancestors
-            while path >= 0 and path not in shown:
-                around.add(path)
-                path = int(self._above[path])
-            if not deep and (row_limit < 0 or len(shown) + len(around) <= row_limit):
-                shown |= around
-        return shown
+        candidates = [path for path in by_time if max_depth is None or len(self._paths[path]) <= max_depth]
+        shown = longest_paths(self._above, candidates, row_limit if row_limit >= 0 else len(self))
+        return [self._entry(path) for path in self._order if path in shown]
 
     def __repr__(self) -> str:
         return f"<CallTree of {len(self)} paths, {int(self._sums.count.sum())} ranges>"

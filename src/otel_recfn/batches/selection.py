@@ -5,16 +5,13 @@ extras it asked for; of its profiler run alone, if it has one. What it doesn't s
 becomes the nearest ancestor that the capture sees. A parent, of any thread, and open or ended, is looked for
 
 1. among the rows of the batch, which has copies of open ranges if it is for views,
-2. among the ranges that ended lately (``KnownRanges``), or that are around an open one.
+2. among the ranges that ended in the batch before, or that are around an open one.
 
-A parent in neither began before the capture, or ended so long ago that it was forgotten: the row becomes top-level.
-There is one exception: a capture that was the only one until now has seen every range, so its rows keep the parents that were
-recorded, until a range that it hasn't seen is forgotten.
+A parent in neither began before the capture, or had ended a batch before the row began: the row becomes top-level.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -40,15 +37,13 @@ Mask = NDArray[np.bool_]
 Ids = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 Columns = tuple[Ids, ...]
-"""Columns of equal length; the first one has the event ids, ascending."""
+"""Columns of equal length."""
 
 RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP, EventSource.COMPILATION})
 """The sources that every capture asks for: PyTorch's ranges, Python's, the steps that the program marks, and compilations."""
 SOURCES_OF_CALLS = tuple(source for source, traits in SOURCES.items() if traits.call_prefix)
 """The sources of which some rows are calls of Python code, as their names show."""
 NEVER = 1 << 64
-MAX_KNOWN = 1 << 17
-SMALL_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ class Selection:
 
     def go_on_after(self, batch: Batch) -> None:
         """Note that the capture was alone up to this batch, and that it gets views from the next one on."""
-        self._ancestry.was_alone = self._ancestry.has_seen_all = True
+        self._ancestry.note_all(batch)
         copies = slice(batch.closed, None)
         self._announced = batch.event_id[copies][batch.parent[copies] == 0]
 
@@ -193,46 +188,6 @@ class Selection:
         return bool(column.extra and not self._selected.extras & column.extra)
 
 
-class KnownRanges:
-    """The ranges that ended last, with what the capture sees around them: columns by event id, in chunks as they came."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._chunks: deque[Columns] = deque()
-        """Columns of ids, of the nearest range that is seen, and of its root. Small chunks are merged for the search."""
-        self.forgot_hidden = False
-        """Whether a range that the capture doesn't see has been forgotten."""
-
-    def add(self, ids: Ids, nearest: Ids, root: Ids) -> None:
-        """Add ranges that ended: each one's ``nearest`` is itself where it is seen, else its nearest ancestor that is, or 0."""
-        chunks = self._chunks
-        chunks.append(by_id(ids, nearest, root))
-        while len(chunks) > 1 and len(chunks[-2][0]) <= min(SMALL_CHUNK, 2 * len(chunks[-1][0])):
-            last = chunks.pop()
-            chunks[-1] = by_id(*[np.concatenate(pair) for pair in zip(chunks[-1], last, strict=True)])
-        while len(chunks) > 1 and sum(len(chunk[0]) for chunk in chunks) > self._most:
-            forgotten = chunks.popleft()
-            self.forgot_hidden |= bool((forgotten[1] != forgotten[0]).any())
-
-    def find(self, wanted: Ids, pinned: Columns) -> tuple[Mask, Ids, Ids]:
-        """A mask of the wanted ids that are known, and ``nearest`` and ``root`` of those; ``pinned`` ids count as known."""
-        found, nearest, root = np.zeros(len(wanted), np.bool_), np.zeros_like(wanted), np.zeros_like(wanted)
-        for ids, nearest_of, root_of in (pinned, *reversed(self._chunks)):
-            if not len(ids) or found.all():
-                continue
-            place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-            here = ~found & (ids[place] == wanted)
-            nearest[here], root[here] = nearest_of[place[here]], root_of[place[here]]
-            found |= here
-        return found, nearest, root
-
-
-def by_id(*columns: Ids) -> Columns:
-    """The columns sorted by id."""
-    order = np.argsort(columns[0])
-    return tuple(column[order] for column in columns)
-
-
 class VisibleAncestors(NamedTuple):
     """The ranges that are seen around each row."""
 
@@ -246,46 +201,43 @@ class Ancestry:
     """The ranges that a capture sees around each row, batch by batch."""
 
     def __init__(self) -> None:
-        self._known = KnownRanges(MAX_KNOWN)
-        nothing: Ids = np.zeros(0, np.uint64)
-        self._pinned: Columns = (nothing, nothing, nothing)
-        self.was_alone = False
-        """Whether the capture had seen every range until others joined it."""
-        self.has_seen_all = False
-        """Whether it has seen every range since then, too."""
+        self._known: Columns = (np.zeros(0, np.uint64),) * 3
+        """Of ranges that ended in the last batch, or are around an open one: their ids, ascending; the nearest range that is
+        seen, itself or around it, or 0; and its root."""
+
+    def note_all(self, batch: Batch) -> None:
+        """Note a batch with copies of the open ranges, all of which the capture has seen."""
+        self._remember((batch.event_id, batch.event_id, batch.root), (batch.parent, batch.parent, batch.root))
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         """What the capture sees around the rows of a batch that was drained with the open ranges, of which it sees ``seen``."""
-        is_range = batch.kind == EventKind.RANGE
-        self.has_seen_all = self.has_seen_all and bool(seen[is_range].all())
-        if self.has_seen_all:
-            return VisibleAncestors(batch.parent, batch.root)
-        around = self._visible_ancestors(batch, seen)
-        ended = np.flatnonzero(is_range[: batch.closed])
-        if len(ended):
-            nearest = np.where(seen, batch.event_id, around.parent)
-            self._known.add(batch.event_id[ended], nearest[ended], around.root[ended])
-        return around
+        event_id, hidden = batch.event_id, np.flatnonzero(~seen)
+        order = hidden[np.argsort(event_id[hidden])]
+        parent = followed(batch.parent.copy(), event_id[order], batch.parent[order])
+        outside = (parent != 0) & ~is_in(parent, event_id)
+        rows, wanted = np.flatnonzero(outside), parent[outside]
+        nearest, above = self._find(wanted)
+        parent[rows], root = nearest, event_id.copy()
+        root[rows] = np.where(nearest != 0, above, event_id[rows])
+        root = _roots(event_id, parent, root, nested=(parent != 0) & ~outside)
+        ended, is_open = np.flatnonzero(batch.kind[: batch.closed] == EventKind.RANGE), rows >= batch.closed
+        shown = np.where(seen, event_id, parent)
+        self._remember((event_id[ended], shown[ended], root[ended]), (wanted[is_open], nearest[is_open], above[is_open]))
+        return VisibleAncestors(parent, root)
 
-    def _visible_ancestors(self, batch: Batch, seen: Mask) -> VisibleAncestors:
-        hidden = np.flatnonzero(~seen)
-        order = hidden[np.argsort(batch.event_id[hidden])]
-        parent = followed(batch.parent.copy(), batch.event_id[order], batch.parent[order])
-        outside = (parent != 0) & ~is_in(parent, batch.event_id)
-        root = batch.event_id.copy()
-        self._look_up_outside(batch, np.flatnonzero(outside), parent, root)
-        return VisibleAncestors(parent, _roots(batch.event_id, parent, root, nested=(parent != 0) & ~outside))
+    def _remember(self, *columns: Columns) -> None:
+        ids, nearest, root = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+        order = np.argsort(ids)
+        self._known = ids[order], nearest[order], root[order]
 
-    def _look_up_outside(self, batch: Batch, rows: Rows, parent: Ids, root: Ids) -> None:
-        """Replace the parents of these rows by the nearest ranges that are seen, and give the rows the roots of those."""
-        wanted = parent[rows]
-        found, nearest, above = self._known.find(wanted, self._pinned)
-        if self.was_alone and not self._known.forgot_hidden:
-            nearest, above = np.where(found, nearest, wanted), np.where(found, above, batch.root[rows])
-        is_open = rows >= batch.closed
-        self._pinned = by_id(wanted[is_open], nearest[is_open], above[is_open])
-        parent[rows] = nearest
-        root[rows] = np.where(nearest != 0, above, batch.event_id[rows])
+    def _find(self, wanted: Ids) -> tuple[Ids, Ids]:
+        """What is seen nearest to the wanted ranges, and its root; 0 for those that aren't known."""
+        ids, nearest, root = self._known
+        if not len(ids):
+            return np.zeros_like(wanted), np.zeros_like(wanted)
+        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        known = ids[place] == wanted
+        return np.where(known, nearest[place], np.uint64(0)), np.where(known, root[place], np.uint64(0))
 
 
 def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:

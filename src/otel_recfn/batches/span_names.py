@@ -40,10 +40,10 @@ def called(path: str, kind: str) -> str:
 class NumberedNames:
     """Numbers of names, and what is known of each by its number.
 
-    Batches that follow each other mostly have the same list, which only grows. ``first`` is the name whose number is 0.
+    Batches that follow each other mostly have the same list, which only grows. 0 is the number of the empty name.
     """
 
-    def __init__(self, first: str, *, torch_names: bool) -> None:
+    def __init__(self, *, torch_names: bool) -> None:
         self._torch_names = torch_names
         self.values = list[str]()
         self.shown, self.modules = array("I"), array("I")
@@ -54,7 +54,7 @@ class NumberedNames:
         """The list that was numbered last."""
         self.numbers = np.zeros(0, np.uint32)
         """The number of each of its names."""
-        self._number(first)
+        self._number("")
 
     def number_all(self, names: Sequence[str]) -> None:
         """Number the names of a list, the same name always by the same number."""
@@ -90,7 +90,7 @@ def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool,
     names, texts = list(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
     calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), map(prefills.__contains__, rows), strict=True))
     for name, path, is_prefill in set(calls):
-        kind = class_of(names[name])  # a phase and an optimizer's step have none
+        kind = class_of(names[name])  # a phase and what is around a call that decodes have none
         shown = called(names[path], kind) if kind else phase_name(names[name])
         shown = prefill_name(shown) if is_prefill else shown
         texts[name, path, is_prefill] = names[name] if torch_names else shown, kind

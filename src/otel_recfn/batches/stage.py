@@ -49,7 +49,6 @@ MOST_WAITING = 1024
 MANY_ROWS = 5000
 """The rows whose decision takes some 0.1 ms, and is done without the GIL."""
 MAX_NAMES = 1 << 17
-OTHER_NAME = "(other)"
 _STEP = int(ContextFlag.STEP)
 _LOW = (1 << 64) - 1
 
@@ -82,8 +81,8 @@ _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
     **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
-    **dict.fromkeys(("cpu_time_ns", "counts_end", "row"), np.int64),
-    **dict.fromkeys(("unit", "name", "digits", "module"), np.uint32),
+    **dict.fromkeys(("cpu_time_ns", "row"), np.int64),
+    **dict.fromkeys(("unit", "name", "module"), np.uint32),
 )
 _TRACE = _rows(high=np.uint64, low=np.uint64)
 
@@ -240,8 +239,6 @@ class Decided(NamedTuple):
     """Names that took the most self time: ``name``, ``count``, ``self_ns``."""
     summaries: Table
     """Spans for the ranges of a call path."""
-    counts: NDArray[np.int64]
-    """Histograms: the number of a summary's durations by binary digits, from its ``digits`` on, up to its ``counts_end``."""
     names: Mapping[int, str]
     """The names in the tables, by number, as ``NumberedNames`` has them."""
     single: Batch
@@ -277,14 +274,14 @@ class Stage:
 
         ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
-        fates, units, row = self._stage.add(*self._given(batch, roots))
+        fates, units, row, *_ = self._stage.add(self._given(batch, roots, folds=True), current_key())
         rows = np.frombuffer(row, np.int64)
         self.waiting.add(batch, rows)
         return _added(batch, roots, fates, units, len(rows))
 
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
         """Plan a batch in which each row becomes a span of its own and nothing waits."""
-        raw = self._stage.plan(self._given(batch, roots), current_key())
+        raw = self._stage.add(self._given(batch, roots, folds=False), current_key())
         row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
@@ -301,11 +298,11 @@ class Stage:
         single = self.waiting.take(summaries["row"][summaries["row"] >= 0])
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
-        above, traces = [one.above for one in units], np.frombuffer(raw[5], _TRACE)
+        above, traces = [one.above for one in units], np.frombuffer(raw[4], _TRACE)
         plan = self._plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
         used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
         names = {number: self._names.values[number] for number in used}
-        return Decided(plan, sums, top, summaries, np.frombuffer(raw[4], np.int64), names, single, {})
+        return Decided(plan, sums, top, summaries, names, single, {})
 
     def _plan(
         self,
@@ -334,14 +331,14 @@ class Stage:
 
     def forget_names(self) -> None:
         """Forget the names, none of which is needed any more."""
-        self._names = NumberedNames(OTHER_NAME, torch_names=self._torch_names)
+        self._names = NumberedNames(torch_names=self._torch_names)
         self.has_many_names = False
         """Whether a program has made so many names that all units should be decided in part, to forget them."""
 
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
 
-    def _given(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Any, ...]:
+    def _given(self, batch: Batch, roots: Mapping[int, SpanContext], *, folds: bool) -> tuple[Any, ...]:
         announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
         rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
         contexts = np.array(rows, _CONTEXT)
@@ -351,7 +348,7 @@ class Stage:
             names.number_all(batch.names)
             self.has_many_names = len(names.values) > MAX_NAMES
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        return batch, announced, contexts, of_roots, threads, names.numbers, names.shown, names.modules, in_order
+        return batch, announced, contexts, of_roots, threads, names.numbers, names.shown, names.modules, in_order, folds
 
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:

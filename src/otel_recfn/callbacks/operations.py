@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -30,7 +30,6 @@ from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
-from otel_recfn.support.forks import ForkSafeLock
 from otel_recfn.support.texts import failure
 
 F = TypeVar("F")
@@ -101,17 +100,13 @@ def _begun(range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: 
 
 # --- enter and exit
 
-_lock = ForkSafeLock()
-_last_number = 0
+_numbers = itertools.count(1)
 
 
 class LegacyHandle(int):
     """A number that stands for a range; the range ends at the latest when the last reference to it is dropped."""
 
     record: RecordFunction
-
-
-_open: weakref.WeakValueDictionary[int, RecordFunction] = weakref.WeakValueDictionary()
 
 
 class PythonRecordFunction:
@@ -125,11 +120,8 @@ class PythonRecordFunction:
 
 def record_function_enter(name: str, args: str | None = None) -> int:
     """Begin a user range, with ``args`` as its only input. Returns the handle that ends it."""
-    global _last_number
-    with _lock:
-        _last_number += 1
-        handle = LegacyHandle(_last_number)
-    handle.record = _open[int(handle)] = RecordFunction(RecordScope.USER_SCOPE)
+    handle = LegacyHandle(next(_numbers))
+    handle.record = RecordFunction(RecordScope.USER_SCOPE)
     _begun(handle.record, name, () if args is None else (args,))
     return handle
 
@@ -143,23 +135,16 @@ def record_function_enter_new(name: str, args: str | None = None) -> PythonRecor
 
 def record_function_exit(record: int | PythonRecordFunction) -> None:
     """End a range that was entered. Does nothing if it has ended."""
-    range_ = _find(record)
-    if range_ is not None:
-        range_.end()
+    _range_of(record).end()
 
 
-def _find(record: int | PythonRecordFunction) -> RecordFunction | None:
-    """The range of a handle or object; None if it has ended with its handle."""
+def _range_of(record: int | PythonRecordFunction) -> RecordFunction:
     if isinstance(record, (PythonRecordFunction, LegacyHandle)):
         return record.record
-    if not isinstance(record, int) or isinstance(record, bool):
-        raise TypeError(
-            f"{type(record).__name__} is no handle of a range; pass what record_function_enter() or "
-            "record_function_enter_new() returned"
-        )
-    if not 0 < record <= _last_number:
-        raise UnknownHandleError(f"no range has the handle {record}; pass what record_function_enter() returned")
-    return _open.get(record)
+    if isinstance(record, int) and not isinstance(record, bool):
+        raise UnknownHandleError(f"the number {record} alone is no range; pass what record_function_enter() returned")
+    kind = type(record).__name__
+    raise TypeError(f"{kind} is no handle of a range; pass what record_function_enter() or record_function_enter_new() gave")
 
 
 # --- ranges that end when a future completes (source: ``_call_end_callbacks_on_fut``)
@@ -183,7 +168,7 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
     if isinstance(future, concurrent.futures.Future):
         profiled = _ProfiledFuture(future, end)
     elif isinstance(future, asyncio.Future):
-        profiled = _ProfiledAsyncioFuture(future, end)
+        profiled = _ProfiledAsyncioFuture(future, end, loop=future.get_loop())
     elif (torch := sys.modules.get("torch")) is not None and isinstance(future, torch.futures.Future):
         profiled = _profiled_torch_future(torch, future, end)
     else:
@@ -193,55 +178,51 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
 
 def _ending(record: int | PythonRecordFunction) -> End:
     """A function that ends the range, which it holds, with the thread-local state of the thread that asked for it."""
-    range_, state = _find(record), ThreadLocalState()
+    range_, state = _range_of(record), ThreadLocalState()
 
     def end(error: BaseException | None, pass_on: Callable[[], None]) -> None:
-        nonlocal range_
-        ended, range_ = range_, None
         try:
-            if ended is not None:
-                with ThreadLocalStateGuard(state):
-                    ended.end(*failure(error))
+            with ThreadLocalStateGuard(state):
+                range_.end(*failure(error))
         finally:
             pass_on()
 
     return end
 
 
-class _ProfiledFuture(concurrent.futures.Future[Any]):
-    def __init__(self, source: concurrent.futures.Future[Any], end: End) -> None:
-        super().__init__()
+class _Profiled:
+    """The part of a returned future that follows the one which was passed. Cancelling it cancels that one."""
+
+    def __init__(self, source: Any, end: End, **of_future: Any) -> None:
+        super().__init__(**of_future)
         self._source = source
         source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
 
-    def cancel(self) -> bool:
-        return self._source.cancel()
+    def cancel(self, *message: Any) -> bool:
+        return bool(self._source.cancel(*message))
 
+    def _take_over(self) -> None:
+        future: Any = super()
+        if self._source.cancelled():
+            future.cancel(*_error_of(self._source).args[:1])
+        elif (error := self._source.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(self._source.result())
+
+
+class _ProfiledFuture(_Profiled, concurrent.futures.Future[Any]):
     def running(self) -> bool:
-        return self._source.running()
+        return bool(self._source.running())
 
     def _take_over(self) -> None:
-        if self._source.cancelled():
-            super().cancel()
+        super()._take_over()
+        if self.cancelled():
             self.set_running_or_notify_cancel()
-        else:
-            _pass_on(self._source, self)
 
 
-class _ProfiledAsyncioFuture(asyncio.Future[Any]):
-    def __init__(self, source: asyncio.Future[Any], end: End) -> None:
-        super().__init__(loop=source.get_loop())
-        self._source = source
-        source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
-
-    def cancel(self, msg: Any = None) -> bool:
-        return self._source.cancel(msg)
-
-    def _take_over(self) -> None:
-        if self._source.cancelled():
-            super().cancel(*_error_of(self._source).args[:1])
-        else:
-            _pass_on(self._source, self)
+class _ProfiledAsyncioFuture(_Profiled, asyncio.Future[Any]):
+    pass
 
 
 def _error_of(future: Any) -> Any:
@@ -250,14 +231,6 @@ def _error_of(future: Any) -> Any:
         return future.exception()
     except (concurrent.futures.CancelledError, asyncio.CancelledError) as cancelled:
         return cancelled
-
-
-def _pass_on(source: Any, profiled: Any) -> None:
-    error = source.exception()
-    if error is not None:
-        profiled.set_exception(error)
-    else:
-        profiled.set_result(source.result())
 
 
 def _profiled_torch_future(torch: Any, source: Any, end: End) -> Any:

@@ -30,7 +30,7 @@ from otel_recfn.callbacks.callback import (
     StepCallbacks,
 )
 from otel_recfn.callbacks.range_in_torch import TorchObservers
-from otel_recfn.callbacks.thread_locals import STALE, RunningCallback, ThreadState, is_record_function_enabled
+from otel_recfn.callbacks.thread_locals import RunningCallback, ThreadState, is_record_function_enabled
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.ranges import RangeObserver
@@ -98,11 +98,18 @@ def _change(handle: int, change: Callable[[Entries], Entries]) -> None:
     """Change the list that has this callback."""
     own = thread_entries()
     if any(entry.handle == handle for entry in own):
-        install(change(own))
+        _change_own(change(own))
         return
     with _lock:
         if any(entry.handle == handle for entry in _global_entries):
             _set_global(change(_global_entries))
+
+
+def _change_own(entries: Entries) -> None:
+    before = thread_entries()
+    install(entries)
+    with _lock:
+        _torch_callbacks.release({entry.handle for entry in before} - {entry.handle for entry in entries})
 
 
 def _without_handle(entries: Entries, handle: int) -> Entries:
@@ -121,7 +128,7 @@ def clear_global_callbacks() -> None:
 
 def clear_thread_local_callbacks() -> None:
     """Remove all callbacks of this thread."""
-    install(())
+    _change_own(())
 
 
 def clear_callbacks() -> None:
@@ -187,8 +194,7 @@ def install(entries: Entries) -> None:
 
 
 def _take_over(state: ThreadState, entries: Entries) -> None:
-    state.callbacks = entries
-    state.version = STALE
+    state.callbacks, state.samplers = entries, {}
     with _lock:
         (_threads_with_callbacks.add if any(entry.enabled for entry in entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
@@ -198,7 +204,7 @@ def seed(value: int) -> None:
     """Seed the calling thread's sampling: the same seed gives the same samples."""
     state = thread_locals.current()
     state.generator.seed(value)
-    state.version = STALE
+    state.samplers = {}
     _torch_callbacks.seed(value)
 
 
@@ -295,7 +301,7 @@ def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
     return False
 
 
-_torch_callbacks = TorchCallbacks(_lock, global_entries, _failed_in_torch)
+_torch_callbacks = TorchCallbacks(_lock, global_entries, thread_entries, _failed_in_torch)
 
 
 # --- who follows changes

@@ -32,35 +32,23 @@ from otel_recfn.callbacks import registry, thread_locals
 from otel_recfn.callbacks.callback import Entries
 from otel_recfn.callbacks.thread_locals import current_debug_info, is_record_function_enabled, set_current_debug_info
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.recording.ranges import in_steps
 
 T = TypeVar("T")
-
-_waits_for_torch = False
 
 
 def enable_record_function(enable: bool = True) -> None:
     """Switch RecordFunction on or off in this thread. While it is off, neither callbacks nor the recorder see what it does.
 
     With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``), which PyTorch's profilers obey
-    too, and which PyTorch hands on to what works for the thread. The thread that imports torch sets it there.
+    too, and which PyTorch hands on to what works for the thread.
     """
-    global _waits_for_torch
-    if bool(enable) == is_record_function_enabled():
+    if bool(enable) == is_record_function_enabled() == _native.thread_enabled():
         return
     _native.set_thread_enabled(bool(enable))
-    if "torch" in sys.modules:
-        _switch_torch()
-    elif not _waits_for_torch:
-        _waits_for_torch = True
-        when_torch_is_imported(_switch_torch)
-
-
-def _switch_torch() -> None:
-    switch = details.find("thread_switch")
+    switch = details.find("thread_switch") if "torch.autograd" in sys.modules else None
     if switch is not None:
-        switch(_native.thread_enabled())
+        switch(bool(enable))
 
 
 class RecordFunctionGuard:

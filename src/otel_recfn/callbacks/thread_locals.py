@@ -29,20 +29,12 @@ from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 
-STALE = -1
-"""A version that the global callbacks never have."""
-
 
 class Carried(NamedTuple):
     """The callbacks and debug info that a thread hands on."""
 
     callbacks: Entries = ()
     debug_info: DebugInfo | None = None
-
-    @property
-    def has_any(self) -> bool:
-        """Whether there is anything to hand on."""
-        return bool(self.callbacks) or self.debug_info is not None
 
 
 NOTHING = Carried()
@@ -73,7 +65,7 @@ class ThreadState:
         self.generator = Random()
         self.samplers: dict[RecordScope, ScopeSampler] = {}
         """The samplers by scope; valid while ``version`` is that of the global callbacks."""
-        self.version = STALE
+        self.version = -1
         self.tracer: Any = None
         """The graph that generated wrappers record calls into (``tracing/trace.py``); None if nothing is traced."""
 
@@ -144,7 +136,6 @@ class TorchState:
 
     def __init__(self, torch_c: Any) -> None:
         self._has, self._get, self._stash = torch_c._is_key_in_tls, torch_c._get_obj_in_tls, torch_c._stash_obj_in_tls
-        self._remove = getattr(torch_c, "_remove_obj_from_tls", None)
         self._takes_reference = True
         kept = Carried()
         before = sys.getrefcount(kept)
@@ -159,12 +150,9 @@ class TorchState:
 
     def put(self, state: Carried | None) -> None:
         """Put an object into the calling thread's state."""
-        if state is not None or self._remove is None:
-            if not self._takes_reference:
-                _take_reference(state)
-            self._stash(KEY, state)
-        elif self._has(KEY):
-            self._remove(KEY)
+        if not self._takes_reference:
+            _take_reference(state)
+        self._stash(KEY, state)
 
 
 def _take_reference(kept: object) -> None:
@@ -189,7 +177,7 @@ def put(carried: Carried) -> None:
     """Set the calling thread's callbacks and debug info."""
     global _waits_for_torch
     current().carried = carried
-    if carried.has_any and not _waits_for_torch:
+    if carried != NOTHING and not _waits_for_torch:
         _waits_for_torch = True
         when_torch_is_imported(_carry_with_torch)
     _hand_on()
@@ -206,7 +194,7 @@ def _carry_with_torch() -> None:
 def _hand_on() -> None:
     if _torch_state is not None:
         state = current()
-        state.is_handed_on = state.carried.has_any
+        state.is_handed_on = state.carried != NOTHING
         _torch_state.put(state.carried if state.is_handed_on else None)
 
 

@@ -14,9 +14,8 @@ import atexit
 import importlib.machinery
 import importlib.util
 import logging
-import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -87,35 +86,23 @@ def _schema(text: str) -> Any:
     return parse(text) if parse is not None else text
 
 
-class _ThreadList:
-    """A thread's own callbacks, which live until it ends or gets others."""
-
-    def __init__(self, entries: Entries) -> None:
-        self.entries = entries
-
-
-class _PerThread(threading.local):
-    own = _ThreadList(())
-
-
 class TorchCallbacks:
     """A copy of our lists of callbacks in PyTorch, updated after each change of ours. It never raises.
 
     Whoever changes our lists, and calls ``repeat_...`` or ``fail``, holds ``lock``.
     """
 
-    def __init__(self, lock: ForkSafeLock, global_entries: Callable[[], Entries], report: Report) -> None:
-        self._lock, self._global_entries, self._report = lock, global_entries, report
+    def __init__(
+        self, lock: ForkSafeLock, global_entries: Callable[[], Entries], own_entries: Callable[[], Entries], report: Report
+    ) -> None:
+        self._lock, self._global_entries, self._own_entries, self._report = lock, global_entries, own_entries, report
         self._loading = ForkSafeLock()
         self._asked_for = False
         self._warned = False
         self._global: dict[int, bool] = {}
         """The global callbacks in PyTorch, and whether each is enabled."""
-        self._per_thread = _PerThread()
-        self._lists: weakref.WeakSet[_ThreadList] = weakref.WeakSet()
-        """The lists of all threads. Snapshots of a thread have no part in it: their callbacks keep no places."""
         self._placed: set[int] = set()
-        """The callbacks of threads that PyTorch has."""
+        """The callbacks of threads that PyTorch has: each until a thread removes it, or none has it any more."""
 
     def repeat_global(self) -> None:
         """Copy the global callbacks, which have changed."""
@@ -135,22 +122,20 @@ class TorchCallbacks:
 
     def repeat_thread(self, entries: Entries) -> None:
         """Copy the calling thread's own callbacks, which are these now."""
-        self._per_thread.own = _ThreadList(entries)
-        self._lists.add(self._per_thread.own)
-        self._repeat_own()
-
-    def _repeat_own(self) -> None:
         if _library is None:
             return
-        entries = self._per_thread.own.entries
-        handles = tuple([entry.handle for entry in entries if entry.enabled])
-        _library.set_thread(handles)  # first leave out the callbacks that lose their places
-        without_place = [entry for entry in entries if entry.handle not in self._placed]
-        for entry in without_place:
-            if self._add(_library, entry, is_global=False):
+        for entry in entries:
+            if entry.handle not in self._placed and self._add(_library, entry, is_global=False):
                 self._placed.add(entry.handle)
-        if without_place:
-            _library.set_thread(handles)
+                weakref.finalize(entry.callback, self.release, {entry.handle}).atexit = False
+        _library.set_thread(tuple([entry.handle for entry in entries if entry.enabled]))
+
+    def release(self, handles: Set[int]) -> None:
+        """Give up the places of callbacks of threads; a thread that still has one places it again at its next change."""
+        for handle in handles & self._placed:
+            self._placed.discard(handle)
+            if _library is not None:
+                _library.remove(handle)
 
     def fail(self, handle: int) -> None:
         """Keep every thread from calling a callback that failed, and that is no longer among the global ones."""
@@ -163,10 +148,6 @@ class TorchCallbacks:
             _library.seed(seed)
 
     def _add(self, library: Library, entry: CallbackEntry, *, is_global: bool) -> bool:
-        used = {own.handle for each in self._lists for own in each.entries}
-        for handle in self._placed - used:
-            self._placed.remove(handle)
-            library.remove(handle)
         callback = entry.callback
         has_place: bool = library.add(
             entry.handle,
@@ -186,11 +167,11 @@ class TorchCallbacks:
         return has_place
 
     def finish_adding(self) -> None:
-        """Load the library after callbacks were added, unless it is loaded. It takes long, so the caller holds no lock of ours.
+        """Load the library after callbacks were added, now or with torch. It takes long, so the caller holds no lock of ours.
 
         While another thread loads the library, this one waits, and then installs its own callbacks.
         """
-        if _library is not None or not self._in_use():
+        if _library is not None:
             return
         with self._loading:
             ask, self._asked_for = not self._asked_for, True
@@ -199,17 +180,10 @@ class TorchCallbacks:
 
                 when_torch_is_imported(self._load)
         with self._lock:
-            self._repeat_own()
-
-    def _in_use(self) -> bool:
-        with self._lock:
-            return bool(self._global_entries()) or any(each.entries for each in self._lists)
+            self.repeat_thread(self._own_entries())
 
     def _load(self) -> None:
         with self._loading:
-            if not self._in_use():  # all callbacks were removed before torch was imported
-                self._asked_for = False
-                return
             try:
                 load(self._report)
             except (RecfnError, OSError) as error:
@@ -220,4 +194,4 @@ class TorchCallbacks:
                 return
         with self._lock:
             self.repeat_global()
-            self._repeat_own()
+            self.repeat_thread(self._own_entries())

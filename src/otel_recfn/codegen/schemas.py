@@ -17,18 +17,6 @@ from otel_recfn.errors import GeneratorError, SchemaError
 # --- the model of operators
 
 
-class Location(NamedTuple):
-    """An entry of a schema file."""
-
-    file: str
-    line: int
-    operator: str = ""
-    """The schema's text up to the arguments, as far as it could be read."""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.operator}" if self.operator else f"{self.file}:{self.line}"
-
-
 class Argument(NamedTuple):
     """An argument of an operator."""
 
@@ -70,7 +58,8 @@ class Operator:
     """The entry's ``category_override``."""
     schema: str
     """The schema's text, without namespace."""
-    location: Location
+    location: str
+    """File, line and name, for errors."""
 
     @property
     def out_arguments(self) -> tuple[str, ...]:
@@ -118,13 +107,13 @@ def operators_of(path: Path) -> list[Operator]:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=gen.LineLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise SchemaError(Location(str(path), mark.line + 1 if mark else 1), f"not YAML: {error}") from error
+        raise SchemaError(f"{path}:{mark.line + 1 if mark else 1}", f"not YAML: {error}") from error
     if not isinstance(entries, list):
-        raise SchemaError(Location(str(path), 1), "not a list of operators; write one '- func: ...' for each")
+        raise SchemaError(f"{path}:1", "not a list of operators; write one '- func: ...' for each")
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("func"), str):
             line = entry[LINE] if isinstance(entry, dict) else 1
-            raise SchemaError(Location(str(path), line), f"{entry!r} has no 'func' with an operator's schema")
+            raise SchemaError(f"{path}:{line}", f"{entry!r} has no 'func' with an operator's schema")
         entry["func"] = entry["func"].strip()
     parse = _with_generated if any("autogen" in entry for entry in entries) else _parsed
     operators = list(parse(path, entries, gen))
@@ -143,10 +132,11 @@ def _parsed(path: Path, entries: Sequence[Entry], gen: Any) -> Iterator[Operator
     known = {*gen.NativeFunction.__dataclass_fields__, "func", "dispatch", LINE}
     for entry in entries:
         text = entry["func"]
-        location = Location(str(path), entry[LINE], text.partition("(")[0])
+        name = text.partition("(")[0]
+        location = f"{path}:{entry[LINE]}: {name}"
         if unknown := sorted({*map(str, entry)} - known):
             raise SchemaError(location, f"no such key: {', '.join(unknown)}; entries have those of native_functions.yaml")
-        namespace, separator, schema = text.rpartition("::") if "::" in location.operator else ("", "", text)
+        namespace, separator, schema = text.rpartition("::") if "::" in name else ("", "", text)
         if separator and not namespace.isidentifier():
             raise SchemaError(location, f"{namespace!r} is no namespace; write 'mylib::{schema}'")
         try:
@@ -164,21 +154,20 @@ def _with_generated(path: Path, entries: Sequence[Entry], gen: Any) -> Iterator[
     except REFUSALS as error:
         raise SchemaError(path, f"can't be read by PyTorch's parser: {error}") from error
     for each in functions:
-        location = Location(each.loc.file, each.loc.line, str(each.func.name))
-        yield _operator(each.namespace, each.func, each.category_override, location)
+        yield _operator(each.namespace, each.func, each.category_override, f"{each.loc}: {each.func.name}")
 
 
 def _check_names(operators: Sequence[Operator]) -> None:
-    seen: dict[str, Location] = {}
+    seen: dict[str, str] = {}
     for each in operators:
         if not each.name.full.isidentifier() or not f"_{each.name.overload}".isidentifier():
             raise SchemaError(each.location, f"{str(each.name)!r} is no name; write letters, digits and underscores")
         other = seen.setdefault(str(each.name), each.location)
-        if other is not each.location:
-            raise SchemaError(each.location, f"declared already in line {other.line}; give it an overload name of its own")
+        if other != each.location:
+            raise SchemaError(each.location, f"declared already, at {other}; give it an overload name of its own")
 
 
-def _operator(namespace: str, schema: Any, category: str | None, location: Location) -> Operator:
+def _operator(namespace: str, schema: Any, category: str | None, location: str) -> Operator:
     name, arguments = schema.name.name, schema.arguments
     groups = ((arguments.flat_positional, False, False), (arguments.flat_kwarg_only, True, False), (arguments.out, True, True))
     return Operator(

@@ -6,8 +6,8 @@ Source: ``LegacyEvent`` in torch/csrc/autograd/profiler_legacy.h; the same field
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from operator import index
 from typing import Any
@@ -70,6 +70,12 @@ class LegacyEvent:
     stack: tuple[str, ...] = ()
     event_id: int = 0
     correlation_id: int = 0
+    _extra_args: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def extra_args(self) -> Mapping[str, Any]:
+        """The arguments from which floating point operations were counted, by PyTorch's names; empty if they weren't."""
+        return self._extra_args or {}
 
     @property
     def kind_str(self) -> str:

@@ -11,9 +11,11 @@ A range that ended on another thread has its pop in its own thread's list, with 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import UserList
-from collections.abc import Callable, Iterable, Mapping, MutableSequence
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from copy import copy
+from functools import cache, cached_property, lru_cache, partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -203,6 +205,8 @@ class _EventMaker:
             "stack": map(self._lines, column("stack", push & (batch.scope[rows] != RecordScope.BACKWARD_FUNCTION))),
             "event_id": batch.event_id[rows].tolist(),
         }
+        if self._config.with_flops:
+            columns["_extra_args"] = self._counted(rows, push.tolist())
         defaults = {field.name: repeat(field.default) for field in dataclasses.fields(LegacyEvent)}
         made = list(map(LegacyEvent, *(defaults | columns).values()))
         if len(self._cuda_times):
@@ -211,3 +215,72 @@ class _EventMaker:
                 if (record := self._cuda_times.take(event.kind, key)) is not None:
                     event.device, event.cuda_event = record.device, record.event
         return made
+
+    def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
+        """What the FLOPs of each row's range were counted from."""
+        names = self._batch.names
+        texts = [getattr(self._batch, column)[rows].tolist() for column in ("name", "shapes", "dtypes", "concrete_inputs")]
+        for is_push, name, shapes, dtypes, concrete in zip(pushes, *texts, strict=True):
+            is_counted = is_push and names[name] in SIZES
+            yield extra_args(names[name], self._shapes(shapes), names[dtypes], names[concrete]) if is_counted else None
+
+
+# --- the arguments that FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)
+
+_FIRST, _SECOND = "mat1_size", "mat2_size"
+CONV = "aten::conv2d"
+SIZES: dict[str, tuple[tuple[str, int], ...]] = {
+    "aten::add": (("mat_size", 0),),
+    "aten::mul": (("mat_size", 0),),
+    "aten::mm": ((_FIRST, 0), (_SECOND, 1)),
+    "aten::bmm": ((_FIRST, 0), (_SECOND, 1)),
+    "aten::addmm": ((_FIRST, 1), (_SECOND, 2)),
+    "aten::baddbmm": ((_FIRST, 1), (_SECOND, 2)),
+    CONV: (("input_size", 0), ("weight_size", 1)),
+}
+"""By operator: PyTorch's names of sizes, and the inputs that have them. If one of these is no tensor, there are none."""
+OTHERS_OF_CONV = (("stride", 3), ("padding", 4), ("dilation", 5), ("groups", 6))
+"""PyTorch's names of the inputs that are numbers, or lists of numbers."""
+DIMENSIONS_OF_CONV = 4
+"""The dimensions of the weight; with others there are no sizes."""
+NO_TENSORS = ("", "Scalar", "...")
+"""Texts in place of a dtype."""
+KEPT = 1024
+"""The number of distinct texts of inputs whose meanings are kept."""
+
+
+def extra_args(operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str) -> dict[str, Any]:
+    """The arguments of a counted operator, from its row's columns; empty if it can't be counted from them."""
+    of_inputs = _dtypes(dtypes)
+    for _, place in SIZES[operator]:
+        dtype = of_inputs[place] if place < min(len(shapes), len(of_inputs)) else ""
+        if not isinstance(dtype, str) or dtype in NO_TENSORS:
+            return {}
+    sizes: dict[str, Any] = {name: list(shapes[place]) for name, place in SIZES[operator]}
+    if operator != CONV:
+        return sizes
+    if len(sizes["weight_size"]) != DIMENSIONS_OF_CONV:
+        return {}
+    values = _values(concrete_inputs)
+    return sizes | {name: copy(values[place]) for name, place in OTHERS_OF_CONV if place in values}
+
+
+@lru_cache(KEPT)
+def _dtypes(text: str) -> tuple[Any, ...]:
+    return tuple(json.loads(text)) if text else ()
+
+
+@lru_cache(KEPT)
+def _values(concrete_inputs: str) -> dict[int, Any]:
+    """The whole numbers and lists of numbers, by place."""
+    texts = _parsed(concrete_inputs)
+    numbers = {place: _parsed(text) for place, text in enumerate(texts)} if isinstance(texts, list) else {}
+    return {place: value for place, value in numbers.items() if value is not None}
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError):  # no number, or a producer's own text
+        return None
+    return value if type(value) in (int, list) else None

@@ -17,6 +17,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, MutableSequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -85,7 +86,6 @@ class ProfilerRun:
         self._capture = Capture(selected, [self._store], buffer_bytes=PROFILE_BUFFER_BYTES)
         self.callback_handle = INVALID_CALLBACK_HANDLE
         self.over = False
-        self._finalizer: weakref.finalize[..., ProfilerRun] | None = None
         self._pid = os.getpid()
         self._start_mark: LegacyEvent | None = None
         self.remote_events: list[list[LegacyEvent]] = []
@@ -94,15 +94,17 @@ class ProfilerRun:
         """Record what happens in threads that take part."""
         if self.config.records_events:
             process_session().start(self._capture)
-            self._finalizer = weakref.finalize(self, _stop_soon, self._capture)
-            self._finalizer.atexit = False
 
     def stop(self) -> None:
         """Record nothing more; open ranges stay without an end."""
         self.over = True
         process_session().stop(self._capture, STOP_SECONDS)
-        if self._finalizer is not None:
-            self._finalizer.detach()
+
+    def __del__(self) -> None:
+        # Where the last reference is dropped locks may be held: another thread stops it. threading.Thread takes locks itself.
+        if not self.over and self.config.records_events and not sys.is_finalizing():
+            with suppress(RuntimeError):  # no thread can be started: the capture ends with the process, at the latest
+                _thread.start_new_thread(process_session().stop, (self._capture, STOP_SECONDS))
 
     def mark(self, name: str, include_cuda: bool = True) -> None:
         """Set a mark in the calling thread; in a CUDA run also on the GPU."""
@@ -137,19 +139,6 @@ class ProfilerRun:
         if dropped:
             log.warning("the profiler kept its newest %d events; %d older ones were dropped", MAX_EVENTS, dropped)
         return [[mark]] if mark is not None and (dropped or os.getpid() != self._pid) else []
-
-
-def _stop_soon(capture: Capture) -> None:
-    """End the capture in another thread, because the last reference may be dropped where locks are held.
-
-    ``threading.Thread`` can't be used: it takes locks itself.
-    """
-    if sys.is_finalizing():
-        return
-    try:
-        _thread.start_new_thread(process_session().stop, (capture, STOP_SECONDS))
-    except RuntimeError:  # no thread can be started: the capture ends with the process, at the latest
-        pass
 
 
 # --- in the calling thread

@@ -9,7 +9,6 @@ import io
 import logging
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
@@ -48,7 +47,7 @@ class RecordProfile:
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
-        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._pid = os.getpid()
         self._out = out
         try:
             if isinstance(out, str | os.PathLike):
@@ -83,10 +82,7 @@ class RecordProfile:
     def __del__(self) -> None:
         # As in PyTorch, a profile that nobody holds any more ends and is written.
         if getattr(self, "_running", False) and not sys.is_finalizing():
-            if threading.get_ident() == self._thread:
-                self.close()
-            else:
-                log.warning("a RecordProfile was dropped in another thread than it profiles: close it there")
+            self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ Rows stand in the order in which the drain closed them: a child before its paren
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -87,12 +87,9 @@ class OpenedColumns:
     def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
         self.columns, self._names = columns, names
 
-    def in_contexts(self, contexts: Collection[int]) -> OpenedColumns:
-        """The announced ranges in these contexts, by index. A program may announce every operator below a span of its own."""
-        column = self.columns["context"]
-        wanted = np.zeros(max([*contexts, int(column.max(initial=0))], default=0) + 1, np.bool_)
-        wanted[list(contexts)] = True
-        are_wanted = np.take(wanted, column)  # numpy crashes if wanted[column], of uint32, finds no memory
+    def in_contexts(self, wanted: NDArray[np.bool_]) -> OpenedColumns:
+        """The announced ranges in these contexts, a mask. A program may announce every operator below a span of its own."""
+        are_wanted = np.take(wanted, self.columns["context"])  # numpy crashes if wanted[...], of uint32, finds no memory
         return OpenedColumns({name: each[are_wanted] for name, each in self.columns.items()}, self._names)
 
     def __len__(self) -> int:

@@ -160,7 +160,9 @@ class Columns:
         attribute="recfn.input_dtypes",
         argument="Input type",
     )
-    module = _text("The path of the nn.Module that the range is a call of.", attribute="recfn.module", argument="Module")
+    module = _text(
+        "The path of the nn.Module that the range is a call of.", seldom=True, attribute="recfn.module", argument="Module"
+    )
     error = _text("``<exception type>: <message>`` of what the range was left by.", seldom=True, argument="Error")
     node_id = Column(
         np.int64,

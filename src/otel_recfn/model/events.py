@@ -46,8 +46,6 @@ class EventFlag(IntFlag):
     NCCL_META = 8
     PARTIAL = 16
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
-    CLOCK_JUMPED = 32
-    """The wall clock was set by over a second while the range was open: both its times are of the clock before that."""
     SHOWN = 64
     """The program saw the range's span as the current one, so that spans of its own may be its children."""
     EVALUATION = 128
@@ -147,7 +145,7 @@ class SourceTraits:
     trace_name: str = ""
     """The name of a trace that we start with such a range; empty: its thread's. ``{}``: the name after ``call_prefix``."""
     begins_traces: bool = False
-    """Whether each of its ranges at top level, but an optimizer's step, starts a trace, which is named after it."""
+    """Whether each of its ranges at top level starts a trace, which is named after it."""
 
 
 SOURCES: dict[int, SourceTraits] = {

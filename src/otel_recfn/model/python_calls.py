@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 
 @dataclass(frozen=True)
@@ -47,25 +46,11 @@ class PythonCalls:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name}={value!r}; True or False")
 
-    def __or__(self, other: PythonCalls) -> PythonCalls:
-        """The choice of every call that one of the two includes."""
-        depths = (self.max_depth, other.max_depth)
-        return PythonCalls(
-            include=tuple({**dict.fromkeys(self.include), **dict.fromkeys(other.include)})
-            if self.include and other.include
-            else (),
-            exclude=tuple([each for each in self.exclude if each in other.exclude]),
-            min_duration_ns=min(self.min_duration_ns, other.min_duration_ns),
-            max_depth=None if None in depths else max([depth for depth in depths if depth is not None]),
-            c_calls=self.c_calls or other.c_calls,
-            call_sites=self.call_sites or other.call_sites,
-        )
-
 
 def together(asked: Iterable[PythonCalls]) -> PythonCalls:
-    """The choice of every call that one of them includes; all calls if there are none."""
-    each = list(asked)
-    return reduce(PythonCalls.__or__, each) if each else ALL_CALLS
+    """The choice of every call that one of them includes; all calls if they differ, or if there are none."""
+    choices = set(asked)
+    return choices.pop() if len(choices) == 1 else PythonCalls(call_sites=any(each.call_sites for each in choices))
 
 
 def places_of(names: Iterable[str]) -> tuple[str, ...]:

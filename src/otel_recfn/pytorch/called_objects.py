@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import heapq
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -89,38 +89,30 @@ class _Tree:
     __slots__ = ("_misses", "_paths")
 
     def __init__(self) -> None:
-        self._paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._paths: WeakIdentityMap[str] = WeakIdentityMap()
         self._misses = 0
 
     def path(self, outermost: Any, module: object) -> str:
-        path = self._find(module)
-        if path is not None:
-            return path
-        self._misses += 1
-        if self._misses & (self._misses - 1) == 0:
-            self._paths = _read(outermost)
-            path = self._find(module)
-            if path is not None:
-                self._misses = 0
+        path = self._paths.get(module)
+        if path is None:
+            self._misses += 1
+            if self._misses & (self._misses - 1) == 0:
+                self._paths = _read(outermost)
+                path = self._paths.get(module)
+                self._misses = 0 if path is not None else self._misses
         return path or ""
-
-    def _find(self, module: object) -> str | None:
-        found = self._paths.get(id(module))
-        return found[1] if found is not None and found[0]() is module else None
 
 
 COMPILED = "_orig_mod"
 """The part of a path that ``torch.compile`` adds: what is compiled has the path that it has without."""
 
 
-def _read(outermost: Any) -> dict[int, tuple[weakref.ref[Any], str]]:
-    try:
-        named = [(path.split("."), module) for path, module in outermost.named_modules()]
-        return {
-            id(module): (weakref.ref(module), ".".join([each for each in path if each != COMPILED])) for path, module in named
-        }
-    except Exception:  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
-        return {}
+def _read(outermost: Any) -> WeakIdentityMap[str]:
+    paths: WeakIdentityMap[str] = WeakIdentityMap()
+    with suppress(Exception):  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
+        for path, module in outermost.named_modules():
+            paths.set(module, ".".join([each for each in path.split(".") if each != COMPILED]))
+    return paths
 
 
 # --- parameters at first sight

@@ -74,15 +74,10 @@ PYTHON: Mapping[str, Detail] = {
     "step_code": Detail(
         "torch.optim.optimizer:Optimizer._optimizer_step_code", "parameters of optimizers whose steps are traced are not shown"
     ),
-    "step_pre_hook": Detail(
-        "torch.optim.optimizer:register_optimizer_step_pre_hook",
-        "optimizer steps are recorded only where PyTorch's operators are",
-    ),
     "step_hook": Detail(
-        "torch.optim.optimizer:register_optimizer_step_post_hook",
-        "optimizer steps are recorded only where PyTorch's operators are",
+        "torch.optim.optimizer:register_optimizer_step_post_hook", "validation after a step is not told from training"
     ),
-    "is_compiling": Detail("torch.compiler:is_compiling", "module calls and optimizer steps are not recorded"),
+    "is_compiling": Detail("torch.compiler:is_compiling", "module calls are not recorded"),
     "has_function_modes": Detail(
         "torch._C:_is_torch_function_mode_enabled", "shapes of what models are called with are not told, and generation isn't"
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import ModuleType
 
 from otel_recfn.support.forks import ForkSafeLock
@@ -16,37 +17,10 @@ from otel_recfn.support.signal_handlers import raised_by_signal_handler
 log = logging.getLogger("otel_recfn")
 
 _lock = ForkSafeLock()
-_waiting: dict[str, list[_Waiting]] = {}
-"""The callbacks that wait, by module, while wrapt has a hook of ours for it."""
+_waiting: dict[str, list[Callable[[], None]]] = {}
+"""What waits, by module, while wrapt has a hook of ours for it."""
 _executed: set[str] = set()
 """The modules whose hook has run: their code has run, though for Python they are being imported until the hook returns."""
-
-
-class _Waiting:
-    """A callback that runs at most once, unless it is cancelled before."""
-
-    def __init__(self, module: str, callback: Callable[[], None], lost: str) -> None:
-        self.module = module
-        self._callback: Callable[[], None] | None = callback
-        self._lost = lost
-
-    def run(self) -> None:
-        with _lock:
-            callback, self._callback = self._callback, None
-        if callback is None:
-            return
-        try:
-            callback()
-        except Exception as error:  # the user's `import torch` must go on
-            if raised_by_signal_handler(error):
-                raise
-            log.exception("otel-recfn could not attach to %s; %s", self.module, self._lost)
-
-    def cancel(self) -> None:
-        with _lock:
-            self._callback = None
-            if self in (others := _waiting.get(self.module, [])):
-                others.remove(self)
 
 
 def is_imported(module: str) -> bool:
@@ -61,52 +35,52 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
     return when_imported("torch", callback, "operators and modules are not observed")
 
 
-def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None], lost: str) -> Callable[[], None]:
-    """Run ``callback`` once, with the first of the modules that is imported. Returns a function that cancels it."""
-    left, waiting = [callback], list[Callable[[], None]]()
-
-    def first() -> None:
-        if left:  # else it was called for another one
-            left.pop()()
-
-    def cancel_all() -> None:
-        left.clear()
-        for each in waiting:
-            each()
-
-    for module in modules:
-        waiting.append(when_imported(module, first, lost))
-    return cancel_all
-
-
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
-    """Run ``callback`` once: now if the module is imported, else at the end of its import, in the importing thread.
+    """As ``when_first_is_imported``, of one module."""
+    return when_first_is_imported([module], callback, lost)
+
+
+def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None], lost: str) -> Callable[[], None]:
+    """Run ``callback`` once: now if one of the modules is imported, else at the end of the first such import, in its thread.
 
     What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
     """
-    waiting = _Waiting(module, callback, lost)
-    if sys.modules.get(module) is None:
-        _wait_for_import(waiting)
-    elif is_imported(module):
-        waiting.run()
-    else:  # too late for the hook
-        log.warning("otel-recfn was asked for while %s is being imported: %s; ask before or after that", module, lost)
-    return waiting.cancel
+    left = [callback]
+    for module in modules:
+        run = partial(_run_what_is_left, left, module, lost)
+        if sys.modules.get(module) is None:
+            _wait_for_import(module, run)
+        elif is_imported(module):
+            run()
+        else:  # too late for the hook
+            log.warning("otel-recfn was asked for while %s is being imported: %s; ask before or after that", module, lost)
+    return left.clear
 
 
-def _wait_for_import(waiting: _Waiting) -> None:
+def _run_what_is_left(left: list[Callable[[], None]], module: str, lost: str) -> None:
+    """Run a callback, unless it was cancelled or has run."""
+    try:
+        for callback in [left.pop() for _ in left[:1]]:
+            callback()
+    except Exception as error:  # the user's `import torch` must go on
+        if raised_by_signal_handler(error):
+            raise
+        log.exception("otel-recfn could not attach to %s; %s", module, lost)
+
+
+def _wait_for_import(module: str, run: Callable[[], None]) -> None:
     with _lock:
-        is_first = waiting.module not in _waiting
-        _waiting.setdefault(waiting.module, []).append(waiting)
+        is_first = module not in _waiting
+        _waiting.setdefault(module, []).append(run)
     if is_first:
         import wrapt  # late, as it takes 50 ms
 
-        wrapt.register_post_import_hook(_was_imported, waiting.module)
+        wrapt.register_post_import_hook(_was_imported, module)
 
 
 def _was_imported(module: ModuleType) -> None:
     with _lock:
         _executed.add(module.__name__)
         ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
-    for waiting in ready:
-        waiting.run()
+    for run in ready:
+        run()

@@ -1,17 +1,9 @@
-"""Ranges of nn.Module calls and of optimizer steps.
+"""Ranges of nn.Module calls, and the code of optimizer steps, of which PyTorch has ranges itself.
 
 PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
 Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
 outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps are
-seen by PyTorch's public hooks:
-
-    optimizer.step()                            stack of this thread
-      pre hook ── begin, remember the frame ──► [ ..., step ]
-      step
-      post hook ─ find the step by its frame ─► [ ... ], end
-
-PyTorch doesn't call the post hook after an exception, so such a step stays on the stack. The frame that called its pre hook is
-no longer among the callers, by which the next call or step in the thread finds it, and ends it as an error.
+seen by PyTorch's public hooks, within its own range of the step.
 """
 
 from __future__ import annotations
@@ -22,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from otel_recfn import _native
@@ -38,15 +30,7 @@ from otel_recfn.support.texts import code_text, failure
 
 log = logging.getLogger("otel_recfn")
 
-LEFT_UNSEEN = "BaseException: left by an exception that PyTorch does not report to hooks"
 SCOPE, SOURCE, EVALUATION = int(RecordScope.USER_SCOPE), int(EventSource.MODULE), int(EventFlag.EVALUATION)
-
-
-class _Step(NamedTuple):
-    """An optimizer's step that is open in this thread."""
-
-    event_id: int
-    frame: FrameType
 
 
 class _Outermost:
@@ -77,13 +61,12 @@ class _Call(NamedTuple):
 
 
 class _Thread:
-    """The open steps and calls of a thread."""
+    """What calls of a thread have to do with each other."""
 
-    __slots__ = ("chains", "steps", "training")
+    __slots__ = ("chains", "training")
 
     def __init__(self, growing: WeakIdentityMap[bool]) -> None:
         self.chains = Chains(growing)
-        self.steps: list[_Step] = []
         self.training = ThreadTraining()
 
 
@@ -98,9 +81,9 @@ _texts: WeakIdentityMap[str] = WeakIdentityMap()
 """The results of ``_code_of``, by function."""
 
 
-def _code_of(subject: Any, method: str) -> str:
-    """``file(line): module.Class.forward`` of a module's or an optimizer's method; empty if it is no Python function."""
-    function = vars(subject).get(method) or getattr(type(subject), method, None)
+def _code_of(module: Any) -> str:
+    """``file(line): module.Class.forward`` of a module's ``forward``; empty if it is no Python function."""
+    function = vars(module).get("forward") or getattr(type(module), "forward", None)
     function = getattr(function, "__func__", function)
     text = _texts.get(function)
     if text is None:
@@ -111,10 +94,9 @@ def _code_of(subject: Any, method: str) -> str:
 
 
 class ModuleRanges(Source):
-    """A source of a range for each module call and each optimizer step.
+    """A source of a range for each module call.
 
     Args:
-        torch_announces_optimizer: whether the observer reports PyTorch's own range of a step now, which has the same name.
         names: of the modules; of its own by default.
     """
 
@@ -122,8 +104,7 @@ class ModuleRanges(Source):
     announces: EventSource | None = EventSource.MODULE
     needs: str | None = "torch"
 
-    def __init__(self, torch_announces_optimizer: Callable[[], bool], names: InstanceNames | None = None) -> None:
-        self._torch_announces_optimizer = torch_announces_optimizer
+    def __init__(self, names: InstanceNames | None = None) -> None:
         self._names, self._paths = names or InstanceNames(), ModulePaths()
         self._inputs_of_call: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
@@ -152,13 +133,11 @@ class ModuleRanges(Source):
     def enter_module(self, module: object) -> _Call:
         """Begin the range of a module's call."""
         thread = self._threads.own
-        if thread.steps:
-            self._end_left_steps(thread.steps, sys._getframe())
         around, name = _outermost.get(), self._names.name(module)
         if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
         path, flags = self._paths.path(around.module, module), EVALUATION if thread.training.evaluates else 0
-        return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module, "forward")))
+        return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module)))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         if not thread.training.trains:
@@ -167,7 +146,7 @@ class ModuleRanges(Source):
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
             decode_id = _native.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
-        event_id = _native.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module, "forward"))
+        event_id = _native.begin(name, SCOPE, SOURCE, "", flags, code=_code_of(module))
         if chain is not None and chain.tokens == 1:
             chain.first_event_id = event_id
         _outermost.set(outermost := _Outermost(module))
@@ -175,9 +154,6 @@ class ModuleRanges(Source):
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""
-        thread = self._threads.own
-        if thread.steps:
-            self._end_left_steps(thread.steps, sys._getframe())
         if call.outermost is not None:
             call.outermost.module = None
         text, stacktrace = failure(error)
@@ -186,49 +162,17 @@ class ModuleRanges(Source):
         if call.decode_id:
             _native.end(call.decode_id, text, attributes=told)
 
-    def enter_step(self, optimizer: object, frame: FrameType) -> None:
-        """Begin the range of an optimizer's step."""
-        thread = self._threads.own
-        steps = thread.steps
-        self._end_left_steps(steps, frame)
-        code = _code_of(optimizer, "step")
-        if self._torch_announces_optimizer():  # its range is open already
-            _native.say_code(code)
-            return
-        event_id = _native.begin(f"Optimizer.step#{type(optimizer).__name__}.step", SCOPE, SOURCE, code=code)
-        steps.append(_Step(event_id, frame))
-
-    def leave_step(self, frame: FrameType) -> None:
-        """End the range of the step that ``frame`` began."""
-        thread = self._threads.own
-        thread.training.end_step()
-        steps = thread.steps
-        self._end_left_steps(steps, frame)
-        if steps and steps[-1].frame is frame:
-            _native.end(steps.pop().event_id)
+    def leave_step(self) -> None:
+        """Note that an optimizer has stepped."""
+        self._threads.own.training.end_step()
 
     def stop_unless_interrupted(self, error: Exception) -> None:
         """Go on without module ranges after a hook failed; what a signal handler raised goes to the program."""
         if raised_by_signal_handler(error):
             raise error
-        log.exception("a module hook of otel-recfn failed; modules and optimizers are not recorded any more")
+        log.exception("a module hook of otel-recfn failed; modules are not recorded any more")
         self._failed = True
         self.disable()
-
-    def _end_left_steps(self, steps: list[_Step], frame: FrameType) -> None:
-        """End the steps that an exception left, innermost first: those that are not among the callers of ``frame``."""
-        while steps and not _is_below(steps[-1].frame, frame):
-            _native.end(steps.pop().event_id, LEFT_UNSEEN)
-
-
-def _is_below(frame: FrameType, top: FrameType) -> bool:
-    """Whether ``frame`` is among the callers of ``top``."""
-    caller: FrameType | None = top
-    while caller is not None:
-        if caller is frame:
-            return True
-        caller = caller.f_back
-    return False
 
 
 def _set_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
@@ -265,30 +209,20 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
 
 
 def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
-    """Set hooks for steps. They are plain functions: torch.compile and torch.export see their first line and nothing more."""
-    register_pre, register = details.find("step_pre_hook"), details.find("step_hook")
-    if register_pre is None or register is None:
+    """Set a hook for steps. It is a plain function: torch.compile and torch.export see its first line and nothing more."""
+    register, is_compiling = details.find("step_hook"), details.find("is_compiling")
+    if register is None:
         return []
-    is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
-
-    def otel_recfn_pre_hook(subject: object, *_arguments: object) -> None:
-        if is_compiling():
-            return
-        if _native.recording() and not is_tracing():
-            try:
-                ranges.enter_step(subject, sys._getframe(1))
-            except Exception as error:
-                ranges.stop_unless_interrupted(error)
 
     def otel_recfn_post_hook(_subject: object, *_arguments: object) -> None:
         if is_compiling():
             return
         try:
-            ranges.leave_step(sys._getframe(1))
+            ranges.leave_step()
         except Exception as error:
             ranges.stop_unless_interrupted(error)
 
-    return [register_pre(otel_recfn_pre_hook).remove, register(otel_recfn_post_hook).remove]
+    return [register(otel_recfn_post_hook).remove]
 
 
 # --- evaluation

@@ -15,7 +15,7 @@ from typing import Any
 
 from otel_recfn import _native
 from otel_recfn.errors import ObserverUnavailable, RecfnError
-from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
 from otel_recfn.sources.protocol import Source, Wanted
@@ -54,13 +54,8 @@ class TorchObserver(Source):
     def __init__(self) -> None:
         self._backward_passes = BackwardPasses()
         self._future_callbacks = FutureCallbacks()
-        self._scopes = 0
         self.enabled = False
         """Whether operators are announced to the recorder now."""
-
-    def announces_user_ranges(self) -> bool:
-        """Whether PyTorch's own ``record_function`` ranges are announced now."""
-        return self.enabled and bool(self._scopes & 1 << RecordScope.USER_SCOPE)
 
     def prepare(self) -> bool:
         """Build and load the library, which takes long. If that fails, warns once and returns False."""
@@ -81,7 +76,7 @@ class TorchObserver(Source):
         _loaded.recfn_observer_watch_profilers(int(wanted.profilers))
         self._backward_passes.watch()
         self._future_callbacks.watch()
-        self.enabled, self._scopes = True, wanted.scopes
+        self.enabled = True
 
     def disable(self) -> None:
         """Observe nothing more. The library stays loaded."""

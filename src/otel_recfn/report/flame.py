@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from otel_recfn.batches.call_paths import longest_paths
+from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
 
-Numbers = NDArray[np.int64]
 SUMMED_UP = ("count", "total", "self", "allocated")
 
 
@@ -61,7 +61,8 @@ def _totals(seen: Recording) -> Numbers:
 
 def _longest(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
     """The longest frames with what they lie in, and behind them the others, summed up."""
-    kept = _kept(columns["above"].tolist(), columns["total"], most)
+    kept = np.zeros(len(columns["above"]), np.bool_)
+    kept[list(longest_paths(columns["above"], np.argsort(-columns["total"], kind="stable").tolist(), most))] = True
     inside = columns["above"].copy()
     while len(left_out := np.flatnonzero((inside >= 0) & ~kept[inside])):
         inside[left_out] = columns["above"][inside[left_out]]
@@ -75,22 +76,6 @@ def _longest(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
             np.add.at(of_rest, rest, np.where(is_outermost | (name != "total"), column, 0)[~kept])
         shown[name] = np.append(column[kept], of_rest).tolist()
     return {**shown, "above": np.append(around[kept], holders).tolist()}
-
-
-def _kept(above: list[int], total: Numbers, most: int) -> NDArray[np.bool_]:
-    """Which frames are the longest, with what they lie in."""
-    kept, left = np.zeros(len(above), np.bool_), most
-    for path in np.argsort(-total, kind="stable").tolist():
-        around = []
-        while path >= 0 and not kept[path]:
-            around.append(path)
-            path = above[path]
-        if len(around) <= left:
-            left -= len(around)
-            kept[around] = True
-        if not left:
-            break
-    return kept
 
 
 def table(seen: Recording, most: int | None = None) -> dict[str, Any]:

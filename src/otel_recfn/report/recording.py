@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import Nesting, nesting
 from otel_recfn.batches.call_paths import Amounts, Paths, PathSums, Ranges, call_paths, sums_of_ranges
@@ -18,9 +17,8 @@ from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING, EventKind, EventSource, RecordScope
+from otel_recfn.report.nesting import Mask, Numbers
 
-Mask = NDArray[np.bool_]
-Numbers = NDArray[np.int64]
 KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
 """What ranges are coloured by."""
 OPERATOR, BACKWARD, MODULE, BLOCK, PYTHON, COMPILATION, GPU = range(len(KINDS))
@@ -104,23 +102,19 @@ class Recording:
 
     def _call_paths(self) -> Paths:
         """The distinct paths of the ranges; behind them stand the groups."""
-        above, label = self.above.copy(), [self.label]
-        top, on_gpu = above < 0, self.kind == GPU
-        groups: list[int] = []
-
-        def group(name: str, inside: int, members: Mask) -> int:
-            self.labels.append(name)
-            label.append(np.array([len(self.labels) - 1]))
-            groups.append(inside)
-            above[members] = place = len(self) + len(groups) - 1
-            return place
-
+        above, groups = self.above.copy(), list[tuple[str, int]]()
         for number, process in enumerate(self.processes):
-            of_process = top & (self.process == number)
-            around = group(process.label, -1, of_process) if len(self.processes) > 1 else -1
-            if bool((of_process & on_gpu).any()) and not bool(on_gpu[of_process].all()):
-                group(ON_GPU, around, of_process & on_gpu)
-        return call_paths(np.append(above, groups).astype(np.int64), np.concatenate(label))
+            inside, of_process = -1, (self.above < 0) & (self.process == number)
+            on_gpu = of_process & (self.kind == GPU)
+            if len(self.processes) > 1:
+                above[of_process] = inside = len(self) + len(groups)
+                groups.append((process.label, -1))
+            if bool(on_gpu.any()) and not bool(on_gpu[of_process].all()):
+                above[on_gpu] = len(self) + len(groups)
+                groups.append((ON_GPU, inside))
+        labels = np.append(self.label, len(self.labels) + np.arange(len(groups)))
+        self.labels += [label for label, _ in groups]
+        return call_paths(np.append(above, [inside for _, inside in groups]).astype(np.int64), labels)
 
     def __len__(self) -> int:
         return len(self.label)
@@ -175,7 +169,7 @@ class Recording:
 
     def sums_by(self, group: Places, groups: int) -> PathSums:
         """By any number that each range has."""
-        waited = np.where(self.cpu_ns >= 0, np.maximum(self.total_ns - self.cpu_ns, 0), 0)
+        waited = np.zeros(len(self), np.int64)  # which nobody asks for
         return sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
 
     def named(self, is_wanted: Callable[[str], bool]) -> Mask:

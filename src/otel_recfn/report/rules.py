@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.events import LEAST_WAIT_NS
+from otel_recfn.report.nesting import Mask
 from otel_recfn.report.recording import Recording, short
 
 MOST = 5
@@ -168,7 +168,7 @@ def _waiting(seen: Recording) -> tuple[Places, Amounts]:
     return timed, np.maximum(own[timed], 0)
 
 
-def _timed(seen: Recording) -> NDArray[np.bool_]:
+def _timed(seen: Recording) -> Mask:
     return np.asarray((seen.cpu_ns >= 0) & seen.counts)
 
 

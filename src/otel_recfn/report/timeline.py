@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.recording import GPU, Recording
 
-Numbers = NDArray[np.int64]
 MOST_LANES = 64
 """More threads are more than anybody scrolls through."""
 MOST_DEPTH = 48
@@ -78,59 +77,33 @@ def _depths(seen: Recording) -> Numbers:
     return depth
 
 
-def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> NDArray[np.bool_]:
-    """Which ranges are shown one by one: steps, half of the others by their length, and half so that each step has as many: one
-    that took long would leave nothing to the others."""
+def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> Mask:
+    """Which ranges are shown one by one: steps, and the longest others."""
     kept = np.zeros(len(seen), np.bool_)
     length = np.where(seen.step >= 0, np.iinfo(np.int64).max, seen.total_ns)
-    candidates = candidates[np.lexsort((depth[candidates], -length[candidates]))]
-    kept[candidates[: (most + 1) // 2]] = True
-    step = seen.nearest(np.arange(len(seen)), (seen.step >= 0) | (seen.around < 0))
-    by_step = candidates[np.argsort(step[candidates], kind="stable")]
-    begins = np.flatnonzero(np.diff(step[by_step], prepend=-1))
-    rank = np.arange(len(by_step)) - np.repeat(begins, np.diff(np.append(begins, len(by_step))))
-    turns = by_step[np.argsort(rank, kind="stable")]  # the longest of each step, then the second of each, ...
-    kept[turns[~kept[turns]][: most // 2]] = True
+    kept[candidates[np.lexsort((depth[candidates], -length[candidates]))][:most]] = True
     return kept
 
 
-def _packed(seen: Recording, kept: NDArray[np.bool_], fits: NDArray[np.bool_], depth: Numbers) -> dict[str, Numbers]:
+def _packed(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> dict[str, Numbers]:
     """Of the ranges that are not kept, those next to each other in one kept range as one block, with all that they contain."""
     outermost = seen.nearest(np.arange(len(seen)), (seen.around < 0) | kept | kept[seen.around])
     counts = np.bincount(outermost[~kept & fits], minlength=len(kept))
     shown = np.flatnonzero(kept | (counts > 0))
-    return _blocks(seen, kept, depth, counts, shown)
-
-
-def _blocks(seen: Recording, kept: NDArray[np.bool_], depth: Numbers, counts: Numbers, shown: Numbers) -> dict[str, Numbers]:
-    """What is seen and not kept, as far as it stands together.
-
-    Args:
-        seen: what was recorded.
-        kept: which ranges are shown one by one.
-        depth: of each range.
-        counts: how many ranges each stands for.
-        shown: the ranges that are kept, and the outermost of those that are not.
-    """
-    length = max(1, int(seen.end_ns.max() - seen.start_ns.min()) // BINS)
     shown = shown[np.lexsort((seen.start_ns[shown], depth[shown], seen.lane[shown]))]
-    key = [seen.lane[shown], depth[shown], seen.above[shown], kept[shown], seen.start_ns[shown] // length]
-    changes = np.ones(len(shown), np.bool_)
-    changes[1:] = np.any([column[1:] != column[:-1] for column in key], axis=0)
-    block = (np.cumsum(changes) - 1)[~kept[shown]]
-    members = shown[~kept[shown]]
-    numbers, first, block = np.unique(block, return_index=True, return_inverse=True)
-    end = np.zeros(len(numbers), np.int64)
+    bins = seen.start_ns // max(1, int(seen.end_ns.max() - seen.start_ns.min()) // BINS)
+    changes = [np.diff(column[shown]) != 0 for column in (seen.lane, depth, seen.above, kept, bins)]
+    block, members = np.append(0, np.cumsum(np.any(changes, axis=0)))[~kept[shown]], shown[~kept[shown]]
+    _, first, block = np.unique(block, return_index=True, return_inverse=True)
+    end, count, busy = (np.zeros(len(first), np.int64) for _ in range(3))
     np.maximum.at(end, block, seen.end_ns[members])
-    summed = {"count": counts, "busy": seen.total_ns}
-    sums = {name: np.zeros(len(numbers), np.int64) for name in summed}
-    for name, column in summed.items():
-        np.add.at(sums[name], block, column[members])
-    firsts = members[first]
-    return {"lane": seen.lane[firsts], "depth": depth[firsts], "start": seen.start_ns[firsts], "end": end, **sums}
+    np.add.at(count, block, counts[members])
+    np.add.at(busy, block, seen.total_ns[members])
+    row = members[first]
+    return {"lane": seen.lane[row], "depth": depth[row], "start": seen.start_ns[row], "end": end, "count": count, "busy": busy}
 
 
-def _beside(seen: Recording, kept: NDArray[np.bool_], depth: Numbers) -> Numbers:
+def _beside(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
     """The depths, where ranges that overlap others stand below all else in their lane, beside each other."""
     depth = depth.copy()
     overlapping = np.flatnonzero(kept & seen.overlaps)
@@ -148,9 +121,7 @@ def _beside(seen: Recording, kept: NDArray[np.bool_], depth: Numbers) -> Numbers
     return depth
 
 
-def _boxes(
-    seen: Recording, kept: NDArray[np.bool_], depth: Numbers, packed: dict[str, Numbers], top: int
-) -> dict[str, Numbers]:
+def _boxes(seen: Recording, kept: Mask, depth: Numbers, packed: dict[str, Numbers], top: int) -> dict[str, Numbers]:
     """Ranges and blocks; a block has no name, and how many it stands for, of a range 0."""
     blocks = len(packed["start"])
     each: dict[str, tuple[Numbers, Numbers]] = {

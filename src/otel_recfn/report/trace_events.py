@@ -28,11 +28,14 @@ THREAD = "thread "
 """What names of threads begin with that Python doesn't know."""
 MODULE, COMPILATION = "nn.Module: ", "torch.compile"
 SCOPES = {scope.name: int(scope) for scope in RecordScope}
-NUMBERS = {"CPU time (ns)": "cpu_time_ns", "Bytes": "nbytes"}
-ATTRIBUTES = "Attributes"
-TEXTS = {"Call stack": "stack", "Call site": "call_site", ATTRIBUTES: "attributes"}
-"""The columns that are arguments of few events."""
-FEW = frozenset([*NUMBERS, *TEXTS])
+FEW: dict[str, tuple[str, Any]] = {
+    "CPU time (ns)": ("cpu_time_ns", int),
+    "Bytes": ("nbytes", int),
+    "Call stack": ("stack", str),
+    "Call site": ("call_site", str),
+    "Attributes": ("attributes", dict),
+}
+"""The columns that are arguments of few events, and the types of these."""
 MOST_NS = 1 << 62
 SLICES = frozenset("XbiI")
 NO_ARGUMENTS: dict[str, Any] = {}
@@ -95,7 +98,7 @@ class TraceEvents:
         if sort is None:
             sort = self._sorts[known] = self._new_sort(*known, args)
         order, thread = args.get("Event id") or args.get("Ev Idx"), self._thread(event)
-        if not FEW.isdisjoint(args):
+        if not FEW.keys().isdisjoint(args):
             self._tell(args, row)
         if phase == "b":
             self._open[_async_id(event)] = row
@@ -114,14 +117,12 @@ class TraceEvents:
 
     def _tell(self, args: dict[str, Any], row: int) -> None:
         """The columns that are arguments of few events."""
-        for argument, column in NUMBERS.items():
-            value = args.get(argument)
-            if isinstance(value, int) and abs(value) < MOST_NS:
+        for argument in FEW.keys() & args:
+            (column, kind), value = FEW[argument], args[argument]
+            if kind is not int and isinstance(value, kind):
+                self._told.setdefault(column, {})[row] = self._text(value if kind is str else json.dumps(value))
+            elif isinstance(value, kind) and abs(value) < MOST_NS:
                 self._told.setdefault(column, {})[row] = value
-        for argument, column in TEXTS.items():
-            value = args.get(argument)
-            if isinstance(value, dict if argument == ATTRIBUTES else str):
-                self._told.setdefault(column, {})[row] = self._text(value if isinstance(value, str) else json.dumps(value))
 
     def _new_sort(self, name: str, category: str, phase: str, scope: str | None, args: dict[str, Any]) -> int:
         is_span_of_a_step = name in self._steps and "span_id" in args
@@ -146,9 +147,8 @@ class TraceEvents:
         return len(self._sort_columns) - 1
 
     def _name_track(self, event: dict[str, Any]) -> None:
-        told = {"thread_name": "name", "process_name": "name", "process_labels": "labels"}[event["name"]]
         of = event["tid"] if event["name"] == "thread_name" else event["name"]
-        self._labels[event["pid"], of] = str(event["args"][told])
+        self._labels[event["pid"], of] = str(event["args"]["name"])
         self.base_ns = event["args"].get("baseTimeNanoseconds", self.base_ns)
 
     def _thread(self, event: dict[str, Any]) -> int:
@@ -171,16 +171,21 @@ class TraceEvents:
         """
         start, end, thread, sort, order = np.concatenate(self._parts).T
         end[list(self._ends)] = np.maximum(list(self._ends.values()), start[list(self._ends)])
+        ordered = np.lexsort((order, -end, start, thread))
+        start, end, thread, sort = [column[ordered] for column in (start, end, thread, sort)]
         columns = np.array(self._sort_columns, np.int64).reshape(-1, len(SORT))[sort].T
         rows: dict[str, NDArray[Any]] = dict(zip(SORT, columns, strict=True))
-        slices = Slices(start, end, thread, order, (rows["kind"] == EventKind.RANGE) & (rows["flags"] == 0))
+        slices = Slices(start, end, thread, (rows["kind"] == EventKind.RANGE) & (rows["flags"] == 0))
         nested = nested_by_time(slices)
         self._put_backward_where_it_was_launched(slices, nested, rows["name"])
-        event_id = (thread + 1 << ORDINAL_BITS) + 1
-        event_id[nested.ordered] += np.arange(len(start))
+        event_id = (thread + 1 << ORDINAL_BITS) + 1 + np.arange(len(start))
         rows["flags"] |= np.where(nested.crosses, int(EventFlag.CROSSING), 0)
         rows |= {"event_id": event_id, "parent": np.where(nested.above >= 0, event_id[nested.above], 0)}
         rows |= {"start_ns": start + base_ns, "end_ns": nested.end + base_ns, "thread": thread}
+        place = np.argsort(ordered)
+        for name, told in self._told.items():
+            rows[name] = np.full(len(place), next(column.empty for column in COLUMNS if column.name == name), np.int64)
+            rows[name][place[list(told)]] = list(told.values())
         return self._batch(rows, np.lexsort((-event_id, nested.end)))
 
     def _put_backward_where_it_was_launched(self, slices: Slices, nested: Nested, name: NDArray[np.int64]) -> None:
@@ -202,28 +207,20 @@ class TraceEvents:
 
     def _batch(self, rows: dict[str, NDArray[Any]], closing: NDArray[np.int64]) -> Batch:
         """The rows in the order in which they ended."""
-        for name, told in self._told.items():
-            rows[name] = np.full(len(closing), next(column.empty for column in COLUMNS if column.name == name), np.int64)
-            rows[name][list(told)] = list(told.values())
         columns: dict[str, Any] = {
             column.name: rows[column.name][closing].astype(column.dtype)
             if column.name in rows
             else empty_column(column.dtype, len(closing), column.empty)
             for column in COLUMNS
         }
-        with_ranges = {*rows["thread"][rows["kind"] == EventKind.RANGE].tolist()}
-        several = len({pid for (pid, _), thread in self._threads.items() if thread in with_ranges}) > 1
-        return Batch(**columns, names=list(self._texts), tracks=self._tracks(several))
+        return Batch(**columns, names=list(self._texts), tracks=self._tracks())
 
-    def _tracks(self, several: bool) -> list[Track]:
-        """The threads, in the order in which they first said something; with their processes, where these are several."""
+    def _tracks(self) -> list[Track]:
+        """The threads, in the order in which they first said something."""
         tracks = []
         for number, (pid, tid) in enumerate(self._threads, 1):
-            name = self._labels.get((pid, tid)) or f"{THREAD}{tid}"
-            name_of_pid = f"{self._labels.get((pid, 'process_name'), 'process')} {pid}"
-            process = self._labels.get((pid, "process_labels")) or name_of_pid
             native_id = tid if isinstance(tid, int) else number
-            tracks.append(Track(number, native_id, native_id, 0, f"{process}: {name}" if several else name))
+            tracks.append(Track(number, native_id, native_id, 0, self._labels.get((pid, tid)) or f"{THREAD}{tid}"))
         return tracks
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger("otel_recfn")
 def sources_of_process(recorder: Recorder) -> list[Source]:
     """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
     observer, names = TorchObserver(), InstanceNames()
-    modules = ModuleRanges(observer.announces_user_ranges, names)
+    modules = ModuleRanges(names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
     return [ContextWatcher(recorder), RemoteCalls(), observer, modules, Compilations(), CallSource(texts)]
 

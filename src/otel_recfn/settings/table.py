@@ -40,7 +40,7 @@ SCOPES: Any = _setting(
     "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
     default_in_words="all",
 )
-MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls and optimizer steps", selects=EventSource.MODULE)
+MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls", selects=EventSource.MODULE)
 PYTHON_CALLS: Any = _setting(
     False,
     values.CALLS,
@@ -257,7 +257,7 @@ def sdk_is_disabled() -> bool:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
-    known = [*[each.variable for each in SETTINGS if each.variable], *[each.variable for each in PROCESS_VARIABLES]]
+    known = [*[each.variable for each in SETTINGS if each.variable], *PROCESS_VARIABLES]
     found = []
     for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
         import difflib
@@ -269,15 +269,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return found
 
 
-class ProcessVariable(NamedTuple):
-    """An environment variable for the whole process, which no ``instrument()`` can set."""
-
-    variable: str
-    default_in_words: str
-    meaning: str
-
-
-PROCESS_VARIABLES = (ProcessVariable(ENVIRONMENT_PREFIX + "CACHE_DIR", "per user", "where the observer's builds are kept"),)
+PROCESS_VARIABLES = {ENVIRONMENT_PREFIX + "CACHE_DIR": ("per user", "where the observer's builds are kept")}
+"""The default and the meaning of variables for the whole process, which no ``instrument()`` can set."""
 
 TORCH_PROFILER_ONLY = {
     "acc_events",

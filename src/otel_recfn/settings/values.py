@@ -36,13 +36,12 @@ class Kind(Generic[T]):
     Attributes:
         allowed: these, in words.
         check: gives the value as it is kept; raises KeyError, TypeError or ValueError where it isn't allowed.
-        allowed_as_text: what an environment variable may say.
-        parse: gives what ``check`` takes; raises KeyError or ValueError where the text means nothing.
+        parse: gives what ``check`` takes, of an environment variable's text; raises KeyError or ValueError where that means
+            nothing.
     """
 
     allowed: str
     check: Callable[[Any], T]
-    allowed_as_text: str = ""
     parse: Callable[[str], Any] = str
 
     def checked(self, name: str, value: Any) -> T:
@@ -57,7 +56,7 @@ class Kind(Generic[T]):
         try:
             value = self.parse(text)
         except (KeyError, ValueError):
-            raise _refusal(variable, text, self.allowed_as_text) from None
+            raise _refusal(variable, text, self.allowed) from None
         return self.checked(variable, value)
 
 
@@ -120,7 +119,7 @@ def _numbers(says: str, least: float, most: float, *, whole: bool = False, none:
     def parse(text: str) -> float | None:
         return None if none and text.lower() in ("none", none) else (int if whole else float)(text)
 
-    return Kind(f"None ({none}) or {says}" if none else says, check, f"none ({none}) or {says}" if none else says, parse)
+    return Kind(f"None ({none}) or {says}" if none else says, check, parse)
 
 
 def _activities(value: Any) -> frozenset[str] | None:
@@ -180,10 +179,7 @@ SINKS: Kind[tuple[Sink, ...]] = Kind(
     "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name", _sinks
 )
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
-    f"None, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}",
-    _scopes,
-    f"all, or names separated by commas: {_SCOPE_NAMES}",
-    _parse_scopes,
+    f"all, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}", _scopes, _parse_scopes
 )
 TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
 RATE: Kind[float | None] = _numbers("how many a second: a number, zero or more", 0, MOST, none="all")
@@ -194,17 +190,13 @@ BUDGET: Kind[int | None] = _numbers(f"a whole number of spans from 1 to {MOST_SP
 EVENTS: Kind[int] = _numbers("a whole number from 1", 1, MOST, whole=True)
 BUFFER_BYTES: Kind[int] = _numbers(f"a whole number of bytes from {1 << 12} to {1 << 30}", 1 << 12, 1 << 30, whole=True)
 REQUEST_BYTES: Kind[int] = _numbers(f"a whole number of bytes from {1 << 10} to {1 << 26}", 1 << 10, 1 << 26, whole=True)
-BOOL: Kind[bool] = Kind("True or False", partial(_instance_of, (bool,)), "true or false", _parse_bool)
+BOOL: Kind[bool] = Kind("True or False", partial(_instance_of, (bool,)), _parse_bool)
 CALLS: Kind[bool | PythonCalls] = Kind(
-    "True, False or PythonCalls(...)",
+    f"True, False, or PythonCalls(...); in the environment some of {', '.join(_PARTS_OF_CALLS)} as name=value with semicolons "
+    "between them: include=my_app,my_lib;max_depth=20",
     partial(_instance_of, (bool, PythonCalls)),
-    f"true, false, or some of {', '.join(_PARTS_OF_CALLS)} as name=value with semicolons between them: "
-    "include=my_app,my_lib;max_depth=20",
     _parse_calls,
 )
-_SPAN_EXPORTERS = ", ".join(SPAN_EXPORTERS)
-SPAN_EXPORTER: Kind[Any] = Kind(
-    f"None, {_SPAN_EXPORTERS}, or an exporter of spans", _span_exporter, _SPAN_EXPORTERS, partial(_one_of, SPAN_EXPORTERS)
-)
-DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), ", ".join(DETAILS), str.lower)
-SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_one_of, ("short", "torch")), "short, torch", str.lower)
+SPAN_EXPORTER: Kind[Any] = Kind(f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans", _span_exporter)
+DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), str.lower)
+SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_one_of, ("short", "torch")), str.lower)

@@ -42,11 +42,10 @@ class TaskQueue(Generic[T]):
     Args:
         most: the most that all tasks weigh together, with those in hand. A heavier one is taken if there is no other.
         weigh: what one weighs.
-        goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest; None: the one that
-            is put.
+        goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest.
     """
 
-    def __init__(self, most: int, weigh: Callable[[T], int], goes_first: Callable[[T], bool] | None = None) -> None:
+    def __init__(self, most: int, weigh: Callable[[T], int], goes_first: Callable[[T], bool] = lambda _task: True) -> None:
         self._most, self._weigh, self._goes_first = most, weigh, goes_first
         self._changed = threading.Condition()
         self._waiting: deque[tuple[T | Flush, int]] = deque()
@@ -76,15 +75,13 @@ class TaskQueue(Generic[T]):
 
     def _place_to_drop(self, task: T) -> int | None:
         """The place of the task to drop when there is no room for a new one; None to drop the new one."""
-        goes_first, oldest = self._goes_first, None
-        if goes_first is None:
-            return None
+        oldest = None
         for place, (each, _) in enumerate(self._waiting):
             if not isinstance(each, Flush):
-                if goes_first(each):
+                if self._goes_first(each):
                     return place
                 oldest = place if oldest is None else oldest
-        return None if goes_first(task) else oldest
+        return None if self._goes_first(task) else oldest
 
     def _append(self, task: T | Flush, weight: int) -> None:
         self._waiting.append((task, weight))
@@ -128,10 +125,13 @@ class TaskQueue(Generic[T]):
         with self._changed:
             self._changed.wait_for(lambda: self._ended or not self.is_filling, timeout_s)
 
-    @property
-    def has_flush(self) -> bool:
-        """Whether a flush is in the queue."""
-        return any(isinstance(task, Flush) for task, _ in list(self._waiting))
+    def rest(self, timeout_s: float) -> None:
+        """Wait so long, unless half of the room is taken, or somebody waits for a flush or the end."""
+        with self._changed:
+            self._changed.wait_for(self._is_urgent, timeout_s)
+
+    def _is_urgent(self) -> bool:
+        return self._ended or self.is_filling or any(isinstance(task, Flush) for task, _ in self._waiting)
 
     @property
     def is_filling(self) -> bool:

@@ -1,1 +1,1 @@
-"""The sources of ranges: modules, optimizers, steps, Python calls; and OpenTelemetry's current context."""
+"""The sources of ranges: modules, steps, Python calls; and OpenTelemetry's current context."""

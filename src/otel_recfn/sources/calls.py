@@ -201,10 +201,7 @@ class CallSource(Source):
         if before == wanted.calls:
             return
         texts = self._texts(wanted.calls)
-        if before is None:
-            _native.trace_calls(texts, is_own_thread)
-        else:  # it holds for calls that begin from now on
-            _native.show_calls(texts)
+        _native.trace_calls(texts, is_own_thread)
         self._events.start(c_calls=texts.c_calls)
 
     def look(self, *, last: bool) -> None:

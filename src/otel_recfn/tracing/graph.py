@@ -249,9 +249,10 @@ class Tracer:
         """Warn if somebody else uses the data that an operator writes, while the graph has it return a result instead."""
         if not self.force_outplace or not is_tensor(written):
             return
+        data = _data(written)
         with self._lock:
-            others = sum(each is not written and shares_data(each, written) for each in self._known.living())
-        if others:
+            others = sum(each is not written and _data(each) == data for each in self._known.living())
+        if others and data is not None:
             warnings.warn(
                 f"{others} other tensors share the data that {operator} writes in place; the graph returns a new one instead, "
                 "so these don't change in it. Write to a copy",
@@ -347,13 +348,8 @@ class KnownValues:
         return [*self._weak.living(), *(thing for thing, _ in self._kept.values())]
 
 
-def shares_data(one: Any, other: Any) -> bool:
-    """Whether two tensors lie in the same memory, as far as PyTorch's storages or numpy's bases show it."""
-    data = _data(one)
-    return data is not None and data == _data(other)
-
-
 def _data(tensor: Any) -> tuple[str, int] | None:
+    """The memory in which a tensor lies, as far as PyTorch's storages or numpy's bases show it."""
     try:
         if hasattr(tensor, "untyped_storage"):
             address = tensor.untyped_storage().data_ptr()

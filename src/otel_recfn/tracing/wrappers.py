@@ -245,15 +245,13 @@ class Library:
 
     def _found_operators(self) -> Any:
         """The operators; None as long as a module that is being imported has no such attribute."""
-        if isinstance(self._operators, str):
-            module, _, path = self._operators.partition(":")
-            found: Any = import_module(module)
-            for attribute in path.split(".") if path else ():
-                found = getattr(found, attribute, None)
-            if found is None:
-                return None
-            self._operators = found
-        return self._operators
+        if not isinstance(self._operators, str):
+            return self._operators
+        module, _, path = self._operators.partition(":")
+        found: Any = import_module(module)
+        for attribute in path.split(".") if path else ():
+            found = getattr(found, attribute, None)
+        return found
 
     def _possible_names(self, name: str, overload: str) -> Iterator[str]:
         for full in (f"{name}.{overload}", name) if overload else (name,):

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches import selection
-from otel_recfn.batches.selection import Ancestry, Selected, Selection
+from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 
@@ -36,9 +35,10 @@ class View:
 
 
 class Recording:
-    """Ranges whose parent is any earlier one, drained as a session does it for several captures."""
+    """Ranges, drained as a session does it for several captures. Their parents are earlier ones: any, or undrained ones."""
 
-    def __init__(self, mask: int) -> None:
+    def __init__(self, mask: int, any_parent: bool) -> None:
+        self.any_parent = any_parent
         self.rows: list[dict[str, Any]] = []
         self.open: list[dict[str, Any]] = []
         self.closed: list[dict[str, Any]] = []
@@ -51,7 +51,8 @@ class Recording:
             wanted |= view.mask
         if not wanted >> SCOPES[scope] & 1:
             return
-        around = self.rows[parent % len(self.rows)] if self.rows and parent else None
+        rows = self.rows if self.any_parent else [*self.open, *self.closed]
+        around = rows[parent % len(rows)] if rows and parent else None
         event_id = make_event_id(THREADS[thread].number, len(self.rows) + 1)
         parent_id, root = (around["event_id"], around["root"]) if around else (0, event_id)
         row = {"event_id": event_id, "scope": SCOPES[scope], "thread": THREADS[thread], "parent": parent_id, "root": root}
@@ -142,8 +143,8 @@ steps = st.lists(
 )
 
 
-def record(mask: int, taken: list[tuple[Any, ...]]) -> Recording:
-    recording = Recording(mask)
+def record(mask: int, taken: list[tuple[Any, ...]], any_parent: bool = True) -> Recording:
+    recording = Recording(mask, any_parent)
     for name, *arguments in taken:
         getattr(recording, name)(*arguments)
     recording.finish()
@@ -152,23 +153,15 @@ def record(mask: int, taken: list[tuple[Any, ...]]) -> Recording:
 
 @given(masks, steps)
 def test_a_view_has_the_nearest_seen_ancestor_of_each_range(mask: int, taken: list[tuple[Any, ...]]) -> None:
-    recording = record(mask, taken)
+    recording = record(mask, taken, any_parent=False)
     for view in recording.views:
         assert view.parents() == recording.expected(view)
         check_forest(view)
 
 
-@pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three ranges that ended are remembered."""
-    monkeypatch.setattr(selection, "SMALL_CHUNK", 1)
-    monkeypatch.setattr(Ancestry.__init__, "__defaults__", (3,))
-
-
 FORGET = [("drain",), *[("begin", 0, 1, 0), ("end", -1), ("drain",)] * 6]
 
 
-@pytest.mark.usefixtures("forgetful")
 def test_a_range_below_a_hidden_one_that_was_forgotten_is_top_level() -> None:
     hidden, child = ("begin", 2, 0, 0), ("begin", 0, 0, 7)
     recording = record(1 << SCOPES[0], [("join", 1 << SCOPES[2]), hidden, ("end", -1), *FORGET, child])
@@ -176,7 +169,6 @@ def test_a_range_below_a_hidden_one_that_was_forgotten_is_top_level() -> None:
     assert recording.views[0].parents()[recording.rows[-1]["event_id"]] == 0
 
 
-@pytest.mark.usefixtures("forgetful")
 def test_an_open_range_keeps_its_parent_however_long_that_has_ended() -> None:
     recording = record(0, [("join", 1 << SCOPES[0]), ("begin", 0, 0, 0), ("begin", 0, 0, -1), ("end", 0), *FORGET])
     outer, inner = (row["event_id"] for row in recording.rows[:2])
@@ -186,10 +178,7 @@ def test_an_open_range_keeps_its_parent_however_long_that_has_ended() -> None:
 
 @given(masks, steps)
 def test_a_view_is_a_forest_also_where_ranges_were_forgotten(mask: int, taken: list[tuple[Any, ...]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "SMALL_CHUNK", 1)
-        patch.setattr(Ancestry.__init__, "__defaults__", (3,))
-        recording = record(mask, taken)
+    recording = record(mask, taken)
     for view in recording.views:
         assert view.parents().keys() == recording.expected(view).keys()
         check_forest(view)

@@ -10,10 +10,8 @@ from fold_programs import Row, finished, nested, planned, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import folding
 from models.call_tree import SHARES_OF_ONE, least_of_path
-from models.finished import FEWEST_DIGITS, MOST_DIGITS, FinishedUnits
-from models.folded_paths import NAMES_OF_OTHER, OTHER
+from models.finished import FinishedUnits
 from models.folding import LEAST_SHARE, FoldModel
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
 from thoroughness import examples
@@ -84,27 +82,6 @@ def test_a_call_that_took_much_longer_than_the_others_stands_beside_their_sum(pr
 
 
 @some
-@given(
-    rows=nested(),
-    budget=budgets,
-    cuts=st.lists(st.integers(0, 60)),
-)
-def test_sums_by_name_are_exact_however_few_paths_there_are(rows: list[Row], budget: int, cuts: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folding, "PATHS_OF_A_UNIT", 3)
-        patch.setattr(folding, "PATHS_OF_A_SPAN", 2)
-        one = finished(fold_of(budget), rows, budget, cuts, duration_ns=took(rows))
-    own, by_name = self_times(rows), Counter[int]()
-    kept = dict(zip(one.kept.tolist(), one.kept_self_ns.tolist(), strict=True))
-    for name, self_ns in zip(one.path_name.tolist(), one.path_self_ns.tolist(), strict=True):
-        by_name[name] += self_ns
-    expected = Counter[int]()
-    for row in rows:
-        expected[row.name] += own[row.event_id] if row.event_id not in kept else 0
-    assert +by_name == +expected
-
-
-@some
 @given(rows=threads(), budget=budgets, cuts=st.lists(st.integers(0, 60)))
 def test_all_is_there_however_it_is_cut(rows: list[Row], budget: int, cuts: list[int]) -> None:
     own = self_times(rows)
@@ -148,23 +125,20 @@ def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[
     for place, members in expected.items():
         times = [row.duration_ns for row in members]
         first = min(members, key=lambda row: (row.start_ns, row.event_id))
-        spread = Counter(min(max(time.bit_length(), FEWEST_DIGITS), MOST_DIGITS) for time in times)
         total_own = sum(own[row.event_id] for row in members)
-        sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id, spread]
+        sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id]
     assert paths_of(one) == sums
 
 
-def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[object]]:
-    found: dict[tuple[int, tuple[int, ...]], list[object]] = {}
+def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     paths: list[tuple[int, ...]] = []
     for place, above in enumerate(one.path_above.tolist()):
         paths.append((*(paths[above] if above >= 0 else ()), int(one.path_name[place])))
         holder = int(one.path_holder[place])
-        counts = enumerate(one.counts_of(place), int(one.path_digits[place]))
-        spread = Counter({digits: count for digits, count in counts if count})
         columns = [one.path_count, one.path_total_ns, one.path_self_ns, one.path_shortest_ns, one.path_longest_ns]
         values = [int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]]
-        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = [*values, spread]
+        found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = values
     return found
 
 
@@ -181,11 +155,3 @@ def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, 
     assert sum(totals(one)[1] for one in came) == sum(self_times(rows).values())
     for one in came:
         assert set(one.kept_parent.tolist()) <= {0, *one.kept.tolist()}
-
-
-def test_paths_are_bounded_and_the_rest_is_counted_as_other() -> None:
-    rows = [Row(make_event_id(1, number), 0, number, number, 1) for number in range(1, 3000)]
-    one = finished(fold_of(0), rows, 0)
-    assert len(one.path_name) == 1024 + 1 + NAMES_OF_OTHER
-    assert one.path_count[one.path_name == OTHER].tolist() == [2999 - 1024 - NAMES_OF_OTHER]
-    assert totals(one) == (2999, 2999)

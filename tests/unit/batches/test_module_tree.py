@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import nesting, self_times
-from otel_recfn.batches.call_tree import tree_of_rows
+from otel_recfn.batches.call_tree import MOST_DERIVATIVES, tree_of_rows
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 
@@ -69,7 +69,7 @@ class Model:
         self.events = {event.event_id: event for event in sorted(batch.events(), key=lambda event: event.start_ns)}
         self._operators = {(e.thread_id, e.sequence_nr): e for e in self.events.values() if e.name == "aten::mul"}
         self._forward = {id_: found for id_, event in self.events.items() if (found := self._operator_of(event)) is not None}
-        for event in [event for event in self.events.values() if event.name == "MulBackward0"]:
+        for event in reversed([event for event in self.events.values() if event.name == "MulBackward0"]):  # the first counts
             around = self._parent(event)
             if event.event_id in self._forward and around is not None and around.name.startswith(AROUND):
                 self._forward[around.event_id] = self._forward[event.event_id]
@@ -97,9 +97,11 @@ class Model:
     def shown_in(self, event: Event) -> tuple[Event | None, bool]:
         """The line that a range counts to, and whether by way of a forward range."""
         found = first = self._innermost(event)
-        while found is not None and not self._line(found):
+        for _ in range(MOST_DERIVATIVES + 1):  # a forward range may lie in its own node
+            if found is None or self._line(found):
+                return found, found is not first
             found = self._innermost(self._forward[found.event_id])
-        return found, found is not first
+        return None, True
 
     def path(self, event: Event) -> tuple[str, ...]:
         is_call, before = event.source == EventSource.MODULE, self._before(event)

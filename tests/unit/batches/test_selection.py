@@ -131,4 +131,4 @@ def test_what_is_announced_in_some_contexts(contexts: list[int], wanted: frozens
     batch = make_batch(rows) if rows else make_batch([{}]).take(slice(0))
     opened = announced(batch, np.arange(len(batch)))
     expected = [one for one in opened if one.context in wanted]
-    assert [*opened.in_contexts(wanted)] == expected
+    assert [*opened.in_contexts(np.array([index in wanted for index in range(len(batch.contexts))]))] == expected

@@ -36,7 +36,6 @@ def test_a_schema_in_the_model(tmp_path: Path) -> None:
         ("lambda", "Scalar?", "None"),
     ]
     assert [each.keyword_only for each in operator.arguments] == [False, False, True]
-    assert operator.location.line == 1
 
 
 def test_the_base_of_a_type() -> None:
@@ -47,7 +46,7 @@ def test_the_base_of_a_type() -> None:
     ("text", "line", "told"),
     [
         ("- func: f(Tensor self) -> Tensor\n- func: g(Tensr self) -> Tensor", 2, "Tensr"),
-        ("- func: f(Tensor self) -> Tensor\n\n- func: f(int self) -> Tensor", 3, "line 1"),
+        ("- func: f(Tensor self) -> Tensor\n\n- func: f(int self) -> Tensor", 3, "declared already, at .*:1: f;"),
         ("- func: f(Tensor self)", 1, "Invalid function schema"),
         ("- func: f(Tensor self, *, *, int a) -> Tensor", 1, "only occur once"),
         ("- func: f_(Tensor self) -> Tensor", 1, "mutable annotation"),
@@ -82,7 +81,7 @@ def test_a_schema_over_several_lines(tmp_path: Path) -> None:
 def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
     made = operators(tmp_path, "- func: f(Tensor self) -> Tensor\n  dispatch:\n    CPU: f\n  autogen: f.out\n")
     assert [str(each.name) for each in made] == ["aten::f", "aten::f.out"]
-    assert str(made[1].location).endswith("ops.yaml:1: f.out")
+    assert made[1].location.endswith("ops.yaml:1: f.out")
 
 
 def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:

@@ -78,3 +78,4 @@ def test_a_result_is_summed_up_by_name_and_tells_what_was_lost() -> None:
 def test_small_things_of_events() -> None:
     event = LegacyEvent(EventKind.MARK, "m", 1, cpu_ns=5000)
     assert (event.cpu_ns, event.cpu_us, event.correlation_id) == (5000, 5.0, 0)
+    assert event.extra_args == {}

@@ -19,13 +19,13 @@ PROGRAM = """
 #include "core/clock.hpp"
 
 int main() {
-  recfn::ClockMapping clock;
+  recfn::ClockMapping clock(1);
   for (std::string what; std::cin >> what;) {
     recfn::Reading now{};
     double rate = 1;
     std::cin >> now.ticks;
     if (what != "convert") std::cin >> now.monotonic_ns >> now.unix_ns >> now.took_ns;
-    if (what == "start") std::cin >> rate, clock.start(now, rate);
+    if (what == "start") std::cin >> rate, clock = recfn::ClockMapping(rate), clock.begin(now);
     if (what == "begin") clock.begin(now);
     if (what == "anchor") std::cout << clock.anchor(now) << " " << clock.offset_ns() << std::endl;
     if (what == "convert") std::cout << clock.monotonic_ns(now.ticks) << std::endl;

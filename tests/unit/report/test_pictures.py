@@ -219,17 +219,3 @@ def test_a_name_cannot_leave_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_recorded_is_said() -> None:
     with pytest.raises(TraceFileError, match="no ranges to show"):
         Report([Process("p", make_batch([{"kind": EventKind.MARK}]))])
-
-
-def test_a_long_step_leaves_room_for_the_others() -> None:
-    rows = []
-    for number, scale in enumerate([1000, 1, 1]):
-        ids, begin = [make_event_id(1, 100 * number + place) for place in range(1, 52)], BASE_NS + number * 10**9
-        inside = [{"event_id": each, "parent": ids[0], "start_ns": begin + place * scale, "end_ns": begin + (place + 1) * scale}
-                  for place, each in enumerate(ids[1:])]  # fmt: skip
-        step = {"event_id": ids[0], "name": "train", "step_number": number, "start_ns": begin, "end_ns": begin + 60 * scale}
-        rows += [*inside, step]
-    shown = timeline(Recording([Process("p", make_batch(rows))]), 40)
-    starts = [sum(shown["start"][: place + 1]) for place, name in enumerate(shown["name"]) if name >= 0]
-    assert len(starts) == 40
-    assert [sum(number * 10**9 <= start < number * 10**9 + 10**8 for start in starts) > 5 for number in range(3)] == [True] * 3

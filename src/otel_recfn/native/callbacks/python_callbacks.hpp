@@ -89,14 +89,11 @@ constexpr size_t kSlots = 64;
 struct PythonCallback {
   unsigned long long handle = 0;  // of callback.py
   Reference start, end, should_run;
-  unsigned scopes = 0;
   bool failed = false;  // it raised: not even its ends run
   size_t slot = 0;
   bool global = false;
   std::optional<at::RecordFunctionCallback> pair;  // what PyTorch has of it, under torch_handle
   at::CallbackHandle torch_handle = at::INVALID_CALLBACK_HANDLE;
-
-  bool runs_in(at::RecordScope scope) const { return (scopes >> static_cast<unsigned>(scope) & 1) != 0; }
 };
 
 std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::RecordFunction& function);
@@ -210,17 +207,10 @@ struct ObservedRange : at::ObserverContext {
   std::shared_ptr<PythonCallback> callback;
   Reference function, context;
 
-  // Almost always empty by now, because the end drops everything while it has the GIL. Once the interpreter is gone, what is left
-  // is freed with the process.
+  // Empty by now, because everything is dropped where the GIL is held; what is left is that of a process that ends.
   ~ObservedRange() override {
-    if (callback == nullptr) return;
-    const PythonEntry python;
-    if (python) {
-      drop();
-    } else {
-      new std::shared_ptr<PythonCallback>(std::move(callback));
-      function.release(), context.release();
-    }
+    if (callback != nullptr) new std::shared_ptr<PythonCallback>(std::move(callback));
+    function.release(), context.release();
   }
 
   void drop() {
@@ -266,10 +256,10 @@ inline std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::Rec
   if (!python) return nullptr;
   auto range = std::make_unique<ObservedRange>();
   range->callback = slots().at(slot);
-  const bool runs = range->callback != nullptr && range->callback->runs_in(function.scope());
-  if (!runs || !is_wanted(*range->callback, function) || !call_start(*range, function)) return nullptr;
-  if (!range->callback->end) return nullptr;
-  return range;
+  if (range->callback == nullptr) return nullptr;
+  if (is_wanted(*range->callback, function) && call_start(*range, function) && range->callback->end) return range;
+  range->drop();
+  return nullptr;
 }
 
 inline void run_end(const at::RecordFunction& function, at::ObserverContext* context) {

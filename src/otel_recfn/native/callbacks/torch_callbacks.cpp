@@ -59,9 +59,10 @@ PyObject* add(PyObject*, PyObject* args) {
   auto callback = std::make_shared<PythonCallback>();
   PyObject *start, *end, *should_run;
   int global, inputs, outputs, ids;
+  unsigned scopes;
   double sampling_prob;
-  if (!PyArg_ParseTuple(args, "KpOOOIdppp", &callback->handle, &global, &start, &end, &should_run, &callback->scopes,
-                        &sampling_prob, &inputs, &outputs, &ids)) {
+  if (!PyArg_ParseTuple(args, "KpOOOIdppp", &callback->handle, &global, &start, &end, &should_run, &scopes, &sampling_prob,
+                         &inputs, &outputs, &ids)) {
     return nullptr;
   }
   callback->global = global != 0;
@@ -72,7 +73,7 @@ PyObject* add(PyObject*, PyObject* args) {
   callback_list_changes().note();
   return or_python_error([&] {
     auto pair = at::RecordFunctionCallback(kStarts[callback->slot], run_end);
-    pair.samplingProb(sampling_prob).scopes(scope_set(callback->scopes));
+    pair.samplingProb(sampling_prob).scopes(scope_set(scopes));
     pair.needsInputs(inputs != 0).needsOutputs(outputs != 0).needsIds(ids != 0);
     callback->pair.emplace(pair);
     callback->torch_handle = callback->global ? at::addGlobalCallback(pair) : new_local_handle();

@@ -1,16 +1,12 @@
-// The names of calls, kept for the next ones: those of Python functions with the code object, of C functions by their addresses,
-// and of both the recent ones in tables where a call finds its name with one look. Everything here needs the GIL.
+// The names of calls, kept for the next ones: of Python functions as long as calls are traced, of C functions the recent ones. Both
+// stand in tables where a call finds its name with one look. Everything here needs the GIL.
 #pragma once
-#include <dlfcn.h>
-
-#include <map>
-#include <memory>
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 
 #include "calls/call_texts.hpp"
 #include "core/known_calls.hpp"
-#include "core/registry.hpp"
 #include "cpython/python.hpp"
 #include "model/numbers.hpp"
 
@@ -18,7 +14,11 @@ namespace recfn {
 
 constexpr uint32_t kRecentBits = 10;  // of places in a table of recent names
 
-// Names that were found lately, of what is shown, by code object and instruction. Whoever frees a name takes it out.
+inline uint64_t spread(const PyObject* code, int instruction) {
+  return (reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction)) * kOddNumber;
+}
+
+// Names that were found lately, of what is shown, by code object and instruction. Whoever frees names empties it.
 class RecentNames {
  public:
   // Null where it isn't among them.
@@ -26,11 +26,8 @@ class RecentNames {
     const Place& place = places_[place_of(code, instruction)];
     return place.code == code && place.instruction == instruction ? found_at(&place.call) : nullptr;
   }
-  void keep(const PyObject* code, int instruction, const CallName& name) {
-    places_[place_of(code, instruction)] = {code, instruction, name.known()};
-  }
-  void remove(const PyObject* code, int instruction) {
-    if (find(code, instruction) != nullptr) places_[place_of(code, instruction)] = {};
+  void keep(const PyObject* code, int instruction, const std::string& name) {
+    places_[place_of(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
   }
   void clear() {
     for (Place& place : places_) place = {};
@@ -44,88 +41,13 @@ class RecentNames {
   };
 
   static size_t place_of(const PyObject* code, int instruction) {
-    const uint64_t sum = reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction);
-    return static_cast<size_t>(sum * kOddNumber >> (64 - kRecentBits));
+    return static_cast<size_t>(spread(code, instruction) >> (64 - kRecentBits));
   }
 
   Place places_[size_t{1} << kRecentBits];
 };
 
 inline RecentNames recent_names;
-
-// The names of calls of one code object: they go when it goes, so that another one at its address can't be taken for it, and
-// nothing keeps it alive.
-class NamesOfCode {
- public:
-  // False where CPython has no place for them.
-  static bool prepare() {
-    if (place < 0) place = request_index([](void* names) { delete static_cast<NamesOfCode*>(names); });
-    return place >= 0;
-  }
-
-  // Of calls that run this code from that instruction on: the first one, or of a generator where it was suspended. Null where it
-  // isn't known yet. Names of another version than the present one aren't. Numbers below kAtBegin stand for what is called from an
-  // instruction (`kFirstCallSite`).
-  static const CallName* find(PyObject* code, int instruction, uint64_t version) {
-    const NamesOfCode* names = of(code);
-    if (names == nullptr || names->version_ != version) return nullptr;
-    const auto found = names->by_instruction_.find(instruction);
-    return found != names->by_instruction_.end() ? &found->second : nullptr;
-  }
-
-  // Null where CPython has no place for it.
-  static const CallName* keep(PyObject* code, int instruction, uint64_t version, CallName name) {
-    NamesOfCode* names = of(code);
-    if (names == nullptr) names = make(code, version);
-    if (names == nullptr) return nullptr;
-    if (names->version_ != version) names->forget(), names->version_ = version;
-    return &names->by_instruction_.emplace(instruction, std::move(name)).first->second;
-  }
-
-  ~NamesOfCode() { forget(); }
-
- private:
-  NamesOfCode(PyObject* code, uint64_t version) : code_(code), version_(version) {}
-
-  static NamesOfCode* of(PyObject* code) {
-    void* kept = nullptr;
-    get_extra(code, place, &kept);
-    return static_cast<NamesOfCode*>(kept);
-  }
-
-  static NamesOfCode* make(PyObject* code, uint64_t version) {
-    std::unique_ptr<NamesOfCode> names(new NamesOfCode(code, version));
-    if (set_extra(code, place, names.get()) == 0) return names.release();
-    PyErr_Clear();
-    return nullptr;
-  }
-
-  // To free a name may run Python, which may ask for the names that are left: there are none by then.
-  void forget() {
-    std::map<int, CallName> forgotten;
-    forgotten.swap(by_instruction_);
-    for (const auto& [instruction, name] : forgotten) recent_names.remove(code_, instruction);
-  }
-
-#if PY_VERSION_HEX >= 0x030C0000
-  static constexpr auto request_index = PyUnstable_Eval_RequestCodeExtraIndex;
-  static constexpr auto get_extra = PyUnstable_Code_GetExtra;
-  static constexpr auto set_extra = PyUnstable_Code_SetExtra;
-#else
-  static constexpr auto request_index = _PyEval_RequestCodeExtraIndex;
-  static constexpr auto get_extra = _PyCode_GetExtra;
-  static constexpr auto set_extra = _PyCode_SetExtra;
-#endif
-  static inline Py_ssize_t place = -1;
-
-  PyObject* code_;    // which they go with
-  uint64_t version_;  // whose names they are
-  std::map<int, CallName> by_instruction_;
-};
-
-inline uint64_t scrambled(const PyMethodDef* definition, const PyTypeObject* type) {
-  return (reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1) * kOddNumber;
-}
 
 // The C functions that were called lately, each in the one place that its definition and type have.
 class RecentFunctions {
@@ -137,14 +59,13 @@ class RecentFunctions {
     const Place& place = places_[place_of(function.definition, type)];
     return place.is_of(function.definition, type) ? found_at(&place.call) : nullptr;
   }
-  // Not what another look must find again: what is bound to nothing, what may be freed and changed unseen.
-  void keep(const CFunction& function, const CallName& name) {
+  // But not what is bound to nothing, has a type that may change unseen, or may be freed with its definition.
+  void keep(const CFunction& function, const std::string& name) {
     const PyMethodDef* const definition = function.definition;
-    if (function.bound_to == nullptr || name.in_library != definition->ml_name) return;
-    const PyTypeObject* const type = Py_TYPE(function.bound_to);
+    const PyTypeObject* const type = function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+    if (type == nullptr || type->tp_version_tag == 0 || is_pybind11s(type)) return;
     const uint32_t version = type->tp_version_tag;
-    if (version == 0) return;
-    places_[place_of(definition, type)] = {definition, type, definition->ml_name, type->tp_name, version, name.known()};
+    places_[place_of(definition, type)] = {definition, type, definition->ml_name, type->tp_name, version, KnownCall(text_of(name))};
   }
   void clear() {
     for (Place& place : places_) place = {};
@@ -168,60 +89,20 @@ class RecentFunctions {
   };
   static_assert(sizeof(Place) == 64);
 
+  // Whether functions that are bound to such an object are pybind11's, which makes and frees them.
+  static bool is_pybind11s(const PyTypeObject* type) {
+    return type == &PyCapsule_Type || std::strstr(type->tp_name, "pybind11") != nullptr;
+  }
+
   static size_t place_of(const PyMethodDef* definition, const PyTypeObject* type) {
-    return static_cast<size_t>(scrambled(definition, type) >> (64 - kRecentBits));
+    const uint64_t both = reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1;
+    return static_cast<size_t>(both * kOddNumber >> (64 - kRecentBits));
   }
 
   Place places_[size_t{1} << kRecentBits];
 };
 
 inline RecentFunctions recent_functions;
-
-// The names of calls of C functions, by the addresses of the function's definition and of the type that it is bound to.
-//
-// Neither is kept alive, and what is at an address may be another one by now. So a name is taken only where it says what the
-// definition and the type are called now; else the new one takes its place.
-class FunctionNames {
- public:
-  // Null where it isn't known yet.
-  const CallName* find(const CFunction& function) const {
-    const auto found = names_.find(key_of(function));
-    return found != names_.end() && CallTexts::is_of_function(found->second.text, function) ? &found->second : nullptr;
-  }
-
-  // Null where the function has no definition.
-  const CallName* keep(const CFunction& function, CallName name) {
-    if (function.definition == nullptr) return nullptr;
-    if (names_.size() >= kMostNames) clear();
-    return &names_.insert_or_assign(key_of(function), std::move(name)).first->second;
-  }
-
-  void clear() {
-    recent_functions.clear();
-    names_.clear();
-  }
-
- private:
-  static constexpr size_t kMostNames = 1 << 16;
-
-  using Key = std::pair<const PyMethodDef*, const PyTypeObject*>;
-  struct HashOfKey {
-    size_t operator()(const Key& key) const { return scrambled(key.first, key.second); }
-  };
-
-  static Key key_of(const CFunction& function) {
-    return {function.definition, function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr};
-  }
-
-  std::unordered_map<Key, CallName, HashOfKey> names_;
-};
-
-// With the hash that threads' dictionaries have.
-inline CallName hashed(CallName name) {
-  const ThreadBuffer* buffer = registry().current();
-  name.hash = buffer != nullptr ? hash_name(name.name(), buffer->name_seed) : 0;
-  return name;
-}
 
 // A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is the program's.
 inline int without_name() {
@@ -231,7 +112,11 @@ inline int without_name() {
   return ours ? 0 : -1;
 }
 
-// Calls that have no name yet: it is made, and kept for the next ones.
+// The names of calls by code object and instruction: what has none yet gets one, which is kept for the next calls. A code object
+// lives as long as its names, so that another one at its address can't be taken for it.
+//
+// Calls run their code from an instruction on: the first one, or of a generator where it was suspended. Numbers below kAtBegin
+// stand for what is called from an instruction (`kFirstCallSite`).
 class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
@@ -239,46 +124,56 @@ class CallNames {
     Reference of_code(PyObject_GetAttrString(texts, "of_code"));
     if (!of_code || !texts_.read(texts)) return false;
     of_code_ = std::move(of_code);
-    functions_.clear();
-    recent_names.clear();
-    ++version_;
+    forget();
     return true;
   }
 
-  // Of calls that run this code from that instruction on. Null with the error set, or where CPython has no place for it.
+  // To free code may run Python, which may ask for the names that are left: there are none by then.
+  void forget() {
+    Names forgotten;
+    forgotten.swap(names_);
+    recent_names.clear(), recent_functions.clear();
+  }
+
+  // Null where it isn't known yet.
+  const CallName* known(PyObject* code, int instruction) const {
+    const auto found = names_.find({code, instruction});
+    return found != names_.end() ? &found->second : nullptr;
+  }
+
+  // Of calls that run this code from that instruction on. Null with the error set.
   const CallName* of_code(PyObject* code, PyFrameObject* frame, int instruction) {
-    const uint64_t version = version_;
     const int line = PyFrame_GetLineNumber(frame);
     CallName name = texts_.of_code(reinterpret_cast<PyCodeObject*>(code), line);
     if (name.hides == Hides::kAskFrame && !ask_python(code, line, name)) return nullptr;
-    return NamesOfCode::keep(code, instruction, version, hashed(std::move(name)));
+    return keep(code, instruction, std::move(name));
   }
 
-  // Of the line that the frame is at, where it calls. Without a text for ours; null as above. Runs no Python.
+  // Of the line that the frame is at, where it calls. Without a text for ours. Runs no Python.
   const CallName* of_call_site(PyObject* code, PyFrameObject* frame, int instruction) {
     const int place = kFirstCallSite - instruction;
-    if (const CallName* known = NamesOfCode::find(code, place, version_)) return known;
+    if (const CallName* line = known(code, place)) return line;
     CallName line;
     line.text = texts_.of_line(reinterpret_cast<PyCodeObject*>(code), PyFrame_GetLineNumber(frame));
-    return NamesOfCode::keep(code, place, version_, std::move(line));
+    return keep(code, place, std::move(line));
   }
-
-  // Of calls of a C function; null where it has no definition.
-  const CallName* of_function(PyObject* callable, const CFunction& function) {
-    CallName name;
-    name.text = CallTexts::of_function(callable, function);
-    Dl_info library;  // pybind11 makes and frees the names of its functions
-    const char* const text = function.definition != nullptr ? function.definition->ml_name : nullptr;
-    name.in_library = text != nullptr && dladdr(text, &library) != 0 ? text : nullptr;
-    return functions_.keep(function, hashed(std::move(name)));
-  }
-
-  // Another number each time that names change.
-  uint64_t version() const { return version_; }
-  const FunctionNames& functions() const { return functions_; }
 
  private:
   static constexpr int kFirstCallSite = -3;  // from here on downwards, instead of an instruction: of the call that it makes
+
+  static constexpr size_t kMostNames = 1 << 15;
+
+  using Key = std::pair<const PyObject*, int>;
+  struct HashOfKey {
+    size_t operator()(const Key& key) const { return static_cast<size_t>(spread(key.first, key.second)); }
+  };
+  using Names = std::unordered_map<Key, CallName, HashOfKey>;
+
+  const CallName* keep(PyObject* code, int instruction, CallName name) {
+    if (names_.size() >= kMostNames) forget();
+    name.code = Reference(Py_NewRef(code));
+    return &names_.emplace(Key{code, instruction}, std::move(name)).first->second;
+  }
 
   // What Python answers where only it knows.
   bool ask_python(PyObject* code, int line, CallName& name) {
@@ -295,10 +190,9 @@ class CallNames {
     return true;
   }
 
-  uint64_t version_ = 0;
   Reference of_code_;
   CallTexts texts_;
-  FunctionNames functions_;
+  Names names_;
 };
 
 }  // namespace recfn

@@ -2,12 +2,9 @@
 // would run the program's signal handlers too, in the middle of something else.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "core/known_calls.hpp"
 #include "core/record.hpp"
 #include "cpython/python.hpp"
 #include "python/arguments.hpp"
@@ -43,13 +40,11 @@ enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame
 struct CallName {
   std::string text;
   Hides hides = Hides::kNothing;
-  Reference of_frame;            // kAskFrame: names each call by its frame
-  uint64_t hash = 0;             // of the text, as threads' dictionaries of names have it
-  const char* in_library = nullptr;  // of a C function: its definition's name, where that can't be freed
-
-  KnownCall known() const { return {hash, text.size()}; }
-  Text name() const { return {text.data(), static_cast<uint32_t>(text.size())}; }
+  Reference of_frame;  // kAskFrame: names each call by its frame
+  Reference code;      // null for a C function's
 };
+
+inline Text text_of(const std::string& text) { return {text.data(), static_cast<uint32_t>(text.size())}; }
 
 inline std::string as_utf8(PyObject* string) {
   const Utf8 utf8(string, kMaxNameBytes);
@@ -87,12 +82,6 @@ inline bool is_at_one_of(const std::vector<std::string>& places, const std::stri
   });
 }
 
-inline std::array<std::string_view, 5> parts_of(const CFunction& function) {
-  const char* const name = function.definition->ml_name;
-  if (function.bound_to == nullptr || PyModule_Check(function.bound_to)) return {"<built-in function ", name, ">", "", ""};
-  return {"<built-in method ", name, " of ", Py_TYPE(function.bound_to)->tp_name, " object>"};
-}
-
 class CallTexts {
  public:
   // Reads what Python's ProgramTexts says. False with the error set.
@@ -124,25 +113,20 @@ class CallTexts {
     return start_among(own_, file) == nullptr ? text_of(trimmed(file), code, line) : std::string();
   }
 
-  // Of calls of a C function: its repr, without the address.
-  static std::string of_function(PyObject* callable, const CFunction& function) {
-    if (function.definition == nullptr) return std::string("<") + Py_TYPE(callable)->tp_name + " object>";
+  // Of calls of a C function, which has a definition: its repr, without the address.
+  static std::string of_function(const CFunction& function) {
+    const bool is_method = function.bound_to != nullptr && !PyModule_Check(function.bound_to);
     std::string text;
-    for (const std::string_view part : parts_of(function)) text += part;
+    text.reserve(kUsualBytes);
+    text.append(is_method ? "<built-in method " : "<built-in function ").append(function.definition->ml_name);
+    if (is_method) text.append(" of ").append(Py_TYPE(function.bound_to)->tp_name).append(" object");
+    text += '>';
     return text;
   }
 
-  // Whether calls of this C function, which has a definition, are called that.
-  static bool is_of_function(const std::string& text, const CFunction& function) {
-    std::string_view rest = text;
-    for (const std::string_view part : parts_of(function)) {
-      if (rest.substr(0, part.size()) != part) return false;
-      rest.remove_prefix(part.size());
-    }
-    return rest.empty();
-  }
-
  private:
+  static constexpr size_t kUsualBytes = 160;
+
   using Texts = std::vector<std::string>;
 
   bool selects(const std::string& file, const std::string& trimmed) const {

@@ -1,7 +1,6 @@
 // The tracer of calls, as Python starts and stops it.
 #include <pthread.h>
 
-#include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
@@ -33,38 +32,25 @@ bool read_limits(PyObject* texts) {
   return true;
 }
 
-bool read_texts(PyObject* texts) {
-  bool read = false;
-  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) PyErr_NoMemory();
-  return read;
-}
-
-PyObject* show_calls(PyObject*, PyObject* texts) {
-  if (!read_texts(texts)) return nullptr;
-  Py_RETURN_NONE;
-}
-
 void note_begin() {
-  tracer->began_at = read_ticks(tracer->globals->use_cycle_counter), tracer->newest_thread = 0;
-  PyThreadState* at = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
-  for (; at != nullptr; at = PyThreadState_Next(at)) {
-    tracer->newest_thread = std::max<uint64_t>(tracer->newest_thread, PyThreadState_GetID(at));
-  }
+  tracer->began_at = read_ticks(tracer->globals->use_cycle_counter);
+  tracer->newest_thread = PyThreadState_GetID(PyInterpreterState_ThreadHead(PyInterpreterState_Get()));  // it stands first
+  tracer->with_other_profile_functions.clear();
 }
 
 PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
-  if (!NamesOfCode::prepare()) return PyErr_Format(PyExc_RuntimeError, "CPython has no place for the names of code objects");
-  if (!read_texts(texts)) return nullptr;
+  bool read = false;
+  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) PyErr_NoMemory();
+  if (!read) return nullptr;
   const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
-  if (!tracer->is_on()) note_begin(), tracer->with_other_profile_functions.clear();
+  if (!tracer->is_on()) note_begin();
   tracer->turn(tracer->tracing + !tracer->is_on(), tracer->forked);
   Py_RETURN_NONE;
 }
 
 PyObject* stand_in(PyObject*, PyObject* native_ids) {
-  if (!PyDict_Check(native_ids)) return PyErr_Format(PyExc_TypeError, "a dict of native ids by ident");
   return guarded([native_ids] { return stand_in_for_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None); });
 }
 
@@ -73,6 +59,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) {
   call_site_now = nullptr;
   tracer->turn(tracer->tracing + 1, tracer->forked);
   end_all_calls();
+  tracer->names.forget();
   Py_RETURN_NONE;
 }
 
@@ -84,9 +71,8 @@ PyObject* go_on_after_fork(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"trace_calls", trace_calls, METH_VARARGS,
-     "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on. A thread of which\n"
-     "is_own_thread() says None is asked about again at its next call."},
-    {"show_calls", show_calls, METH_O, "show_calls(texts): other names and limits from now on, in the middle of tracing."},
+     "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on; while it traces,\n"
+     "by other names and limits. A thread of which is_own_thread() says None is asked about again at its next call."},
     {"stand_in_for_blocked_threads", stand_in, METH_O,
      "stand_in_for_blocked_threads(native ids by ident): begins, for these threads, the calls that were open when tracing "
      "began, where nothing was told of them since. Once a tracing, before its last drain."},

@@ -15,34 +15,16 @@ constexpr long kPauseNs = 100'000;
 constexpr int kMostPauses = 5000;
 constexpr int kMaxStartFrames = 128;  // so many of the innermost calls that were open when tracing began, of each thread
 
-Text text_of(const std::string& text) { return {text.data(), static_cast<uint32_t>(text.size())}; }
-
-// Whether the call began the short way.
-bool begin_shortly(ThreadCalls& calls, const CallName& name, uint64_t& event_id) {
-  Globals& globals = *tracer->globals;
-  const bool has_contexts = globals.context_version.load(std::memory_order_relaxed) != nullptr;
-  const uint64_t version = has_contexts ? context_version_of(globals, PyThreadState_Get()) : 0;
-  return begin_known_call(globals, *calls.buffer, name.known(), version, event_id);
-}
-
-// Begins a call. `frame`: the call's own, or null, as `call_site` takes it. Returns the event id; 0: it isn't recorded.
-uint64_t begin(ThreadCalls& calls, const CallName& name, PyFrameObject* frame, uint64_t began_at = 0) {
-  uint64_t event_id;
+// Begins a call. `name`: its own copy, as what is done here may run Python, which may free names. `frame`: the call's own, or null,
+// as `call_site` takes it. Returns the event id; 0: it isn't recorded.
+uint64_t begin(ThreadCalls& calls, std::string name, PyFrameObject* frame, uint64_t began_at = 0) {
   if (!calls.were_open && !is_recording()) return 0;
-  if (!calls.were_open && !tracer->call_sites && begin_shortly(calls, name, event_id)) return event_id;
-  const std::string text = name.text;  // what follows may run Python, to read the context or in a collection, and free the name
-  const uint64_t hash = name.hash;
   const std::string site = tracer->call_sites ? call_site(frame) : std::string();
   RarePrelude rare;
   rare.texts[kCallSite] = text_of(site);
-  const Begin call = call_of(text_of(text), hash, site.empty() ? nullptr : &rare);
+  const Begin call = call_of(text_of(name), site.empty() ? nullptr : &rare);
   if (calls.were_open) return begin_open_call(*tracer->globals, *calls.buffer, call, began_at);
   return begin_call(*tracer->globals, *calls.buffer, call);
-}
-
-bool hides_its_c_calls(const ThreadCalls& calls) {
-  return calls.hidden_from != kNothingHidden || is_deep_enough(calls) ||
-         (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kHidden) != 0);
 }
 
 int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_frame, uint64_t tracing) {
@@ -52,11 +34,7 @@ int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_fr
   if (!answer && without_name() < 0) return -1;
   const bool named = answer && PyUnicode_Check(answer.get());
   uint64_t event_id = 0;
-  if (named && !is_deep_enough(calls)) {
-    CallName by_frame;
-    by_frame.text = as_utf8(answer.get());
-    event_id = begin(calls, hashed(std::move(by_frame)), begun.frame, begun.began_at);
-  }
+  if (named && !is_deep_enough(calls)) event_id = begin(calls, as_utf8(answer.get()), begun.frame, begun.began_at);
   push(calls, {event_id, begun.key}, tracing);
   return 0;
 }
@@ -123,15 +101,14 @@ void end_and_forget(ThreadCalls& calls) {
 void give_way_to_drain(ThreadCalls& calls) {
   if (calls.buffer == nullptr) return;
   ThreadBuffer& buffer = *calls.buffer;
-  if (buffer.has_room(kRoomOfCall + uint64_t{kEndWords} * (buffer.open_recorded + 1))) return;
+  const uint64_t room = kRoomOfCall + uint64_t{kEndWords} * (buffer.open_recorded + 1);
+  if (buffer.has_room(room)) return;
   const uint64_t read = buffer.consumed.load(std::memory_order_acquire);
   if (calls.gave_way_at == read) return;
   calls.gave_way_at = read;
   Py_BEGIN_ALLOW_THREADS;
   const timespec pause{0, kPauseNs};
-  for (int pauses = 0; pauses < kMostPauses && buffer.consumed.load(std::memory_order_acquire) == read; ++pauses) {
-    nanosleep(&pause, nullptr);
-  }
+  for (int pauses = 0; pauses < kMostPauses && !buffer.has_room(room); ++pauses) nanosleep(&pause, nullptr);
   Py_END_ALLOW_THREADS;
 }
 
@@ -139,18 +116,18 @@ int enter(ThreadCalls& calls, Begun begun) {
   stack_leaf_of(calls);
   const uint64_t tracing = calls.met_in;
   give_way_to_drain(calls);
-  if (calls.hidden_from != kNothingHidden || is_deep_enough(calls)) return push(calls, {0, begun.key}, tracing), 0;
+  if (!takes_next(calls)) return push(calls, {0, begun.key}, tracing), 0;
   PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
   if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
-  const CallName* name = NamesOfCode::find(code, begun.instruction, tracer->names.version());
+  const CallName* name = tracer->names.known(code, begun.instruction);
   if (name == nullptr && begun.frame != nullptr) name = tracer->names.of_code(code, begun.frame, begun.instruction);
   if (name == nullptr) {
     if (without_name() < 0) return -1;
     return push(calls, {ThreadCalls::kHidden, begun.key}, tracing), 0;
   }
   if (name->hides == Hides::kNothing) {
-    if (!tracer->call_sites) recent_names.keep(code, begun.instruction, *name);
-    return push(calls, {begin(calls, *name, begun.frame, begun.began_at), begun.key}, tracing), 0;
+    if (!tracer->call_sites) recent_names.keep(code, begun.instruction, name->text);
+    return push(calls, {begin(calls, name->text, begun.frame, begun.began_at), begun.key}, tracing), 0;
   }
   if (name->hides == Hides::kAskFrame) return enter_named_by_frame(calls, begun, name->of_frame.get(), tracing);
   if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_below();
@@ -158,17 +135,14 @@ int enter(ThreadCalls& calls, Begun begun) {
   return 0;
 }
 
-int enter_c(ThreadCalls& calls, PyObject* callable, CFunction function) {
+void enter_c(ThreadCalls& calls, CFunction function) {
   stack_leaf_of(calls);
   const uint64_t tracing = calls.met_in;
   give_way_to_drain(calls);
-  if (hides_its_c_calls(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing), 0;
-  const CallName* name = function.definition != nullptr ? tracer->names.functions().find(function) : nullptr;
-  if (name == nullptr) name = tracer->names.of_function(callable, function);
-  if (name == nullptr && without_name() < 0) return -1;
-  if (name != nullptr && function.definition != nullptr && !tracer->call_sites) recent_functions.keep(function, *name);
-  push(calls, {(name != nullptr ? begin(calls, *name, nullptr) : 0) | ThreadCalls::kOfC, nullptr}, tracing);
-  return 0;
+  if (!takes_next(calls) || hides_next_c_call(calls)) return push(calls, {ThreadCalls::kOfC, nullptr}, tracing);
+  std::string name = CallTexts::of_function(function);
+  if (!tracer->call_sites) recent_functions.keep(function, name);
+  push(calls, {begin(calls, std::move(name), nullptr) | ThreadCalls::kOfC, nullptr}, tracing);
 }
 
 // What a begin needs memory for and doesn't get is not recorded.
@@ -177,11 +151,6 @@ int or_dropped(ThreadCalls& calls, Enter enter) {
   int result = 0;
   if (!had_memory_for([&] { result = enter(); })) count_dropped(*calls.buffer);
   return result;
-}
-
-// Only notes where calls begin that end later: nothing here asks Python or takes a lock.
-void enter_after_fork(ThreadCalls& calls, OpenCall call) {
-  if (calls.met_in == tracer->tracing) push(calls, call, calls.met_in);
 }
 
 // Begins what is on the thread's stack already. Whether it is traced from now on.
@@ -229,8 +198,6 @@ int stand_in_for(PyThreadState* thread, uint64_t native_id) {
 
 }  // namespace
 
-TracerPlace tracer_place;
-
 std::string call_site(PyFrameObject* called) {
   PyFrameObject* frame = called != nullptr ? PyFrame_GetBack(called) : PyEval_GetFrame();
   if (called == nullptr) Py_XINCREF(frame);
@@ -243,21 +210,12 @@ std::string call_site(PyFrameObject* called) {
   return {};
 }
 
-// Where there is no memory the thread isn't traced any more: the call's exit would be taken for another's.
-void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
-  if (calls.met_in != tracing) return end_call(calls, call.entry);
-  if (had_memory_for([&calls] { calls.stack.grow(); })) return calls.stack.push(call);
-  end_call(calls, call.entry);
-  while (!calls.stack.empty()) pop(calls);
-  calls.left_out = true;
-}
-
 int enter_slowly(ThreadCalls& calls, Begun begun) {
   return or_dropped(calls, [&] { return enter(calls, begun); });
 }
 
-int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function) {
-  return or_dropped(calls, [&] { return enter_c(calls, callable, function); });
+int enter_c_slowly(ThreadCalls& calls, CFunction function) {
+  return or_dropped(calls, [&] { return enter_c(calls, function), 0; });
 }
 
 // What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in another order than that
@@ -281,8 +239,7 @@ void leave_c_slowly(ThreadCalls& calls) {
 
 ThreadCalls* meet(PyFrameObject* frame, const void* key) {
   ThreadCalls* const calls = thread_calls().own(tracer->tracing);
-  if (calls == nullptr || calls->left_out) return nullptr;
-  if (tracer->forked) return enter_after_fork(*calls, {key != nullptr ? ThreadCalls::kHidden : ThreadCalls::kOfC, key}), nullptr;
+  if (calls == nullptr || calls->left_out || tracer->forked) return nullptr;
   const bool is_begun = key != nullptr && frame != nullptr;
   const Reference back(is_begun ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
   return meet_thread(*calls, is_begun ? reinterpret_cast<PyFrameObject*>(back.get()) : frame) ? calls : nullptr;

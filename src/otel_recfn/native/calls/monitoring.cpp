@@ -36,7 +36,7 @@ ThreadCalls* calls_for_begin(const void* key) {
 ThreadCalls* calls_for_end() {
   ThreadCalls* const calls = tls_calls;
   if (calls != nullptr && tracer->is_on() && calls->met_in == tracer->tracing) return calls;
-  return tracer->is_on() && !tracer->forked ? meet(PyEval_GetFrame(), nullptr) : nullptr;
+  return tracer->is_on() ? meet(PyEval_GetFrame(), nullptr) : nullptr;
 }
 
 PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
@@ -87,7 +87,7 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   const CFunction function = called(arguments);
   if (function.definition == nullptr) return none();
   ThreadCalls* const calls = calls_for_begin(nullptr);
-  return calls != nullptr ? answer(enter_c_slowly(*calls, arguments[2], function)) : without_calls();
+  return calls != nullptr ? answer(enter_c_slowly(*calls, function)) : without_calls();
 }
 
 // Of the two types that nearly all C functions are of; else without a definition.

@@ -37,7 +37,8 @@ namespace {
 }
 
 [[gnu::noinline]] int on_other_c_call(ThreadCalls& calls, PyObject* argument) {
-  return tracer->c_calls ? enter_c_slowly(calls, argument, CFunction::of(argument, nullptr)) : 0;
+  const CFunction function = CFunction::of(argument, nullptr);
+  return tracer->c_calls && function.definition != nullptr ? enter_c_slowly(calls, function) : 0;
 }
 
 // CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.
@@ -80,7 +81,6 @@ namespace {
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
   ThreadCalls* calls = tls_calls;
   const bool met = calls != nullptr && calls->met_in == tracer->tracing;
-  if (!begins && !met && tracer->forked) return 0;
   if (begins || !met) calls = meet(frame, what == PyTrace_CALL ? frame : nullptr);
   if (calls == nullptr) return PyErr_Occurred() ? -1 : 0;
   return on_event(*calls, frame, what, argument);

@@ -46,17 +46,9 @@ struct Tracer {
   }
 };
 
-// At a fixed address: a pointer to it would be read at each event.
-union TracerPlace {
-  Tracer tracer;
-  TracerPlace() {}
-  ~TracerPlace() {}
-};
-
-extern TracerPlace tracer_place;
-
-// Made with the module, before which it is all zeros, and never destroyed.
-constexpr Tracer* tracer = &tracer_place.tracer;
+// At a fixed address: a pointer to it would be read at each event. Made with the module, and never destroyed.
+alignas(Tracer) inline unsigned char tracer_place[sizeof(Tracer)];
+Tracer* const tracer = reinterpret_cast<Tracer*>(tracer_place);
 
 // A Python call that begins. `frame`: null for the one that runs now, which is asked for only where it is needed.
 struct Begun {
@@ -78,7 +70,7 @@ inline int instruction_of(PyFrameObject* frame) {
 // Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the error set.
 [[gnu::noinline]] int enter_slowly(ThreadCalls& calls, Begun begun);
 
-[[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, PyObject* callable, CFunction function);
+[[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, CFunction function);
 
 // The innermost Python call is over, and with it what C functions it called of which no exit was told. Nothing is where the frame's
 // call isn't open: CPython tells of the end of one whose begin or end another tool's callback refused, too.
@@ -121,21 +113,17 @@ inline void end_call(ThreadCalls& calls, uint64_t entry) {
   calls.shown -= calls.shown != 0;
 }
 
-inline uint64_t pop(ThreadCalls& calls) {
+inline void pop(ThreadCalls& calls) {
   const uint64_t entry = calls.stack.back().entry;
   calls.stack.pop();
   end_call(calls, entry);
   if (calls.stack.size() <= calls.hidden_from) calls.show_again();
-  return entry;
 }
 
-// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or for want of memory.
-void push_slowly(ThreadCalls& calls, OpenCall call, uint64_t tracing);
-
+// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or the stack is full.
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.shown += event_id_of(call.entry) != 0;
-  const bool fits = !calls.stack.is_full() && calls.met_in == tracing;
-  if (__builtin_expect(!fits, 0)) return push_slowly(calls, call, tracing);
+  if (calls.stack.is_full() || calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.push(call);
 }
 

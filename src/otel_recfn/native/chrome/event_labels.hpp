@@ -159,8 +159,8 @@ class EventLabels {
     label->is_call = is_call_named(row, quoted);
     if (label->is_call) label->module_number = module_number_in(quoted);
     if (columns_.step_number[row] != -1) number_step(row, quoted);
-    // As torch.profiler's, which its readers look for. A module's call is Python; the optimizers' steps, of the same source, are
-    // annotations.
+    // As torch.profiler's, which its readers look for. A module's call is Python; the range around one that decodes, of the same
+    // source, is an annotation.
     memory_ += ",\"cat\":\"";
     memory_ += !columns_.is_range(row)              ? "cpu_instant_event"
                : label->is_call                       ? "python_function"

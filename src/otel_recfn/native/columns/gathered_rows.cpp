@@ -303,33 +303,9 @@ PyObject* gather_rows(PyObject*, PyObject* arguments) {
   });
 }
 
-// The ranges in these contexts. `contexts`: a byte for each, 0 for the others.
-PyObject* ranges_in(PyObject*, PyObject* arguments) {
-  PyObject* batch;
-  const char* contexts;
-  Py_ssize_t count;
-  int kind;
-  if (!PyArg_ParseTuple(arguments, "Oy#i:ranges_in", &batch, &contexts, &count, &kind)) return nullptr;
-  return guarded([&]() -> PyObject* {
-    ColumnView<uint32_t> context;
-    ColumnView<uint8_t> kinds;
-    std::vector<int64_t> rows;
-    if (!context.take(batch, "context") || !kinds.take(batch, "kind")) return nullptr;
-    const Py_ssize_t last = std::min(context.size(), kinds.size());
-    const bool has_run = without_gil_if(static_cast<size_t>(last) > kManyValues, [&] {
-      for (Py_ssize_t row = 0; row < last; ++row) {
-        const uint32_t index = context[row];
-        if (index < static_cast<size_t>(count) && contexts[index] != 0 && kinds[row] == kind) rows.push_back(row);
-      }
-    });
-    return has_run ? column_of(rows) : nullptr;
-  });
-}
-
 PyMethodDef functions[] = {
     {"gather_rows", gather_rows, METH_VARARGS,
      "gather_rows(columns, held, numbers) -> these rows' columns, the texts that they index, and what of the held ones has any."},
-    {"ranges_in", ranges_in, METH_VARARGS, "ranges_in(batch, contexts, kind) -> the rows of that kind in these contexts."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

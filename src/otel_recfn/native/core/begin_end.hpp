@@ -88,7 +88,7 @@ inline void count_dropped(ThreadBuffer& buffer) {
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags,
                                            const Ending& ending) {
-  const uint64_t ticks = read_ticks(globals.use_cycle_counter);
+  const uint64_t ticks = ending.ended_at != 0 ? ending.ended_at : read_ticks(globals.use_cycle_counter);
   const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
   if (__builtin_expect(ending.is_told(), 0)) put_ending(buffer, ending, reserved);
   --buffer.open_recorded;
@@ -103,11 +103,7 @@ inline bool is_enabled(Globals& globals) {
 
 // Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
 [[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
-  if ((buffer.rests & kMuted) != 0) {
-    if (!buffer.muted_in_torch || !is_enabled(globals)) return true;
-    set_rest(buffer, kMuted, false);
-    if (buffer.rests == 0) return false;
-  }
+  if ((buffer.rests & kMuted) != 0) return true;
   if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale |= kContextStale;
@@ -143,7 +139,7 @@ template <bool kTorch>
 [[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base,
                                                  uint64_t began_at = 0) {
   bool named;
-  const uint64_t hash = begin.name_hash != 0 ? begin.name_hash : hash_name(begin.name, buffer.name_seed);
+  const uint64_t hash = hash_name(begin.name);
   uint32_t slot = find_name_slot(buffer, begin.name, hash, named);
   const uint32_t prelude_size = prelude_words(buffer, begin.prelude);
   const uint32_t name_words = named && prelude_size == 0 ? 0 : 1 + words_of(begin.name.size);
@@ -163,6 +159,7 @@ template <bool kTorch>
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
   ++buffer.open_recorded;
+  if constexpr (!kTorch) buffer.began_at = ticks;
   if (numbers) {
     buffer.put_and_publish({head, ticks, begin.handle, static_cast<uint64_t>(begin.sequence_nr)});
   } else {
@@ -214,10 +211,9 @@ inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
   if (__builtin_expect(buffer.to_hand_on != nullptr, 0)) globals.hand_on_now.load(std::memory_order_relaxed)(buffer);
 }
 
-template <bool kTorch>
+// There is no place for it on the stack: its end is one of a range that nobody has recorded.
 [[gnu::noinline]] inline uint64_t drop_too_deep(ThreadBuffer& buffer, bool selected) {
   if (selected) count_dropped_begin(buffer);
-  buffer.untracked += kTorch;
   return 0;
 }
 
@@ -230,14 +226,14 @@ template <bool kTorch>
     selected = false;
   }
   const uint32_t deepest = (begin.flags & kAsync) != 0 ? kMaxDepthForAsync : kMaxDepth;
-  if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, selected);
+  if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep(buffer, selected);
   uint64_t ordinal = 0;
   uint32_t base = 0;
   if (!kTorch && !is_call(begin) && !is_enabled(globals)) return 0;
   if (kTorch) hand_on_what_waits(globals, buffer);
   if (__builtin_expect(selected, 1)) {
     base = place_begin(globals, buffer, kMayLook, kTorch && is_frame_of_call(begin) ? kFrame : kNoFrame);
-    if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep<kTorch>(buffer, true);  // looking may run Python
+    if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep(buffer, true);  // looking may run Python
     if (__builtin_expect(base == kRestsNow, 0)) {
       count_unsampled(buffer);
     } else {
@@ -257,9 +253,9 @@ template <bool kTorch>
 }
 
 // A Python call. `rare`: its call site, or null.
-inline Begin call_of(Text name, uint64_t name_hash, const RarePrelude* rare) {
+inline Begin call_of(Text name, const RarePrelude* rare) {
   Begin begin;
-  begin.name = name, begin.name_hash = name_hash;
+  begin.name = name;
   begin.flags = kPythonCallSource << kSourceShift;
   begin.prelude.rare = rare;
   return begin;
@@ -287,7 +283,7 @@ inline void look_around_calls(Globals& globals, ThreadBuffer& buffer) {
 // nobody else writes, and in which nothing is current. Returns as begin_range does.
 [[gnu::noinline]] inline uint64_t begin_open_call(Globals& globals, ThreadBuffer& buffer, const Begin& call, uint64_t began_at) {
   if (buffer.rests != 0) return count_unsampled(buffer), 0;
-  if (buffer.depth == kMaxDepth) return drop_too_deep<false>(buffer, true);
+  if (buffer.depth == kMaxDepth) return drop_too_deep(buffer, true);
   const uint32_t place = end_of_earlier_calls(buffer);
   const bool is_outermost = place == buffer.floor;
   if (!is_outermost) buffer.parent_ordinal = buffer.stack[place - 1].ordinal(), buffer.unsent |= kParentUnsent;
@@ -310,10 +306,6 @@ inline void look_around_calls(Globals& globals, ThreadBuffer& buffer) {
     const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal() : 0;
     remove_entry(buffer, index);
     if (ordinal != 0) put_end(globals, buffer, ordinal, flags, ending);  // the drain knows what above it was open still
-    return;
-  }
-  if (buffer.untracked > 0) {
-    --buffer.untracked;
     return;
   }
   globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
@@ -358,7 +350,7 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   const uint32_t base = place_begin(globals, buffer, look, kNoFrame);
   if (base == kRestsNow) return count_unsampled(buffer), 0;
   const uint64_t ends = uint64_t{kEndWords} * buffer.open_recorded;
-  if (!buffer.has_room(kMemoryWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
+  if (!buffer.has_room(kPointWords + prelude_words(buffer, {}) + 1 + words_of(name.size) + ends)) {
     count_dropped_begin(buffer);
     return 0;
   }
@@ -367,32 +359,19 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   const uint64_t ticks = read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
   buffer.ordinal.store(ordinal, std::memory_order_relaxed);
-  if (kind == kMemory) {
-    buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
-  } else {
-    buffer.put_and_publish({head, ticks});
-  }
+  buffer.put_and_publish({head, ticks, static_cast<uint64_t>(nbytes)});
   return make_event_id(buffer.number, ordinal);
 }
 
-// What the calling thread, whose buffer that is, has worked. What is read once holds for a moment: a thread that was taken off its
-// core wouldn't be back so soon, so that it has worked since.
-inline int64_t worked_until_now(ThreadBuffer& buffer) {
-  constexpr uint64_t kMoment = 5'000;
-  const uint64_t since = monotonic_ns() - buffer.worked_at_ns;
-  if (since < kMoment) return buffer.worked_ns + static_cast<int64_t>(since);
+// What the calling thread, whose buffer that is, has worked until now, which is `ticks`. What is read once holds for a moment: a thread
+// that was taken off its core wouldn't be back so soon, so that it has worked since.
+inline int64_t worked_until(const Globals& globals, ThreadBuffer& buffer, uint64_t ticks) {
+  constexpr double kMomentNs = 20'000;
+  const double since_ns = static_cast<double>(ticks - buffer.worked_at) * globals.ns_per_tick;
+  if (since_ns < kMomentNs) return buffer.worked_ns + static_cast<int64_t>(since_ns);
   buffer.worked_ns = thread_cpu_ns();
-  buffer.worked_at_ns = monotonic_ns();
+  buffer.worked_at = read_ticks(globals.use_cycle_counter);
   return buffer.worked_ns;
-}
-
-// Says of the innermost open range, where it is PyTorch's, what it is a call of: Python learns that only when it has begun.
-inline void put_code_of_open(const Globals& globals, ThreadBuffer& buffer, Text code) {
-  const bool current = buffer.generation == globals.generation.load(std::memory_order_relaxed);
-  if (!current || buffer.depth <= buffer.floor || buffer.depth > kMaxDepth) return;
-  const auto ordinal = static_cast<uint32_t>(buffer.stack[buffer.depth - 1].ordinal());
-  const bool has_room = buffer.has_room(text_words(code) + uint64_t{kEndWords} * buffer.open_recorded);
-  if (ordinal != 0 && has_room) put_text(buffer, kCodeOfOpen, code, ordinal);
 }
 
 }  // namespace recfn

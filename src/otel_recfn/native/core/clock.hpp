@@ -88,17 +88,11 @@ inline Reading read_clocks(bool use_cycle_counter) {
 
 class ClockMapping {
  public:
-  void start(const Reading& now, double ns_per_tick) {
-    nominal_ = ns_per_tick;
-    begin_line(now);
-    begin(now);
-  }
+  explicit ClockMapping(double ns_per_tick) : nominal_(ns_per_tick) {}
 
   // A recording begins: its line and its offset are what the clocks say now, whatever they were before.
   void begin(const Reading& now) {
-    follow_ticks(now);
-    if (now.ticks < last_.ticks) begin_line(now);
-    last_ = {now.ticks, now.monotonic_ns, nominal_};
+    begin_line(now);
     offset_ns_ = now.unix_ns - now.monotonic_ns;
   }
 
@@ -153,7 +147,7 @@ class ClockMapping {
   static constexpr double kHorizonNs = 1e9, kMaxSlew = 500e-6;
   Line before_{}, last_{};
   Reading rated_{};
-  double nominal_ = 1;
+  double nominal_;
   int64_t offset_ns_ = 0;
 };
 

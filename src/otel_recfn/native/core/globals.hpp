@@ -100,8 +100,7 @@ class DrainWaker {
 
 // Ends of ranges that began on another thread: a bounded queue, many producers, the drain its one consumer.
 //
-// Rare (asynchronous ranges only), so it is shared by all threads; still no lock and no allocation. Each cell carries the
-// turn it is in: 2n while the n-th lap may write it, 2n + 1 while the drain may read what that lap wrote.
+// Rare (asynchronous ranges only), so it is shared by all threads; still no lock and no allocation.
 
 struct RemoteEnd {
   uint64_t key;
@@ -119,51 +118,36 @@ class RemoteEnds {
 
   void push(RemoteEnd end, const char* error, uint32_t error_size) {
     uint64_t at = head_.load(std::memory_order_relaxed);
-    for (;;) {
-      Cell& cell = cells_[at % kCapacity];
-      const uint64_t turn = cell.turn.load(std::memory_order_acquire);
-      if (turn == 2 * (at / kCapacity)) {
-        if (head_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) break;
-      } else if (turn < 2 * (at / kCapacity)) {
-        lost_.fetch_add(1, std::memory_order_relaxed);
-        return;
-      } else {
-        at = head_.load(std::memory_order_relaxed);
-      }
-    }
+    do {
+      const auto waiting = static_cast<int64_t>(at - tail_.load(std::memory_order_acquire));  // negative: others were faster
+      if (waiting >= int64_t{kCapacity}) return void(lost_.fetch_add(1, std::memory_order_relaxed));
+    } while (!head_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed));
     Cell& cell = cells_[at % kCapacity];
     end.error_size = cut_at_character(error, error_size, sizeof end.error);
     if (end.error_size != 0) std::memcpy(end.error, error, end.error_size);
     cell.end = end;
-    cell.turn.store(2 * (at / kCapacity) + 1, std::memory_order_release);
+    cell.is_written.store(true, std::memory_order_release);
   }
 
   // The oldest end, until pop(); null when there is none.
   const RemoteEnd* front() const {
-    const Cell& cell = cells_[tail_ % kCapacity];
-    return cell.turn.load(std::memory_order_acquire) == 2 * (tail_ / kCapacity) + 1 ? &cell.end : nullptr;
+    const Cell& cell = cells_[tail_.load(std::memory_order_relaxed) % kCapacity];
+    return cell.is_written.load(std::memory_order_acquire) ? &cell.end : nullptr;
   }
 
   void pop() {
-    cells_[tail_ % kCapacity].turn.store(2 * (tail_ / kCapacity) + 2, std::memory_order_release);
-    ++tail_;
+    cells_[tail_.load(std::memory_order_relaxed) % kCapacity].is_written.store(false, std::memory_order_relaxed);
+    tail_.fetch_add(1, std::memory_order_release);
   }
 
   uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
-  // In a forked child, where no other thread is left.
-  void reset() {
-    for (Cell& cell : cells_) cell.turn.store(0, std::memory_order_relaxed);
-    head_.store(0), lost_.store(0), tail_ = 0;
-  }
-
  private:
   struct Cell {
-    std::atomic<uint64_t> turn{0};
+    std::atomic<bool> is_written{false};
     RemoteEnd end;
   };
-  std::atomic<uint64_t> head_{0}, lost_{0};
-  uint64_t tail_ = 0;
+  std::atomic<uint64_t> head_{0}, tail_{0}, lost_{0};
   Cell cells_[kCapacity];
 };
 
@@ -176,6 +160,7 @@ struct Globals {
   std::atomic<uint32_t> generation{1};  // one per start after a stop
   std::atomic<uint8_t> sampled_alone{0};   // 1 (a bit of context versions): nobody wants what lies in a span that is not sampled
   bool use_cycle_counter = false;
+  double ns_per_tick = 1;  // about: as it was measured when the first recording began
   std::atomic<uint32_t> short_way{UINT32_MAX};  // `generation`, while calls may begin the short way (begin_known_call); else none
   std::atomic<uint64_t> dropped_without_buffer{0};  // begins in threads that got no buffer, for want of memory
   // Bindings: what changes with what the calling thread's task sees (no GIL needed); where it has changed, whether other tasks may

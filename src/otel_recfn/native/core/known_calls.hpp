@@ -25,8 +25,7 @@ struct KnownCall {
   uint64_t head = 0;                     // of the record
 
   KnownCall() = default;
-  KnownCall(uint64_t name_hash, uint64_t name_size)
-      : hash(name_hash), size_plus_one(name_size + 1) {
+  explicit KnownCall(Text name) : hash(hash_name(name)), size_plus_one(name.size + 1u) {
     head = header(kBegin, 0, kPythonCallSource << kSourceShift, first_slot(), 0);
   }
 

@@ -29,13 +29,13 @@ inline uint64_t load_up_to_8(const char* data, uint32_t size) {
   return word;
 }
 
-// Names are told apart by this and their size. The seed is random per process: no input can aim for a collision.
-inline uint64_t hash_name(Text name, uint64_t seed) {
-  uint64_t state = seed ^ name.size;
+// Names are told apart by this and their size.
+inline uint64_t hash_name(Text name) {
+  uint64_t state = kOddNumber ^ name.size;
   const char* at = name.data;
   uint32_t left = name.size;
   for (; left > 8; at += 8, left -= 8) state = mix(state ^ load_up_to_8(at, 8), kOddNumber);
-  return mix(state ^ load_up_to_8(at, left), kOddNumber ^ seed);
+  return mix(state ^ load_up_to_8(at, left), kOddNumber);
 }
 
 // Where a name stands in the thread's dictionary, which the drain rebuilds from the Name records. `hit` says whether it
@@ -69,7 +69,7 @@ inline uint32_t find_name_slot(ThreadBuffer& buffer, Text name, uint64_t hash, b
 // The name's slot in the dictionary, into which it is written if need be.
 inline uint32_t put_named(ThreadBuffer& buffer, Text name) {
   bool named;
-  const uint64_t hash = hash_name(name, buffer.name_seed);
+  const uint64_t hash = hash_name(name);
   const uint32_t slot = find_name_slot(buffer, name, hash, named);
   if (!named) put_name(buffer, name, hash, slot);
   return slot;
@@ -79,8 +79,8 @@ inline uint32_t put_named(ThreadBuffer& buffer, Text name) {
 inline uint32_t text_words(Text text) { return text.size != 0 ? 2 + words_of(text.size) : 0; }
 
 // Texts come again and again: they stand in the dictionary, as names do.
-inline void put_text(ThreadBuffer& buffer, TextKind kind, Text text, uint32_t ordinal = 0) {
-  if (text.size != 0) buffer.put(header(kText, kind, 0, put_named(buffer, text), ordinal));
+inline void put_text(ThreadBuffer& buffer, TextKind kind, Text text) {
+  if (text.size != 0) buffer.put(header(kText, kind, 0, put_named(buffer, text), 0));
 }
 
 inline void put_number(ThreadBuffer& buffer, NumberKind kind, int64_t number) {

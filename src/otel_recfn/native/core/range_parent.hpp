@@ -22,8 +22,9 @@ inline bool encloses_by_place(const OpenEntry& entry) {
   return static_cast<int64_t>(entry.word << 3) > 0;
 }
 
-inline bool is_call(const ThreadBuffer& buffer, const OpenEntry& entry) {
-  return !entry.is_entered() && entry.ordinal() != 0 && entry.key == make_event_id(buffer.number, entry.ordinal());
+// Of an entry of the stack: PyTorch's are found by their handles, and a task enters the other ranges of Python's.
+inline bool is_python_call(const ThreadBuffer& buffer, const OpenEntry& open) {
+  return !open.is_entered() && open.key == make_event_id(buffer.number, open.ordinal());
 }
 
 // A range without a task began before Python knew the thread: every task that runs in the thread is in it.
@@ -103,7 +104,7 @@ inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
 // They stay on the stack until the drain tells of their ends, one by one.
 inline void forget_ended_calls(ThreadBuffer& buffer) {
   for (uint32_t index = buffer.depth; index-- > 0;) {
-    if (!is_call(buffer, buffer.stack[index])) continue;
+    if (!is_python_call(buffer, buffer.stack[index])) continue;
     if (index >= buffer.floor) --buffer.open_recorded;
     remove_entry(buffer, index);
   }

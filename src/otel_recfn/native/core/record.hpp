@@ -1,8 +1,7 @@
 // What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
 //
 // A record is a header word and what its kind adds. Name, Context, Text, Shapes, Number and Parent stand before the
-// begin or end they belong to, and are published together with it; Generation and Profiler hold from there on. One
-// with an ordinal belongs to the open range whose own has these 32 lowest bits.
+// begin or end they belong to, and are published together with it; Generation and Profiler hold from there on.
 //
 // Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
 // thread that is open and not asynchronous.
@@ -10,12 +9,12 @@
 //   Begin        63            32 31       19 18       8 7     4 3    0
 //                | fwd thread id | name slot | flags    | scope | kind |   ticks
 //   LongBegin    the same, and                                               ticks, handle, sequence number
-//   Mark         the same as Begin                                           ticks
+//   Mark         the same as Begin                                           ticks, 0
 //   Memory       the same; the slot names the device                         ticks, bytes (negative: freed)
 //   End          63                        24 23       8 7     4 3    0
 //                | ordinal of its begin      | flags    | 0     | kind |   ticks
 //   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
-//   Text         | (ordinal)       | name slot |          | which | kind |
+//   Text         |                 | name slot |          | which | kind |
 //   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
 //   Shapes       | words           |                              | kind |   see shapes.hpp
 //   Number       |                                        | which | kind |   the number
@@ -24,8 +23,8 @@
 //   Parent       63                        24 23                   | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
-// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin (no begin says that the clock jumped); EventSource in
-// bits 8-10. Flags of an end: EventFlag in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
+// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin; EventSource in bits 8-10. Flags of an end: EventFlag
+// in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
 //
 // A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
 #pragma once
@@ -52,7 +51,7 @@ enum RecordKind : uint64_t {
   kGeneration = 13,
 };
 
-// Those before kBeginTexts belong to a begin, those before kRowTexts to an end.
+// Those before kBeginTexts belong to a begin, the others to an end.
 enum TextKind : uint64_t {
   kModuleText,
   kShapesText,
@@ -65,7 +64,6 @@ enum TextKind : uint64_t {
   kStacktrace,
   kAttributesText,
   kRowTexts,
-  kCodeOfOpen = kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
 enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kDebugHandle };
@@ -102,8 +100,7 @@ constexpr uint32_t kMaxShapeWords = 512;
 
 constexpr uint32_t kBeginWords = 2;
 constexpr uint32_t kLongBeginWords = 4;
-constexpr uint32_t kMarkWords = 2;
-constexpr uint32_t kMemoryWords = 3;
+constexpr uint32_t kPointWords = 3;
 constexpr uint32_t kEndWords = 2;
 constexpr uint32_t kContextWords = 7;
 
@@ -140,6 +137,7 @@ struct Ending {
   Text error, stacktrace;  // of what the range was left by
   Text attributes;         // an object in JSON
   int64_t cpu_time_ns = -1;
+  uint64_t ended_at = 0;  // in ticks; 0: now
 
   constexpr bool is_told() const { return (error.size | attributes.size) != 0 || cpu_time_ns != -1; }
 };
@@ -164,7 +162,6 @@ struct Prelude {
 // What a source says of a range that begins. Passed by value where an operator begins: one more word here costs each of them 10 ns.
 struct Begin {
   Text name;
-  uint64_t name_hash = 0;  // as hash_name has it; 0: not known
   uint64_t handle = 0;  // RecordFunction's, by which its end finds it; other sources use the event id
   int64_t sequence_nr = -1;
   uint64_t forward_thread_id = 0;

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <new>
-#include <random>
 #include <utility>
 
 #include "core/globals.hpp"
@@ -35,11 +34,6 @@ uint64_t native_thread_id() {
 #endif
 }
 
-uint64_t name_seed() {
-  static const uint64_t seed = (uint64_t{std::random_device{}()} << 32 | std::random_device{}()) | 1;
-  return seed;
-}
-
 SharedByRings shared_by_rings;
 std::atomic<uint64_t>& total_bytes = shared_by_rings.total_bytes;
 
@@ -58,22 +52,14 @@ ThreadBuffer* map_buffer(uint64_t max_capacity) {
   void* memory = map_memory(total_bytes, sizeof(ThreadBuffer), kCountedBytes);
   if (memory == nullptr) return nullptr;
   auto* buffer = new (memory) ThreadBuffer;
-  buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings, buffer->name_seed = name_seed();
-  buffer->capacity = first_capacity(max_capacity);
+  buffer->max_capacity = max_capacity, buffer->shared = &shared_by_rings;
+  buffer->capacity = std::min(max_capacity, kFirstRing);
   buffer->words = map_ring(total_bytes, buffer->capacity);
   buffer->rings[0] = {buffer->words, buffer->capacity, 0};
   buffer->num_rings.store(buffer->words != nullptr ? 1 : 0);
   if (buffer->words != nullptr) return buffer;
   release(buffer);
   return nullptr;
-}
-
-void keep_last_ring(ThreadBuffer& buffer) {
-  const uint32_t last = buffer.num_rings.load() - 1;
-  while (buffer.oldest_ring < last) unmap_ring(total_bytes, buffer.rings[buffer.oldest_ring++]);
-  buffer.rings[0] = {buffer.words, buffer.capacity, 0};
-  buffer.num_rings.store(1);
-  buffer.oldest_ring = 0;
 }
 
 void identify(ThreadBuffer& buffer, uint64_t number) {
@@ -203,12 +189,10 @@ void Registry::after_fork_in_child() {
   buffers_.clear();
   retired_ = {};
   globals().dropped_without_buffer.store(0);
-  globals().remote_ends.reset();
+  new (&globals().remote_ends) RemoteEnds;
   tls_number = 0;
   if (ThreadBuffer* mine = tls_buffer) {
-    keep_last_ring(*mine);
-    mine->head = mine->limit = 0, mine->woken_at = UINT64_MAX;
-    mine->published.store(0), mine->consumed.store(0);
+    mine->published.store(mine->head), mine->consumed.store(mine->head);
     mine->ordinal.store(0), mine->dropped.store(0), mine->unsampled.store(0);
     mine->closed_elsewhere.head.store(0), mine->closed_elsewhere.tail.store(0);
     std::fill(std::begin(mine->names), std::end(mine->names), NameSlot{});

@@ -64,7 +64,7 @@ struct Ring {
   uint64_t from;
 };
 
-constexpr uint32_t kMaxRings = 8;
+constexpr uint32_t kMaxRings = 10;
 
 struct SharedByRings {
   std::atomic<uint64_t> total_bytes{0};
@@ -105,7 +105,6 @@ struct ThreadBuffer {
   uint32_t depth = 0;
   uint32_t floor = 0;          // stack entries below it belong to an earlier recording
   uint32_t open_recorded = 0;  // each has kEndWords reserved
-  uint32_t untracked = 0;      // dropped begins of torch that found the stack full
   uint32_t generation = 0;
   std::atomic<uint8_t> context_stale{kContextStale};  // Stale
   bool has_logical_id = false;
@@ -123,8 +122,6 @@ struct ThreadBuffer {
   uint32_t profiler = 0;       // the run that this thread was told to work for
   uint32_t profiler_sent = 0;  // the run that the ring's last Profiler record names
   bool name_noted = false;
-  bool muted_in_torch = false;  // PyTorch's switch was set with kMuted, so that it says when that is over
-  uint64_t name_seed = 0;
   ParentKind look_parent = kByContext;  // what the last look found
   uint64_t look_ordinal = 0;    // kByOrdinal: of the parent
   uint64_t parent_ordinal = 0;  // unsent: of the next begin's parent
@@ -134,8 +131,9 @@ struct ThreadBuffer {
   uint64_t handed_on = UINT64_MAX;  // the serial of what this thread handed on last
   void* to_hand_on = nullptr;       // a reference to the entry that PyTorch's next begin here hands on
   void* carried = nullptr;          // torch observer: the object in which this thread hands on
-  int64_t worked_ns = 0;            // CPU time as it was read last, and when: in monotonic nanoseconds
-  uint64_t worked_at_ns = 0;
+  uint64_t began_at = 0;            // in ticks: when its newest range of Python's began
+  int64_t worked_ns = 0;            // CPU time as it was read last, and when, in ticks
+  uint64_t worked_at = 0;
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> unsampled{0};  // begins not recorded, because the thread rests
   std::atomic<uint64_t> max_capacity{0};  // in words; a later recording may raise it
@@ -202,14 +200,8 @@ inline void set_rest(ThreadBuffer& buffer, Rest reason, bool on) {
 
 constexpr uint64_t kMaxTotalBytes = uint64_t{4} << 30;  // of all rings and threads' states
 constexpr uint64_t kRingGrowth = 4;
-constexpr uint64_t kSmallestRing = 2048;  // words, where the limit isn't smaller still
+constexpr uint64_t kFirstRing = 2048;  // words, where the limit isn't smaller still
 constexpr uint64_t kUsualRing = uint64_t{1} << 20;  // words; where more is allowed it is for drains that come late
-
-// Words of a thread's first ring.
-inline uint64_t first_capacity(uint64_t max_capacity) {
-  max_capacity = std::min(max_capacity, kUsualRing);
-  return std::min(max_capacity, std::max(kSmallestRing, max_capacity / (kRingGrowth * kRingGrowth * kRingGrowth)));
-}
 
 // Zeros, which count as so many bytes; null when there are none, or all threads would have too many.
 inline void* map_memory(std::atomic<uint64_t>& total_bytes, uint64_t bytes, uint64_t counted) {
@@ -260,7 +252,7 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   return true;
 }
 
-constexpr uint64_t kCoreApiVersion = 18;
+constexpr uint64_t kCoreApiVersion = 19;
 constexpr uint64_t kCoreLayout =
     kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
 

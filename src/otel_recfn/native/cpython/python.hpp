@@ -67,28 +67,17 @@ class WithGil {
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-// The state that the calling thread runs now; before CPython 3.12 possibly that of another thread, which holds the GIL.
-inline PyThreadState* running_state() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return PyThreadState_GetUnchecked();
-#else
-  return _PyThreadState_UncheckedGet();
-#endif
-}
-
 // Whether the calling thread works for a subinterpreter, whose GIL is another one: taking ours there would wait for ever, or enter
-// the wrong interpreter. Needs no GIL.
+// the wrong interpreter. Needs no GIL. Before CPython 3.12, which doesn't tell, each thread may, as long as there is one.
 inline bool in_subinterpreter() {
   PyInterpreterState* const main = PyInterpreterState_Main();
   if (PyInterpreterState_Head() == main) return false;  // the newest stands first: there are no others
+#if PY_VERSION_HEX >= 0x030C0000
   PyThreadState* const own = PyGILState_GetThisThreadState();
-  if (own != nullptr && PyThreadState_GetInterpreter(own) != main) return true;
-  PyThreadState* const running = running_state();
-  if (running == nullptr || running == own) return false;
-#if PY_VERSION_HEX < 0x030C0000
-  if (running->thread_id != PyThread_get_thread_ident()) return false;
+  return own != nullptr && PyThreadState_GetInterpreter(own) != main;
+#else
+  return true;
 #endif
-  return PyThreadState_GetInterpreter(running) != main;
 }
 
 // Whether the calling thread may take the GIL: Python knows it, as one of the main interpreter's.
@@ -199,30 +188,5 @@ inline int raise_taken(void* taken) {
 inline void raise_in_main_thread(PyObject* raised) {
   if (Py_AddPendingCall(raise_taken, raised) < 0) Py_DECREF(raised);
 }
-
-// Who has it is the only one that uses an object of Python's, which works without the GIL: a second thread gets an error and
-// doesn't wait, so that a child that is forked meanwhile doesn't wait for ever.
-class OneUser {
- public:
-  // `in_use`: the object's, read and written with the GIL. `type`: what it is called in the error.
-  OneUser(bool& in_use, const char* type) : in_use_(in_use), mine_(!in_use) {
-    if (mine_) {
-      in_use_ = true;
-    } else {
-      PyErr_Format(PyExc_RuntimeError, "another thread uses this %s at this moment; let one thread at a time use it", type);
-    }
-  }
-  OneUser(const OneUser&) = delete;
-  OneUser& operator=(const OneUser&) = delete;
-  ~OneUser() {
-    if (mine_) in_use_ = false;
-  }
-
-  explicit operator bool() const { return mine_; }
-
- private:
-  bool& in_use_;
-  const bool mine_;
-};
 
 }  // namespace recfn

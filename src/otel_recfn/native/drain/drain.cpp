@@ -18,12 +18,9 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
 }
 
 template <typename Visit>
-void each_text(FullRow& row, const Visit& visit) {
-#define RECFN_VISIT(type, name, ...) visit(row.name);
-#define RECFN_VISIT_SELDOM(type, name, ...) \
-  if (row.seldom) visit(row.seldom->name);
-  RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_VISIT, RECFN_NO_COLUMN, RECFN_VISIT_SELDOM)
-#undef RECFN_VISIT_SELDOM
+void each_text(std::optional<SeldomRow>& row, const Visit& visit) {
+#define RECFN_VISIT(type, name, ...) visit(row->name);
+  if (row) { RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_VISIT) }
 #undef RECFN_VISIT
 }
 
@@ -46,13 +43,13 @@ Drain& drain() {
 }
 
 Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t known) {
-  if (!clock_started_) start_clock();
-  for (Thread& thread : threads_) thread.listed = false;
+  if (!clock_) begin_clock();
+  for (Thread& thread : threads_) thread.index = kUnlisted;
   size_t closed = SIZE_MAX;
   try {
     read(close_open);
     closed = out_.closed = out_.rows.size();
-    if (open_ranges) copy_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+    if (open_ranges) copy_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
     out_.contexts = contexts_;
     out_.epoch = names_.epoch();
     for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at) out_.new_names.push_back(names_.text(at));
@@ -78,33 +75,28 @@ void Drain::read(bool close_open) {
   const uint64_t until = close_open ? UINT64_MAX : read_ticks(globals_.use_cycle_counter);
   node_id_ = default_node_id();
   for (Thread& thread : threads_) {
-    if (thread.listed) read_thread(thread, until);
+    if (thread.index != kUnlisted) read_thread(thread, until);
   }
   tell_closed_elsewhere();
-  if (close_open) close_all_open(clock_.monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+  if (close_open) close_all_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
   remote_.clear();  // the begins of these ends had been written before: what is left was not recorded
   retire_ended();
 }
 
-void Drain::start_clock() {
-  const bool cycles = globals().use_cycle_counter;
-  clock_.start(read_clocks(cycles), nominal_ns_per_tick(cycles)), clock_started_ = true;
+void Drain::begin_clock() {
+  const bool cycles = globals_.use_cycle_counter;
+  if (!clock_) clock_.emplace(globals().ns_per_tick = nominal_ns_per_tick(cycles));
+  clock_->begin(read_clocks(cycles));
 }
 
 void Drain::follow_clock() {
-  const int64_t jump_ns = clock_.anchor(read_clocks(globals_.use_cycle_counter));
-  out_.clock_jump_ns += jump_ns;
-  if (jump_ns == 0) return;
-  for (Thread& thread : threads_) {
-    for (OpenRange& open : thread.open) open.row.flags |= kClockJumped;
-  }
+  out_.clock_jump_ns += clock_->anchor(read_clocks(globals_.use_cycle_counter));
 }
 
 void Drain::begin_recording() {
   drop_open();  // ranges that no last drain has closed
   earlier_ended_at_ = ended_at_.load();
-  if (!clock_started_) start_clock();
-  clock_.begin(read_clocks(globals().use_cycle_counter));
+  begin_clock();
   spare_blocks.keep(true);
 }
 
@@ -154,10 +146,9 @@ void Drain::list_threads() {
 
 void Drain::list(Thread& thread) {
   const ThreadBuffer& buffer = *thread.buffer;
-  if (!thread.listed) {
+  if (thread.index == kUnlisted) {
     thread.index = static_cast<uint32_t>(out_.threads.size());
     out_.threads.emplace_back();
-    thread.listed = true;
   }
   out_.threads[thread.index] = {buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
 }
@@ -187,7 +178,7 @@ void Drain::compact_names() {
   const auto each_reference = [this](const auto& visit) {
     for (Thread& thread : threads_) {
       for (uint32_t& name : thread.dictionary) visit(name);
-      for (OpenRange& range : thread.open) each_text(range.row, visit);
+      for (OpenRange& range : thread.open) visit(range.row.name), each_text(range.row.seldom, visit);
       each_text(thread.pending, visit);
     }
   };

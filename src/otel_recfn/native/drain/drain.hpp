@@ -59,13 +59,13 @@ class Drain {
     Place place;
     bool in_compilation;
   };
+  static constexpr uint32_t kUnlisted = UINT32_MAX;
   struct Thread {
     explicit Thread(ThreadBuffer* its_buffer) : buffer(its_buffer), dictionary(kNameSlots) {}
 
     ThreadBuffer* buffer;
     std::vector<uint32_t> dictionary;  // names by slot
-    uint32_t index = 0;      // into out_.threads, once it is listed there
-    bool listed = false;
+    uint32_t index = kUnlisted;  // into out_.threads, once it is listed there
     bool has_ended = false;  // before this run collected what it had ended for other threads
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_
@@ -73,8 +73,7 @@ class Drain {
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     uint32_t generation = kNoGeneration;  // of what is read now
-    FullRow pending;         // what stood before the next begin or end
-    bool has_pending = false;
+    std::optional<SeldomRow> pending;  // what stood before the next begin or end
     const uint64_t* words = nullptr;  // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<OpenRange> open;
@@ -83,21 +82,12 @@ class Drain {
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
 
-    void forget_pending() {
-      if (!has_pending) return;
-      pending = FullRow{};
-      has_pending = false;
-    }
-
-    SeldomRow& pending_seldom() {
-      has_pending = true;
-      return pending.fill_seldom();
-    }
+    SeldomRow& fill_pending() { return pending ? *pending : pending.emplace(); }
   };
 
   // drain.cpp: a run, and the tables that rows index.
   void read(bool close_open);
-  void start_clock();
+  void begin_clock();
   void follow_clock();
   void drop_open();
   void meet_new_threads();
@@ -116,7 +106,6 @@ class Drain {
   void read_name(Thread& thread, uint64_t head, uint64_t at);
   void read_text(Thread& thread, uint64_t head);
   void read_number(Thread& thread, uint64_t head, uint64_t number);
-  static SeldomRow* row_of_open(Thread& thread, uint32_t ordinal);
   void read_context(Thread& thread, uint64_t at);
   void read_shapes(Thread& thread, uint64_t at, uint32_t count);
   void read_begin(Thread& thread, uint64_t head, uint64_t at);
@@ -130,7 +119,7 @@ class Drain {
 
   // open_ranges.cpp
   static const OpenRange* range_around(const Thread& thread, bool base);
-  Place told_place(const Thread& thread, bool base, uint64_t event_id) const;
+  static Place told_place(const Thread& thread, bool base, uint64_t event_id);
   static std::optional<Place> place_in_named(const Thread& thread);
   uint64_t innermost_call(const Thread& thread) const;
   static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);
@@ -144,8 +133,7 @@ class Drain {
 
   const Globals& globals_ = recfn::globals();
   std::mutex mutex_;
-  ClockMapping clock_;
-  bool clock_started_ = false;
+  std::optional<ClockMapping> clock_;
   int64_t node_id_ = -1;  // of what this run reads
   NamePool names_;
   std::vector<Thread> threads_;

@@ -24,7 +24,7 @@ const Drain::OpenRange* Drain::range_around(const Thread& thread, bool base) {
 }
 
 // Where what begins now lies, as records say it: in the range that it names, or else in what the last Context record tells.
-Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) const {
+Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) {
   const bool is_named = !base && thread.parent_ordinal != 0;
   if (const std::optional<Place> place = is_named ? place_in_named(thread) : std::nullopt) {
     return {place->parent, place->root != 0 ? place->root : event_id, place->context};
@@ -49,7 +49,7 @@ std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) {
 }
 
 // Event id of the innermost Python call that is open in the thread; 0: there is none. A call is a traced one, or a module's inside
-// one, which is no optimizer's step.
+// one, but not the range around one that decodes.
 uint64_t Drain::innermost_call(const Thread& thread) const {
   const auto is_call = [this](const OpenRange& open) {
     if (open.row.source != kModuleSource || caller_of(open.row) == 0) return open.row.source == kPythonCallSource;
@@ -118,7 +118,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     std::vector<ClosedRemotely>& kept = thread.closed_remotely;  // its thread may begin ranges in it until it is told
     if (kept.size() == ClosedElsewhere::kCapacity) kept.erase(kept.begin());
     kept.push_back({open.ordinal, {open.row.parent, open.row.parent != 0 ? open.row.root : 0, open.row.context}});
-    seal(thread, open, clock_.monotonic_ns(end.ticks), (end.flags & (kEventFlags | kShown)) | kCrossing, end_thread);
+    seal(thread, open, clock_->monotonic_ns(end.ticks), (end.flags & (kEventFlags | kShown)) | kCrossing, end_thread);
     remote_.erase(found);
   }
 }

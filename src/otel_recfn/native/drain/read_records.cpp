@@ -8,34 +8,14 @@
 namespace recfn {
 namespace {
 
-constexpr uint64_t kReleaseEveryWords = 16'384;
-
-// By TextKind; the first one is in every row.
+// By TextKind.
 constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
-    nullptr,          &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
-    &SeldomRow::code, &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
+    &SeldomRow::module, &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
+    &SeldomRow::code,   &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 
 uint8_t source_of(uint64_t head) { return static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift); }
-
-// Up to where a ring has been read. Its thread may write over that, which it is told now and then, and at the end.
-struct Consumed {
-  explicit Consumed(ThreadBuffer& its_buffer)
-      : buffer(its_buffer), at(its_buffer.consumed.load(std::memory_order_relaxed)), released(at) {}
-  Consumed(const Consumed&) = delete;
-  Consumed& operator=(const Consumed&) = delete;
-  ~Consumed() { buffer.consumed.store(at, std::memory_order_release); }
-
-  void release() {
-    if (at - released < kReleaseEveryWords) return;
-    buffer.consumed.store(at, std::memory_order_release);
-    released = at;
-  }
-
-  ThreadBuffer& buffer;
-  uint64_t at, released;
-};
 
 }  // namespace
 
@@ -44,11 +24,11 @@ void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint64_t end = buffer.published.load(std::memory_order_acquire);
   thread.ring_ends = 0;  // rings may have been added since
-  for (Consumed read(buffer); read.at < end;) {
-    if (read.at >= thread.ring_ends) enter_ring(thread, read.at);
-    if (is_begin(thread.word(read.at)) && thread.word(read.at + 1) > until_ticks) break;
-    read.at = read_record(thread, read.at);
-    read.release();
+  for (uint64_t at = buffer.consumed.load(std::memory_order_relaxed); at < end;) {
+    if (at >= thread.ring_ends) enter_ring(thread, at);
+    if (is_begin(thread.word(at)) && thread.word(at + 1) > until_ticks) break;
+    at = read_record(thread, at);
+    buffer.consumed.store(at, std::memory_order_release);  // its thread may write over it
   }
   if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
 }
@@ -86,11 +66,9 @@ uint64_t Drain::read_other_record(Thread& thread, uint64_t head, uint64_t at) {
   const uint32_t payload = payload_of(head);
   switch (kind_of(head)) {
     case kMark:
-      read_point(thread, head, at);
-      return at + kMarkWords;
     case kMemory:
       read_point(thread, head, at);
-      return at + kMemoryWords;
+      return at + kPointWords;
     case kName:
       read_name(thread, head, at + 1);
       return at + 1 + words_of(payload);
@@ -131,36 +109,18 @@ void Drain::read_name(Thread& thread, uint64_t head, uint64_t at) {
 }
 
 void Drain::read_text(Thread& thread, uint64_t head) {
-  const uint32_t text = thread.dictionary[slot_of(head)];
-  const uint64_t kind = scope_of(head);
-  if (kind == kModuleText) {
-    thread.has_pending = true;
-    thread.pending.module = text;
-  } else if (kind < kRowTexts) {
-    thread.pending_seldom().*kTexts[kind] = text;
-  } else if (SeldomRow* const row = row_of_open(thread, payload_of(head)); row != nullptr && row->code == 0) {
-    row->code = text;
-  }
+  thread.fill_pending().*kTexts[scope_of(head)] = thread.dictionary[slot_of(head)];
 }
 
 void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
   const uint64_t kind = scope_of(head);
-  SeldomRow& row = thread.pending_seldom();
+  SeldomRow& row = thread.fill_pending();
   if (kind == kDebugHandle) row.debug_handle = static_cast<int64_t>(number);
 #define RECFN_READ(type, name, empty) \
   if (kind == k_##name##_number) row.name = static_cast<type>(number);
   RECFN_RARE_NUMBERS(RECFN_READ)
   RECFN_END_NUMBERS(RECFN_READ)
 #undef RECFN_READ
-}
-
-// The row of a range of PyTorch's that is open; null if there is none.
-SeldomRow* Drain::row_of_open(Thread& thread, uint32_t ordinal) {
-  for (auto range = thread.open.rbegin(); range != thread.open.rend(); ++range) {
-    if (static_cast<uint32_t>(range->ordinal) != ordinal) continue;
-    return range->row.source == kTorchSource ? &range->row.fill_seldom() : nullptr;
-  }
-  return nullptr;
 }
 
 void Drain::read_context(Thread& thread, uint64_t at) {
@@ -174,7 +134,7 @@ void Drain::read_context(Thread& thread, uint64_t at) {
 void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
   std::vector<uint64_t> words(count);
   for (uint32_t index = 0; index < count; ++index) words[index] = thread.word(at + index);
-  SeldomRow& row = thread.pending_seldom();
+  SeldomRow& row = thread.fill_pending();
   std::tie(row.shapes, row.dtypes, row.concrete_inputs) = names_.intern_shapes(words);
 }
 
@@ -192,20 +152,20 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const bool base = (flags_of(head) & kBaseBegin) != 0;
   const OpenRange* around = range_around(thread, base);
-  Coming one{ticks, event_id, clock_.monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
+  Coming one{ticks, event_id, clock_->monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
   if (around != nullptr) {
     one.place = {around->row.event_id, around->row.root, around->row.context};
     one.offset_ns = around->row.offset_ns;
   } else {
     one.place = told_place(thread, base, event_id);
-    one.offset_ns = clock_.offset_ns();
+    one.offset_ns = clock_->offset_ns();
   }
   return one;
 }
 
 // What every begin and point has in common. The row is as it was made.
 [[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const {
-  if (thread.has_pending) row = thread.pending;
+  row.seldom = thread.pending;
   row.event_id = row.handle = one.event_id;
   row.name = thread.dictionary[slot_of(head)];
   row.scope = static_cast<uint8_t>(scope_of(head));
@@ -220,7 +180,7 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
 void Drain::begun(Thread& thread) {
   ++thread.ordinal;
   thread.parent_ordinal = 0;
-  thread.forget_pending();
+  thread.pending.reset();
 }
 
 // Of a compilation, as PyTorch announces it itself.
@@ -279,10 +239,10 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
     const std::optional<int64_t> cut_ns = found == thread.open.rbegin() ? std::nullopt : let_out(thread, *found);
     const bool crosses = found != thread.open.rbegin() && !cut_ns;
     const uint32_t flags = (end_flags_of(head) & (kEventFlags | kShown)) | (crosses ? uint32_t{kCrossing} : 0u);
-    if (thread.pending.seldom) found->row.fill_seldom().add(*thread.pending.seldom);
-    seal(thread, *found, cut_ns ? *cut_ns : clock_.monotonic_ns(ticks), flags, thread.index);
+    if (thread.pending) found->row.fill_seldom().add(*thread.pending);
+    seal(thread, *found, cut_ns ? *cut_ns : clock_->monotonic_ns(ticks), flags, thread.index);
   }
-  thread.forget_pending();
+  thread.pending.reset();
 }
 
 }  // namespace recfn

@@ -29,7 +29,7 @@
   NUMBER(uint32_t, flags, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, shapes, 0, "recfn.input_shapes", "Input Dims", true) \
   SELDOM_TEXT(uint32_t, dtypes, 0, "recfn.input_dtypes", "Input type", true) \
-  TEXT(uint32_t, module, 0, "recfn.module", "Module", false) \
+  SELDOM_TEXT(uint32_t, module, 0, "recfn.module", "Module", false) \
   SELDOM_TEXT(uint32_t, error, 0, "", "Error", false) \
   SELDOM_NUMBER(uint32_t, profiler, 0, "", "", false) \
   SELDOM_TEXT(uint32_t, stack, 0, "", "Call stack", false) \

@@ -20,7 +20,6 @@ enum EventFlag : uint32_t {
   kStaticRuntimeOutVariant = 4,
   kNcclMeta = 8,
   kPartial = 16,
-  kClockJumped = 32,
   kShown = 64,
   kEvaluation = 128,
   kCrossing = 256,

@@ -14,6 +14,11 @@ inline uint64_t span_id_of(uint64_t event_id, uint64_t key) {
 
 constexpr uint64_t kOddNumber = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio: multiples of it are spread out
 
+inline uint64_t scrambled(uint64_t number) {
+  number *= kOddNumber;
+  return number ^ number >> 32;
+}
+
 // Sums without undefined behaviour where times are nonsense, or many.
 inline int64_t wrapped_sum(int64_t one, int64_t other) {
   return static_cast<int64_t>(static_cast<uint64_t>(one) + static_cast<uint64_t>(other));

@@ -1,9 +1,5 @@
 // The extension module otel_recfn._native: each part adds its own functions and types.
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
 
@@ -17,16 +13,12 @@ namespace recfn {
 
 namespace {
 
-#if defined(__x86_64__)
-[[gnu::target("avx")]] void zero_upper() { _mm256_zeroupper(); }
-
 PyObject* zero_upper_vectors(PyObject*, PyObject*) {
-  if (__builtin_cpu_supports("avx")) zero_upper();
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx")) asm volatile("vzeroupper");
+#endif
   Py_RETURN_NONE;
 }
-#else
-PyObject* zero_upper_vectors(PyObject*, PyObject*) { Py_RETURN_NONE; }
-#endif
 
 PyMethodDef functions[] = {{"zero_upper_vectors", zero_upper_vectors, METH_NOARGS,
                             "zero_upper_vectors() -> None\n\nClear the upper halves of this thread's vector registers."},

@@ -72,14 +72,21 @@ uint64_t context_version(const ThreadBuffer& buffer) {
   return version_of != nullptr ? version_of(buffer) : 0;
 }
 
+int64_t worked_until_now(ThreadBuffer& buffer) {
+  return worked_until(*shared, buffer, read_ticks(shared->use_cycle_counter));
+}
+
 void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (buffer.depth == 0 || buffer.depth > kMaxDepth) return;
   const uint32_t place = buffer.depth - 1;
   const OpenEntry& entry = buffer.stack[place];
   if (entry.key != fn.handle() || entry.ordinal() == 0) return;
   constexpr char kStep[] = "Optimizer.step#";
-  const bool is_outermost = entry.is_base() && buffer.context.enclosing == 0;
-  const bool is_in_pythons = place > 0 && buffer.stack[place - 1].is_entered();
+  uint32_t lowest = place;  // between that and the range are Python calls alone
+  const auto lies_in_call = [&] { return lowest > buffer.floor && is_python_call(buffer, buffer.stack[lowest - 1]); };
+  while (!buffer.stack[lowest].is_base() && lies_in_call()) --lowest;
+  const bool is_outermost = buffer.stack[lowest].is_base() && buffer.context.enclosing == 0;
+  const bool is_in_pythons = lowest > buffer.floor && buffer.stack[lowest - 1].is_entered();
   if (!is_outermost && !is_in_pythons && std::strncmp(fn.name(), kStep, sizeof kStep - 1) != 0) return;
   tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
 }

@@ -31,7 +31,7 @@ constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
 // Blocks of more than 32 MiB malloc maps anew each time, and the system clears them: that takes as long as encoding.
 static_assert(kFixedBytes < 800, "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
-constexpr uint32_t kToldFlags = kAsync | kPartial | kError | kClockJumped;
+constexpr uint32_t kToldFlags = kAsync | kPartial | kError;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
 constexpr uint32_t kSpanFlags = 0x100;
@@ -292,14 +292,6 @@ class OtlpSpans : BatchColumns {
       begin_event(out, time, exception.size() + raised_at.size());
       out.padded(exception);
       out.padded(raised_at);
-    }
-    if (flags[row] & kClockJumped) {
-      static const char jumped[] = "wall clock jumped";
-      constexpr size_t size = sizeof jumped - 1;
-      begin_event(out, time, 2 + size);
-      out.tag<tags::kEventName>();
-      out.byte(static_cast<uint8_t>(size));
-      out.literal(jumped);
     }
   }
 

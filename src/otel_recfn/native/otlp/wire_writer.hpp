@@ -35,7 +35,6 @@ constexpr uint32_t kSpanLinks = field_tag(13, WireType::kLengthDelimited);
 constexpr uint32_t kSpanStatus = field_tag(15, WireType::kLengthDelimited);
 constexpr uint32_t kSpanFlags = field_tag(16, WireType::kFixed32);
 constexpr uint32_t kEventTime = field_tag(1, WireType::kFixed64);
-constexpr uint32_t kEventName = field_tag(2, WireType::kLengthDelimited);
 constexpr uint32_t kLinkTraceId = field_tag(1, WireType::kLengthDelimited);
 constexpr uint32_t kLinkSpanId = field_tag(2, WireType::kLengthDelimited);
 constexpr uint32_t kLinkFlags = field_tag(6, WireType::kFixed32);

@@ -120,14 +120,6 @@ PyObject* mark(PyObject*, PyObject* name) {
   return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kMayLook));
 }
 
-PyObject* say_code(PyObject*, PyObject* code) {
-  if (!PyUnicode_Check(code)) return PyErr_Format(PyExc_TypeError, "say_code takes a str, not %s", Py_TYPE(code)->tp_name);
-  const bool recording = (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
-  ThreadBuffer* buffer = recording ? registry().current() : nullptr;
-  if (buffer != nullptr) put_code_of_open(globals(), *buffer, Utf8(code, kMaxNameBytes).text());
-  Py_RETURN_NONE;
-}
-
 PyObject* memory(PyObject*, PyObject* args) {
   long long nbytes;
   PyObject* device;
@@ -144,7 +136,6 @@ PyMethodDef range_functions[] = {
                "shapes='', dtypes='', step_number=-1, code='')\n--\n\nSee _native.pyi."),
     with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee _native.pyi."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
-    {"say_code", say_code, METH_O, "say_code(code): see _native.pyi."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};
 

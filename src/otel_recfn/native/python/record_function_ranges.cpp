@@ -59,25 +59,18 @@ RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   return entry;
 }
 
-[[gnu::noinline]] RangeEntry begin_with_stack(const RecordFunctionObject& range) {
+[[gnu::noinline]] RangeEntry begin_with_texts(const RecordFunctionObject& range, bool with_stack) {
   char stack[kMaxStackBytes];
   const Utf8 code(range.code, kMaxNameBytes);
   RarePrelude rare;
-  rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
-  rare.texts[kCalledCode] = code.text();
-  return begin_named(range.name, &rare);
-}
-
-[[gnu::noinline]] RangeEntry begin_with_code(const RecordFunctionObject& range) {
-  const Utf8 code(range.code, kMaxNameBytes);
-  RarePrelude rare;
+  if (with_stack) rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
   rare.texts[kCalledCode] = code.text();
   return begin_named(range.name, &rare);
 }
 
 RangeEntry begin_recorded(const RecordFunctionObject& range, uint32_t recording) {
-  if (__builtin_expect((recording & kStackBit) != 0, 0)) return begin_with_stack(range);
-  if (range.code != nullptr) return begin_with_code(range);
+  const bool with_stack = (recording & kStackBit) != 0;
+  if (__builtin_expect(with_stack || range.code != nullptr, 0)) return begin_with_texts(range, with_stack);
   return begin_named(range.name, nullptr);
 }
 
@@ -177,7 +170,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Left left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns});
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns, left.at});
     Py_RETURN_NONE;
   }
   const bool ended = end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {

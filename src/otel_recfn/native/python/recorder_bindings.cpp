@@ -63,8 +63,7 @@ PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
 }
 
 bool is_thread_enabled(const ThreadBuffer* buffer) {
-  if (!is_enabled(globals())) return false;
-  return buffer == nullptr || (buffer->rests & kMuted) == 0 || buffer->muted_in_torch;
+  return is_enabled(globals()) && (buffer == nullptr || (buffer->rests & kMuted) == 0);
 }
 
 PyObject* set_thread_enabled(PyObject*, PyObject* args) {
@@ -74,9 +73,7 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   const bool before = is_thread_enabled(buffer);
   const auto enable = globals().enable.load();
   if (enable != nullptr) enable(enabled != 0);
-  if (buffer == nullptr) return PyBool_FromLong(before);
-  set_rest(*buffer, kMuted, enabled == 0);
-  buffer->muted_in_torch = enable != nullptr;
+  if (buffer != nullptr) set_rest(*buffer, kMuted, enabled == 0 && enable == nullptr);
   return PyBool_FromLong(before);
 }
 
@@ -224,15 +221,6 @@ PyMethodDef recorder_functions[] = {
     {"counters", counters, METH_NOARGS, "counters() -> (dropped, lost ends, lost in drain, unsampled)"},
     {nullptr, nullptr, 0, nullptr}};
 
-int add_limits(PyObject* module) {
-  PyObject* limits = Py_BuildValue(
-      "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:K}", "MAX_NAME_BYTES", kMaxNameBytes, "MAX_ERROR_BYTES", kMaxErrorBytes,
-      "MAX_REMOTE_ERROR_BYTES", kMaxRemoteErrorBytes, "MAX_STACKTRACE_BYTES", kMaxStacktraceBytes, "MAX_STACK_BYTES",
-      kMaxStackBytes, "MAX_SHAPES_BYTES", kMaxShapesBytes, "MAX_ATTRIBUTES_BYTES", kMaxAttributesBytes, "MAX_DEPTH", kMaxDepth,
-      "MAX_DEPTH_FOR_ASYNC", kMaxDepthForAsync, "MAX_REMOTE_ENDS", static_cast<unsigned long long>(RemoteEnds::kCapacity));
-  return limits != nullptr ? PyModule_AddObject(module, "LIMITS", limits) : -1;
-}
-
 }  // namespace
 
 int add_recorder(PyObject* module) {
@@ -240,7 +228,6 @@ int add_recorder(PyObject* module) {
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (at_fork != 0) return PyErr_NoMemory(), -1;
   globals().read_stack.store(python_stack_with_gil);
-  if (add_limits(module) < 0) return -1;
   return PyModule_AddFunctions(module, recorder_functions);
 }
 

@@ -87,7 +87,7 @@ void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t paren
     const OpenEntry& open = buffer.stack[index];
     if (!encloses_by_place(open)) continue;
     outermost = make_event_id(buffer.number, open.ordinal());
-    if (!is_call(buffer, open)) entry.beside_calls = outermost;
+    if (!is_python_call(buffer, open)) entry.beside_calls = outermost;
     const TaskEntry* known = open.is_entered() ? entry_of(open.key, newest) : nullptr;
     if (known != nullptr) {
       entry.context = known->context, entry.root = known->root, entry.beside_calls = known->beside_calls;
@@ -134,18 +134,19 @@ uint32_t shorten(TaskEntry* entry) {
   }
 }
 
-// Whether the range tells of CPU time: a module's call, an optimizer's step, a step, or what no range but a step's is around.
+// Whether the range tells of CPU time: a module's call, a step, or what nothing is around but a step and Python calls.
 bool tells_cpu_time(const TaskEntry& range, const TaskEntry* around) {
   if (range.scope != kUserScope) return false;
-  if (range.source == kModuleSource || range.source == kStepSource || range.root == range.event_id) return true;
+  if (range.source == kModuleSource || range.source == kStepSource || range.beside_calls == range.event_id) return true;
   return around != nullptr && is_range(*around) && around->source == kStepSource;
 }
 
-// What the thread worked in it. -1 where another one began it, or other tasks may have run in the thread meanwhile.
-int64_t cpu_time_of(const TaskEntry& range, ThreadBuffer& buffer) {
-  if (range.cpu_began_ns == -1 || range.since_thread != buffer.number) return -1;
-  if (range.context_version != PyThreadState_Get()->context_ver && may_have_been_suspended()) return -1;
-  return std::max<int64_t>(0, worked_until_now(buffer) - range.cpu_began_ns);
+// Adds what the thread worked in it, unless another one began it, or other tasks may have run in the thread meanwhile.
+void add_cpu_time(const TaskEntry& range, ThreadBuffer& buffer, Left& left) {
+  if (range.cpu_began_ns == -1 || range.since_thread != buffer.number) return;
+  if (range.context_version != PyThreadState_Get()->context_ver && may_have_been_suspended()) return;
+  left.at = read_ticks(globals().use_cycle_counter);
+  left.cpu_time_ns = std::max<int64_t>(0, worked_until(globals(), buffer, left.at) - range.cpu_began_ns);
 }
 
 TaskEntry* new_range_entry(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
@@ -160,7 +161,7 @@ TaskEntry* new_range_entry(ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
   place_entry(*entry, buffer, around);
   if (tells_cpu_time(*entry, around)) {
     entry->context_version = PyThreadState_Get()->context_ver;
-    entry->cpu_began_ns = worked_until_now(buffer);
+    entry->cpu_began_ns = worked_until(globals(), buffer, buffer.began_at);
   }
   return entry;
 }
@@ -286,8 +287,9 @@ TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, 
 
 Left leave_range(TaskEntry* entry, ThreadBuffer* buffer) {
   if (entry == nullptr) return {};
-  const Left left{end_flags_of(*entry), buffer != nullptr ? cpu_time_of(*entry, *buffer) : -1};
+  Left left{end_flags_of(*entry)};
   end_range_entry(*entry);
+  if (buffer != nullptr) add_cpu_time(*entry, *buffer, left);
   Py_DECREF(reinterpret_cast<PyObject*>(entry));
   return left;
 }

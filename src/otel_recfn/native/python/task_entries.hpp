@@ -45,6 +45,7 @@ TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, 
 struct Left {
   uint32_t flags = 0;  // EventFlag
   int64_t cpu_time_ns = -1;
+  uint64_t at = 0;  // in ticks, where its CPU time is known: when it ended; else 0
 };
 
 // It is over, in every task that has it. Takes what enter_range returned. `buffer`: of the thread that ends it, or null.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "model/numbers.hpp"
@@ -41,18 +42,12 @@ class CallPaths {
     bool apart, in_compilation;
     int64_t count, total_ns;
   };
-  struct Edge {
-    uint32_t above = 0, name = 0, path = 0;
-
-    uint64_t key() const { return uint64_t{above} << 32 | name; }
-    bool is_empty() const { return path == 0; }
-  };
-  static constexpr uint32_t kUnit = 0;
+  static constexpr uint32_t kUnit = PathTable::kNone;
 
   // What is around a range comes after it. What lies in a backward node lies on the path of the range around that.
   template <typename TreeOf>
   void number(const Ranges& held, const Comparison& all, const FoldedTree& unit, TreeOf tree_of) {
-    paths_.assign(1, {kUnit, kOther, kOther, kUnit, false, false, 0, 0}), edges_.clear_places();
+    paths_.assign(1, {kUnit, kNoName, kNoName, kUnit, false, false, 0, 0}), table_.clear();
     of_.resize(held.size());
     add_all(kUnit, unit);
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
@@ -66,14 +61,16 @@ class CallPaths {
   }
 
   void add_all(uint32_t above, const FoldedTree& tree) {
-    if (tree.root != nullptr) add_below(above, *tree.root);
-  }
-  void add_below(uint32_t above, const Path& root) {
-    for (const Path* each = root.first_below; each != nullptr; each = each->next) {
-      const uint32_t path = find(paths_[above].home, each->name, each->shown);
-      add(path, each->count, each->total_ns);
-      paths_[path].in_compilation |= each->in_compilation;
-      add_below(path, *each);
+    if (tree.root != nullptr) waiting_.push_back({above, tree.root});
+    while (!waiting_.empty()) {
+      const auto [around, root] = waiting_.back();
+      waiting_.pop_back();
+      for (const Path* each = root->first_below; each != nullptr; each = each->next) {
+        const uint32_t path = find(paths_[around].home, each->name, each->shown);
+        add(path, each->count, each->total_ns);
+        paths_[path].in_compilation |= each->in_compilation;
+        waiting_.push_back({path, each});
+      }
     }
   }
   void add(uint32_t path, int64_t count, int64_t total_ns) {
@@ -81,11 +78,10 @@ class CallPaths {
   }
 
   uint32_t find(uint32_t above, uint32_t name, uint32_t shown) {
-    const Edge wanted{above, name, 0};
-    const auto matches = [&](const Edge& one) { return one.above == above && one.name == name; };
-    if (const Edge* const found = edges_.find(wanted.key(), matches)) return found->path;
+    const uint32_t known = table_.find(above, name);
+    if (known != PathTable::kNone) return known;
     const uint32_t path = make(above, name, shown, false);
-    edges_.insert({above, name, path});
+    table_.insert(above, name, path);
     return path;
   }
   uint32_t make(uint32_t above, uint32_t name, uint32_t shown, bool apart) {
@@ -103,7 +99,7 @@ class CallPaths {
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       const uint32_t above = all.above(place);
       is_in_one_[place] = above < Comparison::kNotHere && is_in_one_[above];
-      if (is_in_one_[place] || all.is_kept(place) || !all.is_first(held, place)) continue;
+      if (is_in_one_[place] || all.is_kept(place)) continue;
       if (!stands_out(held[place], paths_[of_[place]], least_ns) || left < lies_in(all, place)) continue;
       any = true, is_in_one_[place] = true;
       for (uint32_t each = place; each < Comparison::kNotHere && !all.is_kept(each); each = all.above(each)) all.keep(each), --left;
@@ -130,7 +126,7 @@ class CallPaths {
     times_.clear();
     for (uint32_t path = 1; path < paths_.size(); ++path) {
       const CallPath& one = paths_[path];
-      const bool may_be_shown = !one.apart && one.home == path && one.name != kOther && one.count != 0 && !one.in_compilation;
+      const bool may_be_shown = !one.apart && one.home == path && !one.in_compilation;
       if (may_be_shown && one.total_ns >= least_ns) times_.push_back(one.total_ns);
     }
   }
@@ -147,14 +143,15 @@ class CallPaths {
   void keep_single(const Ranges& held, Comparison& all, int64_t least_ns) {
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       const uint32_t above = all.above(place);
-      if ((above < Comparison::kNotHere && !all.is_kept(above)) || !all.is_first(held, place)) continue;
+      if (above < Comparison::kNotHere && !all.is_kept(above)) continue;
       const bool has_span = (held[place].flags & kInCompilation) == 0;
       if (has_span && paths_[of_[place]].count == 1 && held[place].duration_ns >= least_ns) all.keep(place);
     }
   }
 
   std::vector<CallPath> paths_;
-  IdTable<Edge> edges_;
+  PathTable table_;
+  std::vector<std::pair<uint32_t, const Path*>> waiting_;  // to be added: below which path, and what it was folded into
   std::vector<uint32_t> of_;     // the path of each range
   std::vector<char> is_in_one_;  // that was pulled out in this round, or is one
   std::vector<int64_t> times_;

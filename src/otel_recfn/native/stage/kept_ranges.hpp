@@ -11,9 +11,6 @@
 
 namespace recfn::stage {
 
-constexpr uint32_t kPathsOfASpan = 128;
-constexpr uint32_t kPathsOfAUnit = 1024;
-constexpr uint32_t kNamesOfOther = 256;  // what no path was left for is added up by name
 constexpr size_t kMaxAwaited = 1 << 16;
 // What took less than a thousandth of a unit is no span of its own, unless it failed: a page of the unit shows nothing of it.
 constexpr int64_t kLeastShare = 1000;
@@ -27,14 +24,7 @@ constexpr int64_t kStandsOut = 2, kSharesOfOne = 5;
 constexpr int kMostRounds = 8;  // in which ranges are found that stand out in what stands out
 constexpr int64_t kForced = int64_t{1} << 62;  // ranks above every duration
 constexpr int64_t kFailed = int64_t{1} << 61;  // is added to the duration of a range that failed; others are shorter
-constexpr uint32_t kOther = 0;                 // the number of the name for what no path was left for
-
-// The binary digits of a number, without its sign.
-inline unsigned digits_of(int64_t number) {
-  const auto plain = static_cast<uint64_t>(number);
-  const uint64_t size = number < 0 ? 0 - plain : plain;
-  return size == 0 ? 0 : 64 - static_cast<unsigned>(__builtin_clzll(size));
-}
+constexpr uint32_t kNoName = 0;
 
 struct Rank {
   int64_t duration;  // or `kForced`, or of one that failed `kFailed` and more
@@ -104,8 +94,6 @@ class Comparison {
   bool is_kept(size_t place) const { return is_kept_[place] != 0; }
   const UnfilledVector<uint32_t>& kept() const { return kept_; }  // their places, in ascending order
   Rank rank(const Ranges& held, size_t place) const { return nests_ ? own_rank(held[place]) : ranks_[place]; }
-  // Whether no other range of the same event id came before.
-  bool is_first(const Ranges& held, size_t place) { return !repeats_ || ids_.find(held, held[place].event_id) == place; }
   size_t not_here() const { return not_here_; }  // how many lie in ranges that haven't come
 
  private:
@@ -118,7 +106,7 @@ class Comparison {
   void find_above(Ranges& held) {
     uint32_t* const above_of = above_.data();
     size_t not_here = 0;
-    bool nests = true, repeats = false, any_first = false;
+    bool nests = true, any_first = false;
     ids_.clear_for(held.size());
     for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
       Range& one = held[place];
@@ -131,24 +119,20 @@ class Comparison {
         above = kNotHere, ++not_here;
       }
       above_of[place] = above;
-      repeats |= ids_.put(held, one.event_id, place);
+      ids_.put(held, one.event_id, place);
     }
-    not_here_ = not_here, repeats_ = repeats, any_first_ = any_first;
-    nests_ = nests && !repeats && !any_first;
-    if (not_here > 0 || repeats) look_again(held);
+    not_here_ = not_here, nests_ = nests && !any_first;
+    if (not_here > 0) look_again(held);
   }
 
-  // Of what came after the range that it lies in; and of several with one id the first one counts.
+  // Of what came after the range that it lies in.
   void look_again(Ranges& held) {
     not_here_ = 0;
     for (uint32_t place = 0; place < held.size(); ++place) {
-      if (above_[place] != kNotHere && !repeats_) continue;
-      Range& one = held[place];
-      const uint32_t found = one.parent == 0 ? kNone : ids_.find(held, one.parent);
-      const bool missing = one.parent != 0 && found == kNone, later = found != kNone && found > place;
-      if (!missing && !later) one.parent = 0;
-      not_here_ += missing ? 1 : 0;
-      above_[place] = missing ? kNotHere : later ? found : kNone;
+      if (above_[place] != kNotHere) continue;
+      const bool missing = ids_.find(held, held[place].parent) == kNone;
+      if (missing) ++not_here_;
+      if (!missing) held[place].parent = 0, above_[place] = kNone;
     }
   }
 
@@ -159,11 +143,7 @@ class Comparison {
       Rank& own = ranks_[place];
       const Rank alone = own_rank(held[place]);
       ++own.height;
-      if (!is_first(held, place)) {
-        own = kNothing;
-      } else if (!ranks_below(alone, own)) {
-        own = alone;
-      }
+      if (!ranks_below(alone, own)) own = alone;
       const uint32_t above = above_[place];
       if (above < kNotHere && ranks_below(ranks_[above], own)) ranks_[above] = own;
     }
@@ -204,7 +184,7 @@ class Comparison {
   UnfilledVector<Candidate> candidates_;
   size_t not_here_ = 0;
   Bounds bounds_{};
-  bool nests_ = true, repeats_ = false, any_first_ = false;  // `any_first_`: some rank above what their duration says
+  bool nests_ = true;
 };
 
 }  // namespace recfn::stage

@@ -1,23 +1,21 @@
 // What backward ranges link to: the spans of their forward ranges. `sinks/chrome/encoder.py` says what belongs to what.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "columns/column_view.hpp"
-#include "memory/unfilled.hpp"
 #include "model/events.hpp"
-#include "stage/containers.hpp"
+#include "model/numbers.hpp"
 #include "stage/planned_rows.hpp"
 
 namespace recfn::stage {
 
-// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range. Beyond `kMost` ranges
-// the quarter that started first is forgotten.
+// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range. A thread's sequence numbers count
+// up: each has a place of its own until all are taken, then those of the oldest ones.
 template <typename Of>
 class ForwardRanges {
  public:
@@ -47,69 +45,37 @@ class ForwardRanges {
       const Range* const range = match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
       if (range != nullptr) found(at, *range);
     }
-    if (ranges_.size() > kMost) forget_first();
   }
 
  private:
-  // In place of one with that key, unless this one started earlier.
+  // In place of another one, unless that has the same key and started later.
   void remember(const Range& range) {
-    uint32_t& place = made_line(range.key)[slot_of(range.key)];
-    if (place == 0) {
-      ranges_.push_back(range);
-      place = static_cast<uint32_t>(ranges_.size());
-    } else if (range.start_ns >= ranges_[place - 1].start_ns) {
-      ranges_[place - 1] = range;
-    }
+    while (place_of(range.key).event_id != 0 && place_of(range.key).key != range.key && ranges_.size() < kMost) grow();
+    Range& place = place_of(range.key);
+    if (place.key != range.key || range.start_ns >= place.start_ns) place = range;
   }
 
   // For a backward range. Null where none is known.
   const Range* match(uint64_t key) {
-    const Line* const line = find_line(key);
-    const uint32_t place = line != nullptr ? (*line)[slot_of(key)] : 0;
-    return place == 0 ? nullptr : &ranges_[place - 1];
+    const Range& range = place_of(key);
+    return range.event_id != 0 && range.key == key ? &range : nullptr;
   }
-
-  // Forgets the quarter that started first.
-  void forget_first() {
-    std::vector<int64_t> starts(ranges_.size());
-    std::transform(ranges_.begin(), ranges_.end(), starts.begin(), [](const Range& range) { return range.start_ns; });
-    const auto last_gone = starts.begin() + static_cast<std::ptrdiff_t>(starts.size() / 4);
-    std::nth_element(starts.begin(), last_gone, starts.end());
-    ForwardRanges kept;
-    for (const Range& range : ranges_) {
-      if (range.start_ns > *last_gone) kept.remember(range);
-    }
-    ranges_.swap(kept.ranges_), lines_.swap(kept.lines_);
-    last_line_ = nullptr;
-  }
-
-  // A thread's sequence numbers count up: those of one line stand together, and mostly come one after the other.
-  static constexpr unsigned kLineBits = 3;
-  using Line = std::array<uint32_t, size_t{1} << kLineBits>;  // places in `ranges_` from 1 on; 0: no range
 
   static uint64_t key_of(uint64_t thread_id, int64_t sequence_nr) {
     return thread_id << kOrdinalBits | static_cast<uint64_t>(sequence_nr);
   }
-  static size_t slot_of(uint64_t key) { return key & ((size_t{1} << kLineBits) - 1); }
 
-  Line* find_line(uint64_t key) {
-    const uint64_t number = key >> kLineBits;
-    if (last_line_ != nullptr && number == last_) return last_line_;
-    const auto found = lines_.find(number);
-    if (found == lines_.end()) return nullptr;
-    last_ = number;
-    return last_line_ = &found->second;  // it stays where it is, whatever else is added
+  Range& place_of(uint64_t key) { return ranges_[(scrambled(key >> kOrdinalBits) + key) & (ranges_.size() - 1)]; }
+
+  void grow() {
+    std::vector<Range> before(2 * ranges_.size());
+    ranges_.swap(before);
+    for (const Range& range : before) {
+      if (range.event_id != 0) place_of(range.key) = range;
+    }
   }
 
-  Line& made_line(uint64_t key) {
-    Line* const line = find_line(key);
-    return line != nullptr ? *line : lines_[key >> kLineBits];
-  }
-
-  UnfilledVector<Range> ranges_;
-  std::unordered_map<uint64_t, Line> lines_;
-  uint64_t last_ = 0;  // the line that was found last, if any was
-  Line* last_line_ = nullptr;
+  std::vector<Range> ranges_ = std::vector<Range>(64);
 };
 
 // A row's link. Where its forward range is no span, or none yet, it leads to the one above that.
@@ -123,23 +89,16 @@ struct RowLink {
 class SentRanges {
  public:
   void add(uint64_t event_id) {
-    if (event_id == 0 || newer_.find(event_id) != nullptr) return;
     if (newer_.size() >= kMostOfATable) older_ = std::exchange(newer_, {});
-    newer_.insert({event_id});
+    newer_.insert(event_id);
   }
 
-  bool has(uint64_t event_id) { return newer_.find(event_id) != nullptr || older_.find(event_id) != nullptr; }
+  bool has(uint64_t event_id) const { return newer_.count(event_id) != 0 || older_.count(event_id) != 0; }
 
  private:
-  struct Id {
-    uint64_t event_id = 0;
-
-    uint64_t key() const { return event_id; }
-    bool is_empty() const { return event_id == 0; }
-  };
   static constexpr size_t kMostOfATable = 1 << 16;
 
-  IdTable<Id> newer_, older_;
+  std::unordered_set<uint64_t> newer_, older_;
 };
 
 class LinkedSpans {
@@ -151,19 +110,7 @@ class LinkedSpans {
     forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, above, [&](size_t at, const auto& forward) {
       links_.push_back({first_row + static_cast<int64_t>(at), forward.event_id, forward.of});
     });
-  }
-
-  // Links of the rows that aren't in `kept`, which ascends, are forgotten, if there are many.
-  bool has_many() const { return links_.size() >= most_; }
-
-  void keep(const std::vector<int64_t>& kept) {
-    auto next = kept.begin();
-    const auto is_gone = [&](const RowLink& link) {
-      while (next != kept.end() && *next < link.row) ++next;
-      return next == kept.end() || *next != link.row;
-    };
-    links_.erase(std::remove_if(links_.begin(), links_.end(), is_gone), links_.end());
-    most_ = 2 * links_.size() + kToSpare;
+    if (links_.size() > kMost) links_.erase(links_.begin(), links_.end() - kMost / 2);
   }
 
   // All of them, by row, which are forgotten.
@@ -179,11 +126,10 @@ class LinkedSpans {
   SentRanges& sent() { return sent_; }
 
  private:
-  static constexpr size_t kToSpare = 1 << 15;
+  static constexpr size_t kMost = 1 << 18;  // after which the older half is forgotten: its units have long been decided in part
 
   ForwardRanges<SpanAbove> forward_;
   std::vector<RowLink> links_;  // by row
-  size_t most_ = kToSpare;
   SentRanges sent_;
 };
 

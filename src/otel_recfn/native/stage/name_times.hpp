@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "model/numbers.hpp"
-#include "stage/kept_ranges.hpp"
 
 namespace recfn::stage {
 
@@ -34,15 +33,13 @@ class NameTimes {
     found.count += count, found.self_ns = wrapped_sum(found.self_ns, self_ns);
   }
 
-  // Those with the most time in themselves; of several the one that came first, and other names last. Without those of which
-  // there are only parts.
+  // Those with the most time in themselves; of several the one that came first. Without those of which there are only parts.
   template <typename Rows>
   void append_top(Rows& rows) {
     names_.erase(std::remove_if(names_.begin(), names_.end(), [](const Name& one) { return one.count == 0; }), names_.end());
     const auto last = names_.begin() + static_cast<std::ptrdiff_t>(std::min(names_.size(), kTopNames));
     std::partial_sort(names_.begin(), last, names_.end(), [](const Name& one, const Name& other) {
-      const bool is_other = one.name == kOther, other_is = other.name == kOther;
-      return std::tie(is_other, other.self_ns, one.first) < std::tie(other_is, one.self_ns, other.first);
+      return std::tie(other.self_ns, one.first) < std::tie(one.self_ns, other.first);
     });
     for (auto name = names_.begin(); name != last; ++name) rows.push_back({name->count, name->self_ns, name->name});
   }

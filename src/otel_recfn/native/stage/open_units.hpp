@@ -24,12 +24,7 @@ class OpenUnits {
     return found == units_.end() ? nullptr : &found->second;
   }
 
-  void forget(const SpanAbove& above) {
-    const auto found = units_.find(above);
-    if (found == units_.end()) return;
-    units_.erase(found);
-    if (units_.empty()) memory_.trees.shrink();
-  }
+  void forget(const SpanAbove& above) { units_.erase(above); }
 
   // The numbers of the rows that may be kept yet, in ascending order.
   std::vector<int64_t> kept() const {

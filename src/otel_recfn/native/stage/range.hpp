@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "memory/unfilled.hpp"
 #include "model/events.hpp"
-#include "stage/containers.hpp"
+#include "model/numbers.hpp"
 
 namespace recfn::stage {
 
@@ -44,8 +43,8 @@ class PlacesOfIds {
     slots_.assign(size, kNone);
   }
 
-  // The id stands there now. Whether it stood elsewhere before.
-  bool put(const Ranges& held, uint64_t event_id, uint32_t place) { return std::exchange(slot(held, event_id), place) != kNone; }
+  // The id stands there now.
+  void put(const Ranges& held, uint64_t event_id, uint32_t place) { slot(held, event_id) = place; }
 
   uint32_t find(const Ranges& held, uint64_t event_id) { return slot(held, event_id); }
 

@@ -24,24 +24,19 @@ class Stage {
  public:
   explicit Stage(const Limits& limits) : units_(limits) {}
 
-  // What its rows come to. They wait for the end of their units.
+  // What its rows come to. They wait for the end of their units, or each is a span of its own.
   PlannedRows add(const ToAdd& batch) {
     PlannedRows rows = planned(batch);
-    fold(batch, rows);
+    if (batch.folds) {
+      fold(batch, rows);
+    } else {
+      for (const UnitInBatch& unit : rows.units) units_.forget(unit.above);
+    }
     outermost_.forget(batch.rows);
-    if (linked_.has_many()) kept();
     return rows;
   }
 
-  // The same, but each is a span of its own.
-  PlannedRows plan(const ToAdd& batch) {
-    PlannedRows rows = planned(batch);
-    outermost_.forget(batch.rows);
-    for (const UnitInBatch& unit : rows.units) units_.forget(unit.above);
-    return rows;
-  }
-
-  // Where the rows of what was planned last lead, to spans of ranges by their event ids; none where no row leads anywhere.
+  // Where the spans lead that were planned last, to those of ranges by their event ids; none where none leads anywhere.
   UnfilledVector<LinkRow> links_of(const PlannedRows& planned, uint64_t key, std::vector<TraceRow>& traces) {
     const std::vector<RowLink> found = linked_.take();
     UnfilledVector<LinkRow> links;
@@ -77,11 +72,7 @@ class Stage {
   }
 
   // The numbers of the rows that may be kept yet, in ascending order.
-  std::vector<int64_t> kept() {
-    std::vector<int64_t> rows = units_.kept();
-    linked_.keep(rows);
-    return rows;
-  }
+  std::vector<int64_t> kept() const { return units_.kept(); }
 
   // Whether the outermost range is open, in which what was handed on lies: it will be a span when it comes.
   bool owe(uint64_t event_id) { return outermost_.owe(event_id); }

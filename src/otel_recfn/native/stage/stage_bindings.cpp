@@ -22,7 +22,6 @@ using FileRanges = ForwardRanges<uint64_t>;  // what a file's backward ranges ma
 template <typename T>
 struct Wrapped {
   PyObject_HEAD
-  bool in_use;  // read and written with the GIL
   T value;
 
   template <typename... Arguments>
@@ -37,12 +36,10 @@ struct Wrapped {
     Py_TYPE(self)->tp_free(self);
   }
 
-  // False with an error set where another thread is at it, or memory is short.
+  // One thread at a time uses it: the drain. False with an error set where memory is short.
   template <typename Work>
   static bool done_alone(PyObject* self, bool is_long, Work work) {
-    auto* const wrapped = reinterpret_cast<Wrapped*>(self);
-    const OneUser user(wrapped->in_use, Py_TYPE(self)->tp_name);
-    return user && without_gil_if(is_long, [&] { work(wrapped->value); });
+    return without_gil_if(is_long, [&] { work(reinterpret_cast<Wrapped*>(self)->value); });
   }
 
   static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods, const char* documentation) {
@@ -67,13 +64,13 @@ PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   return StageObject::make(type, Limits{budget, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
 }
 
-// What `add` and `plan` are given. False with an error set.
+// What `add` is given. False with an error set.
 bool take_batch(PyObject* arguments, ToAdd& to_add) {
   PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown, *modules;
-  int in_order;
-  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
-                          &shown, &modules, &in_order) &&
-         (to_add.in_order = in_order != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
+  int in_order, folds;
+  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOpp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
+                          &shown, &modules, &in_order, &folds) &&
+         (to_add.in_order = in_order != 0, to_add.folds = folds != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
          to_add.known.contexts.take(contexts, "contexts") && to_add.known.roots.take(roots, "roots") &&
          to_add.known.threads.take_array(threads, "threads") && to_add.known.names.take_array(names, "names") &&
          to_add.known.shown.take_array(shown, "shown") && to_add.known.modules.take_array(modules, "modules") &&
@@ -81,20 +78,9 @@ bool take_batch(PyObject* arguments, ToAdd& to_add) {
 }
 
 PyObject* stage_add(PyObject* self, PyObject* arguments) {
-  return guarded([&]() -> PyObject* {
-    ToAdd batch;
-    if (!take_batch(arguments, batch)) return nullptr;
-    std::optional<PlannedRows> rows;
-    const auto add = [&](Stage& stage) { rows.emplace(stage.add(batch)); };
-    const bool done = StageObject::done_alone(self, batch.rows.size() > kManyRows, add);
-    return done ? column_tuple(rows->fates, rows->units, rows->row) : nullptr;
-  });
-}
-
-PyObject* stage_plan(PyObject* self, PyObject* arguments) {
   PyObject* given;
   unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "O!K:plan", &PyTuple_Type, &given, &key)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!K:add", &PyTuple_Type, &given, &key)) return nullptr;
   return guarded([&]() -> PyObject* {
     ToAdd batch;
     if (!take_batch(given, batch)) return nullptr;
@@ -102,8 +88,8 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
     UnfilledVector<LinkRow> links;
     std::vector<TraceRow> traces;
     const bool done = StageObject::done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      rows.emplace(stage.plan(batch));
-      links = stage.links_of(*rows, key, traces);
+      rows.emplace(stage.add(batch));
+      if (!batch.folds) links = stage.links_of(*rows, key, traces);
     });
     return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links, traces) : nullptr;
   });
@@ -120,7 +106,7 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
     if (!units.take(given, "units")) return nullptr;
     const auto decide = [&](Stage& stage) { decided = stage.decide(units, key); };
     if (!StageObject::done_alone(self, is_long != 0, decide)) return nullptr;
-    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.counts, decided.traces);
+    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.traces);
   });
 }
 
@@ -146,11 +132,10 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
 
 PyMethodDef stage_methods[] = {
     {"add", stage_add, METH_VARARGS,
-     "add(batch, announced, contexts, roots, threads, names, shown, modules, in_order) -> fates, units in it, planned rows; they are folded."},
-    {"plan", stage_plan, METH_VARARGS,
-     "plan(what add is given, key) -> the same, and parent, unit and link of each row, and traces; nothing is folded."},
+     "add((batch, announced, contexts, roots, threads, names, shown, modules, in_order, folds), key) -> fates, units in it, planned\n"
+     "rows, their parents and units; where it doesn't fold, their links and the traces of these."},
     {"decide", stage_decide, METH_VARARGS,
-     "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, their histograms, traces."},
+     "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, traces."},
     {"kept", stage_kept, METH_NOARGS, "kept() -> (the numbers of the rows that may be kept yet, in ascending order,)"},
     {"owe", stage_owe, METH_O, "owe(roots) -> (1 for each that is open, and will be a span,)"},
     {nullptr, nullptr, 0, nullptr}};

@@ -128,6 +128,7 @@ struct ToAdd {
   AnnouncedRows announced;
   Surroundings known;
   bool in_order = false;  // the rows stand in the order in which they ended, or are to be taken as they stand
+  bool folds = false;     // the rows wait for the end of their units
 
   bool all_is_known() const {
     const size_t contexts = known.contexts.size();

@@ -34,7 +34,6 @@ struct Memory {
     uint32_t node;     // of a range around a backward node, where both are kept, the node's place
   };
 
-  Trees trees;
   Comparison comparison;
   CallPaths paths;
   std::vector<Spot> spots;
@@ -46,7 +45,6 @@ class Unit {
 
  public:
   Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {}
-  ~Unit() { forget_told(); }
 
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -161,8 +159,7 @@ class Unit {
   std::vector<Awaited::node_type> take_awaited() {
     std::vector<Awaited::node_type> taken;
     for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
-      const bool may_be = memory_.comparison.is_first(held_, place);
-      const auto found = may_be ? awaited_.find(held_[place].event_id) : awaited_.end();
+      const auto found = awaited_.find(held_[place].event_id);
       if (found == awaited_.end()) continue;
       memory_.spots[place].tree = &found->second;
       taken.push_back(awaited_.extract(found));
@@ -188,7 +185,7 @@ class Unit {
       if (!all.is_node(held_, place) || !all.is_kept(all.above(place))) continue;
       Memory::Spot& around = memory_.spots[all.above(place)];
       const bool is_apart = Comparison::comes_first(held_[all.above(place)]) && !Comparison::comes_first(held_[place]);
-      if (is_apart || around.node != kNoNode || !all.is_first(held_, place)) continue;
+      if (is_apart || around.node != kNoNode) continue;
       around.node = place, all.keep(place);
     }
     all.list_kept();
@@ -200,9 +197,9 @@ class Unit {
       const uint32_t node = memory_.spots[place].node;
       if (node == kNoNode) continue;
       FoldedTree &into = *memory_.spots[place].tree, &of_node = *memory_.spots[node].tree;
-      memory_.trees.fold_around_node(into, held_[place]);
+      paths_.fold_around_node(into, held_[place]);
       into.children_ns = wrapped_sum(wrapped_difference(held_[place].duration_ns, held_[node].duration_ns), of_node.children_ns);
-      memory_.trees.merge(into, nullptr, of_node);
+      paths_.merge(into, nullptr, of_node);
       held_[place].event_id = held_[node].event_id, held_[place].row = held_[node].row;
     }
   }
@@ -266,8 +263,8 @@ class Unit {
     if (more_may_come) one.row = -1;
     const int64_t children_ns = into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
     const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
-    Path* path = memory_.trees.fold(*around.tree, around.path, one, self_ns);
-    if (into_it != nullptr) memory_.trees.merge(*around.tree, path, *into_it);
+    Path* path = paths_.fold(*around.tree, around.path, one, self_ns);
+    if (into_it != nullptr) paths_.merge(*around.tree, path, *into_it);
     return {around.tree, path, kNoNode};
   }
 
@@ -290,13 +287,12 @@ class Unit {
 
   // What belongs to ranges that haven't come lies directly in the unit.
   void settle() {
-    for (auto& [event_id, tree] : awaited_) memory_.trees.merge(folded_, nullptr, tree);
+    for (auto& [event_id, tree] : awaited_) paths_.merge(folded_, nullptr, tree);
   }
 
   void forget_told() {
-    for (Kept& one : kept_) memory_.trees.give_back(one.folded);
-    memory_.trees.give_back(folded_);
-    for (auto& [event_id, tree] : awaited_) memory_.trees.give_back(tree);
+    paths_.clear(), folded_.root = nullptr;
+    for (auto& [event_id, tree] : awaited_) tree.root = nullptr;
     held_.clear(), kept_.clear();
     waiting_ = 0;
   }
@@ -307,7 +303,8 @@ class Unit {
   const Limits limits_;
   int64_t least_told_ns_ = 0;
   int64_t waiting_ = 0;  // how many were not compared yet
-  FoldedTree folded_{kPathsOfAUnit};
+  Paths paths_;
+  FoldedTree folded_;
   Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
   std::vector<Kept> kept_;   // of the first ones
   Awaited awaited_;

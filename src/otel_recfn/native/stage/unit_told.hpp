@@ -73,10 +73,8 @@ struct SummaryRow {
   uint64_t span_id, parent_id, first_id;
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
   int64_t cpu_time_ns;
-  int64_t counts_end;  // where its histogram ends; it begins where that of the one before ends
-  int64_t row;         // of a single range; -1: it stands for several, or the row is forgotten
-  uint32_t unit, name, digits;
-  uint32_t module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
+  int64_t row;  // of a single range; -1: it stands for several, or the row is forgotten
+  uint32_t unit, name, module;  // where in its model that is called, maybe with `*` for numbers; 0: that isn't the same for all
 };
 
 // Units that were decided together.
@@ -85,7 +83,6 @@ struct Decided {
   UnfilledVector<SumsRow> sums;
   UnfilledVector<TopRow> top;
   UnfilledVector<SummaryRow> summaries;
-  UnfilledVector<int64_t> counts;  // how many durations have so many binary digits, summary after summary
   std::vector<TraceRow> traces;
 };
 
@@ -121,8 +118,7 @@ class UnitTeller {
     int64_t holder;   // which of the unit's kept ranges it was folded into, or none
     int64_t above;    // the place that it lies in, or none
     int64_t summary;  // its own, or none
-    bool is_other;    // it is a part of what no path was left for
-    bool is_shown;    // it may have a summary: it is no part of that, nor of what is around it
+    bool is_shown;    // it may have a summary: it is no part of what is around it
     bool is_kept;     // it is a single range with a summary, which is as good as kept
   };
   struct Extent {
@@ -160,10 +156,8 @@ class UnitTeller {
   void place_below(const Path& path, int64_t holder, int64_t above) {
     const auto first = static_cast<std::ptrdiff_t>(waiting_.size());
     for (const Path* each = path.first_below; each != nullptr; each = each->next) {
-      const bool is_other = each->name == kOther || (above != kNone && places_[static_cast<size_t>(above)].is_other);
-      waiting_.push_back({each, holder, above, kNone, is_other, !is_other && !is_of_node(*each, holder, above), false});
+      waiting_.push_back({each, holder, above, kNone, !is_of_node(*each, holder, above), false});
     }
-    if (path.below <= 1) return;
     std::sort(waiting_.begin() + first, waiting_.end(), [](const Place& one, const Place& other) {
       const Path &first_path = *one.path, &second_path = *other.path;
       if (first_path.total_ns != second_path.total_ns) return first_path.total_ns < second_path.total_ns;
@@ -201,12 +195,10 @@ class UnitTeller {
     for (const size_t at : chosen) summarize(places_[at]);
   }
 
-  // What is told as other ranges only where there is nothing else.
   size_t longest_in_unit() const {
-    const auto time_of = [](const Place& one) { return one.path->name == kOther ? -1 : one.path->total_ns; };
     size_t longest = 0;
     for (size_t at = 1; at < places_.size(); ++at) {
-      if (places_[at].above == kNone && time_of(places_[at]) > time_of(places_[longest])) longest = at;
+      if (places_[at].above == kNone && places_[at].path->total_ns > places_[longest].path->total_ns) longest = at;
     }
     return longest;
   }
@@ -223,11 +215,9 @@ class UnitTeller {
     const int64_t duration = std::max<int64_t>(0, std::min(path.total_ns, wrapped_difference(around.end_ns, around.start_ns)));
     const int64_t start = std::min(std::max(path.first_ns, around.start_ns), around.end_ns - duration);
     const Extent own{span_id_of(path.first_id, key_), start, start + duration};
-    const unsigned digits = path.histogram.each([this](uint32_t count) { decided_.counts.push_back(count); });
     decided_.summaries.push_back({own.span_id, around.span_id, path.first_id, path.count, path.total_ns, path.shortest_ns,
                                   path.longest_ns, own.start_ns, own.end_ns, path.cpu_time_ns,
-                                  static_cast<int64_t>(decided_.counts.size()), row, number_, path.shown, digits,
-                                  module_of(place)});
+                                  row, number_, path.shown, module_of(place)});
     place.summary = static_cast<int64_t>(extents_.size());
     extents_.push_back(own);
   }
@@ -289,11 +279,9 @@ class UnitTeller {
     }
   }
 
-  // Whether it lies in nothing else that these sums are of. What no path was left for lies in the holder where its time is counted.
+  // Whether it lies in nothing else that these sums are of.
   bool is_outermost(const Place& place) const {
-    if (place.above == kNone) return true;
-    const Place& around = places_[static_cast<size_t>(place.above)];
-    return around.is_kept || (around.above == kNone && around.path->name == kOther);
+    return place.above == kNone || places_[static_cast<size_t>(place.above)].is_kept;
   }
 
   // Where the calls of several classes differ in numbers alone, as in a sequence of layers, those tell nothing of a class.

@@ -2,8 +2,8 @@
 
     write() ──► queue ──► file thread ──► TraceWriter
 
-What doesn't fit the queue is dropped, the newest first, and counted; the next batch comes with a note of the gap, because the
-writer missed begins and ends. ``flush`` and ``close`` return when their time is up, whatever the disk does.
+What doesn't fit the queue is dropped, the newest first, and counted. ``flush`` and ``close`` return when their time is up,
+whatever the disk does.
 
     rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
 """
@@ -32,7 +32,10 @@ CLOSE_SHARE = 0.5
 
 
 class ChromeTraceSink(Sink):
-    """A sink with a file behind a queue, where ``queue_bytes`` may wait. The ``writer`` is used by the file thread only."""
+    """A sink with a file behind a queue, where ``queue_bytes`` may wait, else the oldest batches go.
+
+    The ``writer`` is used by the file thread only.
+    """
 
     name = "chrome_trace"
 
@@ -41,8 +44,6 @@ class ChromeTraceSink(Sink):
         self._queue: TaskQueue[Batch] = TaskQueue(max(1, queue_bytes // ROW_BYTES), _rows)
         self._received = self._dropped = self._written = self._unwritten = 0
         """Counts of rows: that came, that didn't fit, that the writer took or counted, and for which there was no memory."""
-        self._gap = False
-        """Whether batches were dropped since the writer was last told of a gap."""
         self._error: Exception | None = None
         """The error of the writer, which has ended the work."""
         self._raised_error = self._logged_memory = False
@@ -65,9 +66,7 @@ class ChromeTraceSink(Sink):
         if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
         self._received += len(batch)
-        if self._queue.put(batch):
-            self._dropped += len(batch)
-            self._gap = True
+        self._dropped += sum(map(len, self._queue.put(batch)))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what is queued is written; False if the time wasn't enough."""
@@ -123,12 +122,10 @@ class ChromeTraceSink(Sink):
                 log.exception("there was no memory to write a Chrome trace; what it misses is counted as dropped")
 
     def _write(self, batch: Batch) -> None:
-        gap, self._gap = self._gap, False
         try:
-            self._writer.write(batch, after_gap=gap)
+            self._writer.write(batch)
         except NO_MEMORY:
             self._unwritten += len(batch)
-            self._gap = True
             raise
         self._written += len(batch)
 

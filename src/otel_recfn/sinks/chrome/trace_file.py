@@ -98,10 +98,6 @@ class ChromeTraceFile:
         self._flows += len(arrows[0])
         self._put(encode_spans(over, self._pid, self._base_ns) + encode_steps(ended, self._pid, self._base_ns) + counted)
 
-    def forget_links(self) -> None:
-        """Forget the forward ranges so far: no arrow leads to them."""
-        self._links = _native.ForwardRanges()
-
     def show(self) -> None:
         """Show all that was appended in the file."""
         self._show(ARRAYS_END)
@@ -155,18 +151,13 @@ class ChromeTraceFile:
         np.put(used, batch.thread, True)
         np.put(used, batch.end_thread, True)
         for index in np.flatnonzero(used).tolist():
-            thread = batch.tracks[index]
-            tid = trace_tid(thread)
-            events.append(self._naming(tid, thread.name or f"thread {tid}", thread.number, known))
-        return "".join(events).encode()
-
-    def _naming(self, tid: int, name: str, sort_index: int, known: dict[int, str]) -> str:
-        """The events that give a track its name and its place, unless it has that name."""
-        if known.get(tid) == name:
-            return ""
-        known[tid] = name
-        sort = _metadata_event("thread_sort_index", self._pid, tid, {"sort_index": sort_index})
-        return f",\n{_metadata_event('thread_name', self._pid, tid, {'name': name})},\n{sort}"
+            tid = trace_tid(thread := batch.tracks[index])
+            name = thread.name or f"thread {tid}"
+            if known.get(tid) != name:
+                known[tid] = name
+                events.append(_metadata_event("thread_name", self._pid, tid, {"name": name}))
+                events.append(_metadata_event("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
+        return "".join([f",\n{event}" for event in events]).encode()
 
 
 def _header(base_ns: int) -> bytes:

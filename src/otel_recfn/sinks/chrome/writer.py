@@ -30,11 +30,8 @@ log = logging.getLogger("otel_recfn")
 
 SUFFIXES = (".json.gz", ".json")
 MAX_NAMES_BESIDE = 1000
-PASSING = {
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "ENOMEM", "EIO", "EAGAIN", "EINTR", "ETIMEDOUT")
-    if hasattr(errno, name)
-}
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE}
+PASSING |= {errno.ENOMEM, errno.EIO, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
 """Errors after which writing may work again: of the disk, and of limits."""
 
 
@@ -66,12 +63,8 @@ class TraceWriter:
         if create_now:
             self._file = self._opened_or_refused()
 
-    def write(self, batch: Batch, *, after_gap: bool = False) -> None:
+    def write(self, batch: Batch) -> None:
         """Append the batch's events and show them. After an error the file has the events that it had before.
-
-        Args:
-            batch: as sinks get it.
-            after_gap: batches were lost since the last one: no arrow leads from there.
 
         Raises:
             OSError: one that will not pass. The batch is not counted here.
@@ -81,8 +74,6 @@ class TraceWriter:
             return
         try:
             self._file = self._file or self._opened(logging.INFO)
-            if after_gap:
-                self._file.forget_links()
             self._file.append(batch)
             self._file.show()
         except BaseException as error:

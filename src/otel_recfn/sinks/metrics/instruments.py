@@ -111,7 +111,8 @@ class Instruments:
         self._streams: SdkStreams | None = None
         self._changed = False
         """Whether the SDK is not one that we know: then nobody takes durations any more."""
-        self._histogram = _histogram(meter)
+        description = "How long operators and ranges took."
+        self._histogram = meter.create_histogram(DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS)
         for each in COUNTERS:
             meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
         meter.create_observable_up_down_counter(QUEUE.name, [partial(self._observe, QUEUE)], "{range}", QUEUE.description)
@@ -185,14 +186,6 @@ class Instruments:
                 *(DURATION, error),
                 exc_info=not isinstance(error, ChangedSdkError),
             )
-
-
-def _histogram(meter: Meter) -> Any:
-    description = "How long operators and ranges took."
-    try:
-        return meter.create_histogram(DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS)
-    except TypeError:  # before version 1.31 of the SDK
-        return meter.create_histogram(DURATION, "s", description)
 
 
 def _attributes(series: Series | None) -> Attributes:

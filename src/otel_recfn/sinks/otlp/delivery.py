@@ -7,19 +7,18 @@
 
     spans = exported + failed + dropped.queue_full + dropped.shutdown + those that wait
 
-Who sends waits for no network; a pause is one for both threads, since all requests go to one place.
+Who sends waits for no network.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import random
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -46,8 +45,6 @@ LAST_SEND_S = 0.2
 """The seconds that each attempt under way is waited for at the end."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 FACTOR, JITTER = 1.5, 0.5
-MOST_ADDED = 0.1
-"""The most by which chance lengthens a pause that a server asks for."""
 PAUSE_AFTER_ERROR_S = 0.1
 CONCURRENT = 2
 """The requests at once: while one waits for its answer, or for the GIL, the other is on its way."""
@@ -157,9 +154,6 @@ def otlp_delivery(
     except UnreadableExporterError as error:
         _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
         return None
-    except ImportError as error:
-        text = f"span_exporter={safe_text(repr(exporter))} needs {error.name}; install opentelemetry-exporter-otlp"
-        raise SettingError(text) from error
     except Exception as error:  # an official exporter raises if the environment has what it doesn't know
         text = safe_text(error, secrets_from_environment())
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
@@ -170,18 +164,13 @@ class RequestSender:
 
     def __init__(self, transport: Transport, queue_bytes: int) -> None:
         self._transport = transport
-        self.queue: TaskQueue[Request] = TaskQueue(
-            queue_bytes, weigh=lambda request: len(request.body), goes_first=lambda _request: True
-        )
+        self.queue: TaskQueue[Request] = TaskQueue(queue_bytes, weigh=lambda request: len(request.body))
         self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
         self._changed = threading.Condition()
-        self._pauses = pauses()
-        self._not_before = self._server_not_before = 0.0
-        """The time of the next attempt, by our pauses and the server's."""
         self.failures = 0
-        """The attempts since the last one that was answered."""
-        self._ended = self._is_over = False
-        """Whether nothing more is sent or counted."""
+        """The attempts since the last one that was answered, or the last flush."""
+        self._ended = False
+        """Whether nothing more is sent."""
         self._logged: set[str] = set()
         """The messages that were logged."""
         self.exported = self.failed = self.queue_full = 0
@@ -208,10 +197,7 @@ class RequestSender:
         if all(thread.ident is None for thread in self._threads):
             return self.queue.is_empty
         flush = self.queue.put_flush(timeout_s)
-        with self._changed:
-            self._not_before = 0.0
-            self._pauses = pauses()  # a channel of gRPC may need a moment until it has found its server again
-            self._changed.notify_all()
+        self._go_on()
         if flush is None:
             return False
         flushed = flush.wait()
@@ -220,7 +206,7 @@ class RequestSender:
         return flushed
 
     def end(self, timeout_s: float) -> None:
-        """Send no more. Attempts under way are waited for so long; after that they don't count."""
+        """Send no more. Attempts under way are waited for so long."""
         self.queue.end()
         self.queue.clear()
         with self._changed:
@@ -228,8 +214,6 @@ class RequestSender:
             self._changed.notify_all()
         for thread in self._threads:
             thread.wait_for_end(timeout_s)
-        with self._changed:
-            self._is_over = True
         self._transport.close()
 
     def _run(self) -> None:
@@ -252,47 +236,39 @@ class RequestSender:
             with at_work():
                 body = _compressed(request.body, self._transport.encoding)
             outcome = Outcome(Verdict.AGAIN)
-            while outcome.verdict is Verdict.AGAIN and self._waits_for_turn():
+            while not self._ended:
                 outcome = Outcome(Verdict.REFUSED)
                 with at_work():
                     outcome = self._transport.send(body)
-                    if not self._is_over:  # else its connection was closed under it
+                    if not self._ended:  # else its connection was closed under it
                         self._log_outcome(outcome)
-                self._note(outcome)
+                if outcome.verdict is not Verdict.AGAIN:
+                    self._go_on()
+                    break
+                self._pause(outcome.delay_s)
         finally:
             self._count(request, outcome)
 
-    def _waits_for_turn(self) -> bool:
-        """Wait until the server may be asked; False if nothing more is sent."""
+    def _pause(self, asked_s: float | None) -> None:
+        """Wait as long as the server asks; else ever longer, but only until the next answer or flush."""
         with self._changed:
-            while not self._ended:
-                pause_s = max(self._not_before, self._server_not_before) - time.monotonic()
-                if pause_s <= 0:
-                    return True
-                self._changed.wait(pause_s)
-            return False
-
-    def _note(self, outcome: Outcome) -> None:
-        """Set the time of the next attempt after an attempt."""
-        with self._changed:
-            if outcome.verdict is not Verdict.AGAIN:
-                self.failures, self._pauses = 0, pauses()
-                return
             self.failures += 1
-            now = time.monotonic()
-            if outcome.delay_s is None:
-                self._not_before = max(self._not_before, now + next(self._pauses))
-            else:
-                self._server_not_before = max(self._server_not_before, now + outcome.delay_s * (1 + MOST_ADDED * _chance()))
+            seconds = pause_s(self.failures) if asked_s is None else asked_s
+            self._changed.wait_for(lambda: self._ended or (asked_s is None and not self.failures), seconds)
+
+    def _go_on(self) -> None:
+        """End our pauses."""
+        with self._changed:
+            self.failures = 0
+            self._changed.notify_all()
 
     def _count(self, request: Request, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
             return
         failed = request.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, request.spans)
         with self._changed:
-            if not self._is_over:
-                self.failed += failed
-                self.exported += request.spans - failed
+            self.failed += failed
+            self.exported += request.spans - failed
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
@@ -310,11 +286,10 @@ class RequestSender:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
 
 
-def pauses() -> Iterator[float]:
+def pause_s(failures: int) -> float:
     """Seconds before a request is sent again: ever longer, and by chance, so that not all clients come back at once."""
-    for number in itertools.count():
-        pause_s = min(FIRST_PAUSE_S * FACTOR ** min(number, 50), LONGEST_PAUSE_S)
-        yield pause_s * (1 - JITTER + 2 * JITTER * _chance())
+    longest_s = min(FIRST_PAUSE_S * FACTOR ** min(failures - 1, 50), LONGEST_PAUSE_S)
+    return longest_s * (1 - JITTER + 2 * JITTER * _chance())
 
 
 def _compressed(body: bytes, encoding: str) -> bytes:

@@ -14,7 +14,6 @@ which is larger by itself is a request of its own.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -58,9 +57,6 @@ MESSAGES_AT_ONCE = 512
 NO_RESOURCE = Resource({})
 NUMBERS = {"recfn.rank": RANK, "recfn.local_rank": LOCAL_RANK, "recfn.world_size": WORLD_SIZE}
 """The environment variables of numbers, by attribute."""
-JOB_ID, JOBS = "recfn.job_id", ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
-NO_JOB = ("", "none")
-"""The job id that torchrun gives if nobody did."""
 _RESOURCE_SPANS, _SCOPE_SPANS = b"\x0a", b"\x12"
 """The field headers of the two messages around spans: numbers 1 and 2, with a length."""
 _MOST_LENGTH = 10
@@ -192,10 +188,8 @@ def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
 
 def with_launch(resource: Resource) -> Resource:
     """The resource with what a launcher (torchrun, SLURM) says of this process, unless the resource says it."""
-    further: dict[str, int | str | None] = {name: number_of(variables) for name, variables in NUMBERS.items()}
-    further[JOB_ID] = next((os.environ[each] for each in JOBS if os.environ.get(each, "") not in NO_JOB), None)
-    known = {name: value for name, value in further.items() if value is not None and name not in resource.attributes}
-    return Resource({**resource.attributes, **known}, resource.schema_url) if known else resource
+    numbers = {name: number for name, variables in NUMBERS.items() if (number := number_of(variables)) is not None}
+    return Resource({**numbers, **resource.attributes}, resource.schema_url)
 
 
 class Request(NamedTuple):

@@ -15,10 +15,7 @@ import encodings.idna  # noqa: F401  requests would import it in the thread that
 import netrc  # noqa: F401
 import os
 import threading
-import time
-from collections.abc import Callable, Sequence
-from datetime import timezone
-from email.utils import parsedate_to_datetime
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -48,8 +45,6 @@ RECONNECTS = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
 """The channel's options for reconnecting; else it waits for minutes before it tries a server again."""
-MOST_ANSWER = 1 << 16
-"""The most bytes of an answer that are read."""
 MOST_DELAY_S = 600.0
 """The longest pause that a server may ask for."""
 TOO_LARGE = "where the request was too large, set export_request_bytes to what servers and proxies take (nginx: 1 MiB)"
@@ -101,26 +96,25 @@ class HttpTransport:
 
     def send(self, body: bytes) -> Outcome:
         try:
-            with self.session.post(
+            response = self.session.post(
                 self.endpoint,
                 data=body,
                 headers=self.headers,
                 timeout=self.timeout_s,
                 verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate
                 allow_redirects=False,
-                stream=True,
-            ) as response:
-                return self._outcome(response, _content(response))
+            )
+            return self._outcome(response)
         except OSError as error:  # all errors of requests are OSErrors
             # a ValueError: an endpoint that is no URL, or an invalid header
             verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
             return Outcome(verdict, safe_request_error(error, self.hidden))
 
-    def _outcome(self, response: Any, content: bytes) -> Outcome:
+    def _outcome(self, response: Any) -> Outcome:
         status = response.status_code
         if 200 <= status < 300:
             has_message = "protobuf" in response.headers.get("Content-Type", "")
-            return _taken(content if has_message else b"", self.hidden)
+            return _taken(response.content if has_message else b"", self.hidden)
         message = f"HTTP {status} {safe_text(response.reason, self.hidden)}"
         if status in RETRYABLE_STATUS:
             return Outcome(Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After")))
@@ -231,11 +225,7 @@ def protocol_of(exporter: object) -> str | None:
 
 
 def made(protocol: str) -> Any:
-    """An exporter configured by the environment.
-
-    Raises:
-        ImportError: its package isn't installed.
-    """
+    """An exporter configured by the environment."""
     if protocol == HTTP:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 
@@ -260,18 +250,6 @@ def transport_of(exporter: Any, owned: bool) -> Transport:
         raise UnreadableExporterError(f"this version of {type(exporter).__qualname__} is not known: {error}") from error
 
 
-def _content(response: Any) -> bytes:
-    """The beginning of an answer, after whose end the connection can be used again.
-
-    Nothing where it breaks off, because the status has said what counts.
-    """
-    try:
-        content: bytes = response.raw.read(MOST_ANSWER, decode_content=True)
-    except Exception:
-        return b""
-    return content
-
-
 def _taken(answer: bytes, hidden: Sequence[str]) -> Outcome:
     """The outcome of a request that a server took, but perhaps not all of its spans."""
     try:
@@ -291,19 +269,9 @@ def retry_info_s(details: str | bytes) -> float | None:
     return _limited_delay(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
 
 
-def retry_after_s(header: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """The delay in a ``Retry-After``, as seconds or an HTTP date; None for anything else."""
-    if header is None:
-        return None
-    try:
-        return _limited_delay(float(header)) if header.strip().isdecimal() else _limited_delay(_date_s(header) - now())
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _date_s(header: str) -> float:
-    date = parsedate_to_datetime(header)
-    return (date if date.tzinfo is not None else date.replace(tzinfo=timezone.utc)).timestamp()
+def retry_after_s(header: str | None) -> float | None:
+    """The delay in a ``Retry-After`` in seconds; None for anything else, as a date."""
+    return _limited_delay(float(header)) if header is not None and header.strip().isdecimal() else None
 
 
 def _limited_delay(delay_s: float) -> float:

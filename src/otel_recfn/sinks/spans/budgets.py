@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_recfn.sinks.spans.surroundings import remember
@@ -56,36 +55,27 @@ class Volume(NamedTuple):
 EVERY_RANGE = Volume(None)
 
 
-@dataclass(slots=True)
-class _Durations:
-    """The durations of the last units of a name."""
-
-    in_order: deque[int] = field(default_factory=deque)
-    sorted: list[int] = field(default_factory=list)
-    seen: int = 0
-
-
 class UsualDurations:
     """The usual durations of units, by name."""
 
     def __init__(self) -> None:
-        self._of_name: dict[str, _Durations] = {}
+        self._of_name: dict[str, tuple[deque[int], list[int]]] = {}
+        """The last ones of a name, in the order of their units and in their own."""
 
     def compare(self, name: str, duration_ns: int) -> tuple[int, bool]:
-        """The number of earlier units of the name, and whether this one took unusually long.
+        """The number of earlier units of the name that are remembered, and whether this one took unusually long.
 
         Those did that took more than twice the median and are among the longest.
         """
-        known = self._of_name.get(name) or _Durations()
+        in_turn, ascending = known = self._of_name.get(name) or (deque(), [])
         remember(self._of_name, name, known, MAX_NAMES)
-        place, count = bisect_left(known.sorted, duration_ns), len(known.sorted)
-        is_unusual = count > 0 and count - place <= count // UNUSUAL and duration_ns > 2 * max(1, known.sorted[count // 2])
-        known.seen += 1
-        known.in_order.append(duration_ns)
-        known.sorted.insert(place, duration_ns)
+        place, count = bisect_left(ascending, duration_ns), len(ascending)
+        is_unusual = count > 0 and count - place <= count // UNUSUAL and duration_ns > 2 * max(1, ascending[count // 2])
+        in_turn.append(duration_ns)
+        ascending.insert(place, duration_ns)
         if count == DURATIONS:
-            del known.sorted[bisect_left(known.sorted, known.in_order.popleft())]
-        return known.seen - 1, is_unusual
+            del ascending[bisect_left(ascending, in_turn.popleft())]
+        return count, is_unusual
 
 
 class SpanRate:
@@ -100,27 +90,23 @@ class SpanRate:
         self._half_per_ns = per_second / NS_PER_SECOND / 2
         self._half = int(BURST_SECONDS * per_second) / 2
         """The spans of one half that may be used at once."""
-        self._ordinary = self._unusual = self._half
-        """The rest of each half."""
+        self._left = [self._half, self._half]
+        """The rest of each half, that for unusual units last."""
         self._at_ns = 0
 
     def left(self, now_ns: int, *, unusual: bool) -> int:
         """The spans that such units may have now. Never below 0, even if more were used."""
         if now_ns > self._at_ns:
             more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
-            ordinary, others = self._ordinary + more, self._unusual + more
-            self._ordinary = min(self._half, ordinary + max(0.0, others - self._half))
-            self._unusual = min(self._half, others + max(0.0, ordinary - self._half))
+            one, other = [left + more for left in self._left]
+            self._left = [min(self._half, own + max(0.0, others - self._half)) for own, others in ((one, other), (other, one))]
         elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
             self._at_ns = now_ns
-        return int(self._unusual if unusual else self._ordinary)
+        return int(self._left[unusual])
 
     def use(self, spans: int, *, unusual: bool) -> None:
         """Count so many spans as used."""
-        if unusual:
-            self._unusual = max(0.0, self._unusual - spans)
-        else:
-            self._ordinary = max(0.0, self._ordinary - spans)
+        self._left[unusual] = max(0.0, self._left[unusual] - spans)
 
 
 class UnitEnd(NamedTuple):

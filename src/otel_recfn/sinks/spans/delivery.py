@@ -19,7 +19,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -31,8 +31,13 @@ from otel_recfn.support.forks import ForkSafeLock, OwnThread, current_own_thread
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import safe_exception
 
+if TYPE_CHECKING:
+    from otel_recfn.sinks.otlp.delivery import OtlpDelivery
+
 _logger = logging.getLogger(__name__)
 
+Delivery: TypeAlias = "SpanDelivery | OtlpDelivery"
+"""A way for spans to leave. The sender's thread uses it, but for ``remove``, ``counters`` and ``has_failed``."""
 MAX_CHUNK = 512
 """The spans at which a ``BatchSpanProcessor``'s own thread begins to export, while we make the next ones."""
 FLUSH_TIMEOUT_S = 30.0
@@ -165,55 +170,23 @@ def is_exporting() -> bool:
     return getattr(_Exporter.exporting, "now", False)
 
 
-class Delivery(Protocol):
-    """A way for spans to leave. The sender's thread uses it, but for ``remove``, ``counters`` and ``has_failed``."""
-
-    provider: TracerProvider | None
-    """The provider of the spans if the program has none; None for no spans then."""
-    chunk_size: int
-    """The number of spans that are handed on at once."""
-
-    def mapper(self, target: SpanTarget) -> SpanMapper:
-        """A mapper that makes spans of ranges."""
-
-    def use(self, target: SpanTarget) -> None:
-        """Take spans of this target from now on."""
-
-    def send(self, spans: Sequence[Any]) -> None:
-        """Hand on a chunk, as the mapper made it, when there is room; while there are none, an empty one comes now and then."""
-
-    def flush(self, timeout_s: float) -> bool:
-        """Export what was handed on; False if the time wasn't enough."""
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the last export failed."""
-
-    def remove(self, process_ends: bool) -> None:
-        """Leave everything as it was found. If the process ends, nothing more of ours is exported."""
-
-    def counters(self) -> Mapping[str, int]:
-        """The counts of spans."""
-
-    def after_fork_in_child(self) -> Delivery:
-        """The delivery of a forked child."""
-
-
 class SpanDelivery:
     """A delivery to the processors of one target at a time, in chunks that their queues have room for."""
 
     provider: TracerProvider | None = None
+    """The provider of the spans if the program has none; None for no spans then."""
 
     def __init__(self) -> None:
         self._used: list[Any] = []
         """The target, its processors and their exporters, as they were last."""
+        self._target: Any = None
         self._exporters: list[_Exporter] = []
-        self._receivers: Sequence[Callable[[ReadableSpan], None]] = ()
         self._returned_before = (0, 0)
         """The counts of exporters that aren't used any more."""
         self._spans = self._unwatched = self._since_flush = 0
         """Counts of spans: all, those for exporters that can't be shadowed, and those since the last flush."""
         self._room = self.chunk_size = 1
+        """The room in the queues, and the number of spans that are handed on at once."""
         self._ended = self._logged = False
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
@@ -227,11 +200,11 @@ class SpanDelivery:
         if self._used == [target, *processors, *exporters]:
             return
         self._unwatch()
-        self._used = [target, *processors, *exporters]
+        self._used, self._target = [target, *processors, *exporters], target
         for exporter in exporters:
             with suppress(AttributeError, TypeError):  # slots, or a frozen class
                 self._exporters.append(_Exporter(exporter, target.scope, queue_before(exporter, processors)))
-        self._receivers, queue = target.receivers(), shortest_queue(processors)
+        queue = shortest_queue(processors)
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
@@ -245,13 +218,12 @@ class SpanDelivery:
         self._since_flush += len(spans)
         self._unwatched += 0 if self._exporters else len(spans)
         for span in spans:
-            for receive in self._receivers:
-                try:
-                    receive(span)
-                except (Exception, SystemExit) as error:
-                    if not self._logged:
-                        self._logged = True
-                        _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
+            try:
+                self._target.end(span)
+            except (Exception, SystemExit) as error:
+                if not self._logged:
+                    self._logged = True
+                    _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
 
     def flush(self, timeout_s: float) -> bool:
         """Have the processors export."""

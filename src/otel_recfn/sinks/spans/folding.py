@@ -238,7 +238,7 @@ class Folding:
             assert trace is not None
             trace.further = {**trace.further, **told}
             trace.folded += int(done.sums["ranges"][place] * done.sums["of_unit"][place])
-        beside = [table for table in (done.sums, done.top, done.summaries, done.counts) if len(table)]
+        beside = [table for table in (done.sums, done.top, done.summaries) if len(table)]
         nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single) + len(roots) * ROOT_BYTES
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 

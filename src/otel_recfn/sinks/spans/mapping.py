@@ -79,28 +79,16 @@ _OF_UNIT = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top"
 
 
 SUFFIX = " (folded)"
-ENOUGH_FOR_A_HISTOGRAM = 10
-"""The fewest durations for a histogram: of fewer, least, longest and mean say as much, and a number costs exporters 2 us."""
-_BOUNDS_S = [(1 << digits) / 1e9 for digits in range(64)]
-"""The bounds of durations by their number of binary digits."""
 
 
 def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attributes]) -> list[Attributes]:
     """The attributes of summaries of call paths. ``of_rows`` are those of single ranges whose rows are there."""
     rows, names = decided.summaries[which], decided.names
     columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
-    found = [
+    return [
         next(of_rows) if row >= 0 else _of_module(names[name], names[module] if module else "") | _summary_times(*times)
         for times, (row, name, module) in zip(rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True)
     ]
-    many = np.flatnonzero(rows["count"] >= ENOUGH_FOR_A_HISTOGRAM)
-    begins = begins_of(decided.summaries["counts_end"], many + which.start)
-    of_many = (many, rows["digits"][many], begins, rows["counts_end"][many])
-    for place, lowest, first, last in zip(*[column.tolist() for column in of_many], strict=True):
-        counts = decided.counts[first:last].tolist()
-        found[place]["aggregation.histogram_bucket_bounds_s"] = _BOUNDS_S[lowest : lowest + len(counts) - 1]
-        found[place]["aggregation.histogram_bucket_counts"] = counts
-    return found
 
 
 def _shown(decided: Decided, name: int) -> str:
@@ -136,7 +124,7 @@ _TEXTS = [column for column in BY_SIZE if column.attribute and column.value is s
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
-_SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR | EventFlag.CLOCK_JUMPED)
+_SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR)
 """The flags that a span shows."""
 
 
@@ -146,10 +134,12 @@ class SpanMapper:
     def __init__(self, target: SpanTarget, hook: SpanHook | None = None) -> None:
         self._target, self._hook = target, hook
         self._limits = AppliedLimits(target.limits)
+        self._resource = target.resource
 
     def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
         """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         recorded, rows, hook = plan.batch, plan.row, self._hook
+        self._resource = self._target.resource
         batch = plan.named(further).batch
         start = np.maximum(batch.start_ns[rows], 0)
         links = self._linked(plan) if plan.linked_id.any() else {}
@@ -182,7 +172,7 @@ class SpanMapper:
                 context = contexts[span_id] = _in_trace_of(top, span_id)
             if parent is None:
                 parent = contexts[parent_id] = _in_trace_of(top, parent_id)
-            linked = self._limits.links(Link(links[row])) if row in links else ()
+            linked = (Link(links[row]),) if row in links else ()
             spans.append(self._span(name, context, parent, attributes, start_ns, end_ns, linked, events, status))
         return spans
 
@@ -240,7 +230,7 @@ class SpanMapper:
             name=name,
             context=context,
             parent=parent,
-            resource=self._target.resource,
+            resource=self._resource,
             attributes=self._limits.span_attributes(attributes),
             events=events,
             links=links,
@@ -275,18 +265,17 @@ class SpanMapper:
         self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
     ) -> tuple[Sequence[Event], Status]:
         """Add the attributes that few rows have; returns the events and the status."""
-        flags, status, events = int(batch.flags[row]), _UNSET, dict[str, Mapping[str, AttributeValue]]()
+        flags, status, events = int(batch.flags[row]), _UNSET, list[Event]()
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
         if flags & EventFlag.PARTIAL:
             attributes["recfn.partial"] = True
         if flags & EventFlag.ERROR:
             error, stacktrace = text_of_utf8(batch.names[batch.error[row]]), text_of_utf8(batch.names[batch.stacktrace[row]])
-            events["exception"] = exception_attributes(error) | stacktrace_attributes(stacktrace)
-            attributes["error.type"] = events["exception"]["exception.type"]
+            exception = exception_attributes(error) | stacktrace_attributes(stacktrace)
+            events.append(Event("exception", self._limits.event_attributes(exception), end_ns))
+            attributes["error.type"] = exception["exception.type"]
             status = Status(StatusCode.ERROR, error)
-        if flags & EventFlag.CLOCK_JUMPED:
-            events["wall clock jumped"] = {}
         for column in _TEXTS:
             if index := getattr(batch, column.name)[row]:
                 attributes |= text_attributes(column, batch.names[index])
@@ -294,7 +283,7 @@ class SpanMapper:
             attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
             attributes |= code_attributes(text_of_utf8(code))
-        return self._limits.events(events, end_ns) if events else (), status
+        return events, status
 
 
 @lru_cache(4096)

@@ -5,8 +5,7 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
 
     Tracer.span_processor, .sampler, .resource, .id_generator    without them: no spans, as with a foreign provider
     Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
-    <multi span processor>._span_processors                      without it: exporters can't be watched, and a processor that
-                                                                 raises keeps spans from those behind it
+    <multi span processor>._span_processors                      without it: exporters can't be watched
     BatchSpanProcessor._batch_processor._max_queue_size          without it: the default size
     BatchSpanProcessor._batch_processor._queue                   without it: beside a backend that hangs, a program that ends
                                                                  waits for its own spans batch after batch
@@ -14,11 +13,8 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
 
-The provider's span limits are applied where they can bind. Our spans have at most ``MOST_ATTRIBUTES`` attributes,
-``MOST_EVENTS`` events and one link, far below the default limits; the SDK's bounded containers cost more than the whole span.
-
-Exporters group the spans of a batch by their resources, and the SDK's works out its hash, of a JSON text of all its attributes,
-for every span. So spans have a resource that is equal to the program's and remembers its hash: both stand in one group.
+The provider's limits of attributes are applied where they can bind: our spans have at most ``MOST_ATTRIBUTES``, far below the
+default, and the SDK's bounded containers cost more than the whole span. They have at most one event and one link.
 """
 
 from __future__ import annotations
@@ -30,19 +26,17 @@ import pickle
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanLimits, SynchronousMultiSpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
-from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind
+from opentelemetry.trace import SpanContext, SpanKind
 
 from otel_recfn.batches.stage import SAMPLED
 from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
@@ -50,7 +44,6 @@ from otel_recfn.support.texts import safe_exception
 from otel_recfn.version import __version__
 
 MOST_ATTRIBUTES = 32
-MOST_EVENTS = 2
 
 AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes: TypeAlias = Mapping[str, AttributeValue]
@@ -62,29 +55,20 @@ class AppliedLimits:
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
         of_span = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
-        of_event = _unbound(limits.max_event_attributes, limits.max_attribute_length)
-        has_room = (limits.max_events is None or limits.max_events >= MOST_EVENTS) and limits.max_links != 0
-        self.unbound = of_span and of_event and has_room
+        self.unbound = of_span and _unbound(limits.max_event_attributes, limits.max_attribute_length)
         """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:
         """The attributes of a span, cut to the limits and counted."""
         if self.unbound:
             return attributes
-        limits = self._limits
-        return _bounded(attributes, limits.max_span_attributes, limits.max_span_attribute_length)
+        return _bounded(attributes, self._limits.max_span_attributes, self._limits.max_span_attribute_length)
 
-    def events(self, named: Mapping[str, Attributes], timestamp_ns: int) -> Sequence[Event]:
-        """Events of these names, or what the limits leave of them."""
-        if not self.unbound:
-            most, length = self._limits.max_event_attributes, self._limits.max_attribute_length
-            named = {name: _bounded(attributes, most, length) for name, attributes in named.items()}
-        events = [Event(name, attributes, timestamp_ns) for name, attributes in named.items()]
-        return events if self.unbound else BoundedList.from_seq(self._limits.max_events, events)
-
-    def links(self, link: Link) -> Sequence[Link]:
-        """One link, or what the limits leave of it."""
-        return BoundedList.from_seq(0, (link,)) if self._limits.max_links == 0 else (link,)
+    def event_attributes(self, attributes: Attributes) -> Attributes:
+        """The attributes of an event, likewise."""
+        if self.unbound:
+            return attributes
+        return _bounded(attributes, self._limits.max_event_attributes, self._limits.max_attribute_length)
 
 
 def _bounded(attributes: Attributes, max_count: int | None, max_length: int | None) -> Attributes:
@@ -97,14 +81,11 @@ def _unbound(max_count: int | None, max_length: int | None) -> bool:
 
 
 class HashedResource(Resource):
-    """A resource with the attributes of another one and its hash, remembered; the other one never changes."""
+    """A resource equal to another one that remembers its hash: exporters ask for it for every span, and it takes 6 us."""
 
     def __init__(self, known: Resource) -> None:
         vars(self).update(vars(known))
-        self._recfn_known, self._recfn_hash = known, hash(known)
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self._recfn_known or super().__eq__(other)
+        self._recfn_hash = hash(known)
 
     def __hash__(self) -> int:
         return self._recfn_hash
@@ -113,8 +94,8 @@ class HashedResource(Resource):
 def hashed(resource: Resource) -> Resource:
     """The resource with its hash remembered; the resource itself if that can't be done."""
     try:
-        return HashedResource(resource) if type(resource) is Resource else resource  # a subclass may have a new hash each time
-    except Exception:  # it isn't hashable, or has no attributes of its own
+        return HashedResource(resource) if type(resource) is Resource else resource
+    except Exception:  # an attribute is no JSON
         return resource
 
 
@@ -148,9 +129,8 @@ class SpanTarget:
 
     def __init__(self, provider: Any, tracer: Any, is_set: bool = True) -> None:
         self._provider, self._tracer, self._is_set = provider, tracer, is_set
+        self._known_resource = self._resource = Resource.get_empty()
         self._sampler_failed = False
-        self._resources = (Resource.get_empty(), Resource.get_empty())
-        """The provider's resource, as it was last, and the one that spans have for it."""
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
         is_enabled = getattr(tracer, "_is_enabled", None)
         self.is_enabled: Callable[[], object] = is_enabled if callable(is_enabled) else lambda: True
@@ -206,11 +186,11 @@ class SpanTarget:
 
     @property
     def resource(self) -> Resource:
-        """The provider's resource, with its hash, as exporters ask for the hash of each span's. A forked child's differs."""
-        resource: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
-        if resource is not self._resources[0]:
-            self._resources = resource, hashed(resource)
-        return self._resources[1]
+        """The provider's resource, with its hash. A forked child's differs."""
+        known: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
+        if known is not self._known_resource:
+            self._known_resource, self._resource = known, hashed(known)
+        return self._resource
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64), from the provider's id generator unless that is the SDK's random one.
@@ -230,9 +210,9 @@ class SpanTarget:
         """All processors, also those within others."""
         return _flattened(self._tracer.span_processor)
 
-    def receivers(self) -> list[Callable[[ReadableSpan], None]]:
-        """The receivers of finished spans: each processor by itself, since the SDK's list of them ends at one that raises."""
-        return [processor.on_end for processor in _flattened(self._tracer.span_processor, in_turn=True)]
+    def end(self, span: ReadableSpan) -> None:
+        """Hand a finished span to the processors."""
+        self._tracer.span_processor.on_end(span)
 
     def force_flush(self, timeout_s: float) -> bool:
         """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
@@ -332,12 +312,10 @@ class ProviderResolver:
         return None
 
 
-def _flattened(processor: Any, in_turn: bool = False) -> list[Any]:
-    """The processors within one; if asked for those that the SDK calls in turn, what calls them otherwise counts as one."""
+def _flattened(processor: Any) -> list[Any]:
+    """The processors within one."""
     inner = getattr(processor, "_span_processors", None)
-    if inner is None or (in_turn and type(processor) is not SynchronousMultiSpanProcessor):
-        return [processor]
-    return [found for one in inner for found in _flattened(one, in_turn)]
+    return [processor] if inner is None else [found for one in inner for found in _flattened(one)]
 
 
 def pickled_parts(provider: Any) -> bytes | None:
@@ -345,25 +323,17 @@ def pickled_parts(provider: Any) -> bytes | None:
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
     """
-    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
-        return None
-    sampler = b""
-    with suppress(Exception):  # one of the program's; the child has the default then
-        sampler = pickle.dumps(provider.sampler)
     try:
         resource = provider.resource
-        return pickle.dumps((dict(resource.attributes), resource.schema_url, sampler))
-    except Exception:  # another kind of provider
+        return pickle.dumps((dict(resource.attributes), resource.schema_url, provider.sampler))
+    except Exception:  # another kind of provider, or a sampler that isn't known by name
         return None
 
 
 def provider_from(parts: bytes) -> TracerProvider | None:
     """The child's provider; None if it can't be made."""
     try:
-        attributes, schema_url, pickled = pickle.loads(parts)
-        sampler = None
-        with suppress(Exception):
-            sampler = pickle.loads(pickled)
+        attributes, schema_url, sampler = pickle.loads(parts)
         return TracerProvider(sampler, Resource(attributes, schema_url), shutdown_on_exit=False)
     except Exception:
         return None

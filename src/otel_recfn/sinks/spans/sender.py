@@ -162,10 +162,7 @@ class Sender:
         self._counts = dict.fromkeys(_NAMES, 0)
         self._closed = False
         """Whether nothing is counted or sent any more."""
-        self._hurries = threading.Event()
-        """Whether somebody waits for what is queued, so that the thread doesn't rest."""
         self._end_by = float("inf")
-        self._process_ends = self._finishes_itself = False
         self._logged = False
 
     def start(self) -> None:
@@ -201,35 +198,25 @@ class Sender:
             return self._queue.is_empty
         if self._would_wait_for_itself():
             return False
-        with self._lock:
-            self._hurries.set()
-            flush = self._queue.put_flush(timeout_s)
+        flush = self._queue.put_flush(timeout_s)
         return flush is not None and flush.wait()
 
     def close(self, timeout_s: float, process_ends: bool) -> None:
         """Send what was put, and export, in so many seconds; the rest is dropped and counted.
 
-        Where the process ends, a backend that is known to be down is not waited for. Where a processor or an exporter calls,
-        the sender's thread goes on, and is not waited for.
+        Nothing is waited for where a processor or an exporter calls, or where the process ends and the backend is known to be
+        down.
         """
-        self._end_by = time.monotonic() + timeout_s
-        self._process_ends = process_ends
-        self._finishes_itself = self._would_wait_for_itself()
+        self._end_by = time.monotonic() + (0.0 if self._would_wait_for_itself() else timeout_s)
         self._queue.end()
-        if self._finishes_itself:
-            return
-        self._hurries.set()
         while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):
             self._thread.wait_for_end(min(LOOK_S, self._time_left()))
-        self._finish()
-
-    def _finish(self) -> None:
         with self._lock:
             self._closed = True
             self._counts["shutdown"] += self._counts["folding"]
             self._counts["folding"] = 0
         self._queue.clear()
-        self._delivery.remove(self._process_ends)
+        self._delivery.remove(process_ends)
 
     def _would_wait_for_itself(self) -> bool:
         """Whether a processor or an exporter of the program's calls."""
@@ -244,8 +231,6 @@ class Sender:
                 self._guarded(self._step)
             with at_work():
                 self._guarded(lambda: self._delivery.flush(self._time_left()))
-                if self._finishes_itself:
-                    self._guarded(self._finish)
 
     def _guarded(self, step: Callable[[], object]) -> None:
         """Do a step. If it fails, what it handled is lost, and the thread goes on."""
@@ -262,9 +247,6 @@ class Sender:
                 self._send(waiting)
             elif isinstance(waiting, Flush):
                 waiting.do(self._delivery.flush)
-                with self._lock:
-                    if self._queue.is_open and not self._queue.has_flush:
-                        self._hurries.clear()
             else:
                 self._delivery.send(())
 
@@ -279,23 +261,17 @@ class Sender:
                 left += chunk.counts.get("folding", 0)
                 self._delivery.send(chunk.spans)
                 self._reported += chunk.dropped
-                if not self._queue.is_filling:
-                    with resting():
-                        self._hurries.wait((time.thread_time() - began) * (1 / MAX_SHARE - 1))
+                with resting():
+                    self._queue.rest((time.thread_time() - began) * (1 / MAX_SHARE - 1))
                 began = time.thread_time()
         except BaseException:  # even an exception of the program's hook or processor that ends threads
             self.count(error=left, folding=-left)
             raise
 
     def _current_mapper(self) -> SpanMapper:
-        """The mapper for the target that takes spans now; for the last one if nothing does.
-
-        Raises:
-            RuntimeError: there has never been one.
-        """
+        """The mapper for the target that takes spans now; for the last one if nothing does."""
         target = self._resolver.resolve() or self._target
-        if target is None:
-            raise RuntimeError("the tracer provider was taken away before any span was sent")
+        assert target is not None, "the tracer provider was taken away before any span was sent"
         if target is not self._target or self._mapper is None:
             self._mapper = self._delivery.mapper(target) if self._hook is None else SpanMapper(target, self._hook)
             self._target = target

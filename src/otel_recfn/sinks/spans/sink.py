@@ -25,12 +25,12 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import Delivery, ProviderCalls, SpanDelivery
-from otel_recfn.sinks.spans.folding import MAX_ROWS_OF_A_UNIT, EveryRange, Folding, OpenTraces
+from otel_recfn.sinks.spans.folding import EveryRange, Folding, OpenTraces
 from otel_recfn.sinks.spans.mapping import code_attributes
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
-from otel_recfn.sinks.spans.step_traces import MAX_SPANS, StepTraces
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings
 
 log = logging.getLogger("otel_recfn")
@@ -87,8 +87,7 @@ class SpansSink(Sink):
         self._spans: ProgramSpans = parent._spans if parent is not None else ProgramSpans()
         self._promised: PromisedTraces = parent._promised if parent is not None else PromisedTraces()
         self._surroundings = Surroundings(self._spans, process.find_worker)
-        most = MAX_ROWS_OF_A_UNIT if volume.of_unit is not None else MAX_SPANS
-        self._traces = StepTraces(roots_per_second, self._surroundings, self._promised, most)
+        self._traces = StepTraces(roots_per_second, self._surroundings, self._promised)
         self._folding: Folding | EveryRange | None = self._new_folding()
         """The folding; None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0

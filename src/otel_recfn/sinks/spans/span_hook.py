@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, TypeAlias
+
+from opentelemetry.attributes import BoundedAttributes
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.provider import AttributeValue
 from otel_recfn.sinks.spans.surroundings import remember
 from otel_recfn.support.texts import text_of_utf8
 
@@ -71,7 +71,7 @@ class SpanHook:
         before = dict(attributes)
         try:
             wanted = self._function(event, attributes)
-            cleaned = _clean(attributes)  # inside the guard, since what the function gave may raise when it is looked at
+            cleaned = BoundedAttributes(attributes=attributes)  # as the SDK does it with those of the program's spans
             attributes.clear()
             attributes.update(cleaned)
             return text_of_utf8(wanted) if isinstance(wanted, str) else wanted
@@ -81,28 +81,3 @@ class SpanHook:
             attributes.update(before)
             _logger.exception("otel-recfn: span_hook raised on the span %r and is not called any more", event.name)
             return None
-
-
-def _clean(attributes: dict[str, Any]) -> dict[str, AttributeValue]:
-    """The attributes that every exporter takes: another one may cost it the whole batch."""
-    cleaned = {text_of_utf8(key): _clean_value(value) for key, value in attributes.items() if isinstance(key, str) and key}
-    return {key: value for key, value in cleaned.items() if value is not None}
-
-
-def _clean_value(value: Any) -> Any:
-    """None for a value that an attribute can't have."""
-    if not isinstance(value, (list, tuple)):
-        return _clean_single(value)
-    values = [_clean_single(each) for each in value]
-    is_flat = all(each is not None for each in values)
-    return tuple(values) if is_flat and len({type(each) for each in values}) <= 1 else None
-
-
-def _clean_single(value: Any) -> str | bool | int | float | None:
-    if isinstance(value, str):
-        return text_of_utf8(value)
-    if isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, Integral):
-        return number if -(1 << 63) <= (number := int(value)) < 1 << 63 else None
-    return None

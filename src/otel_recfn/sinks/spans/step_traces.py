@@ -11,8 +11,8 @@ A trace is decided when a top-level range begins, since its descendants' rows co
 * modules were called outside of training (a validation loop, say), and the range is a call in training or an optimizer's;
 * its source's ranges begin traces, as module calls do, and the trace holds one already; a thread that trains calls modules many
   times per step (the model, the loss), so there it takes 1024, and 64 in an evaluation loop;
-* the trace holds 2000 ranges (where a unit has a budget: 100,000 of a training step or call); it is neither of these, and began
-  10 seconds ago; nothing ran in the thread for more than a second; or the wall clock was set back behind its start;
+* the trace holds 100,000 ranges; it is neither a training step nor a call, and holds 2000 or began 10 seconds ago; nothing ran
+  in the thread for more than a second; or the wall clock was set back behind its start;
 * the program got a trace for it already (``surroundings.py``).
 
 A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn import _native
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
@@ -42,7 +41,7 @@ from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 
 TRAINING = "training step"
-MAX_SPANS = 2000
+MAX_SPANS, MAX_SPANS_OF_A_STEP = 2000, 100_000
 MAX_CALLS_WHEN_TRAINING = 1024
 MAX_CALLS_WHEN_EVALUATING = 64
 NS_PER_SECOND = 1_000_000_000
@@ -53,7 +52,6 @@ MAX_LENGTH_NS = 10 * NS_PER_SECOND
 """The longest trace that is neither a training step nor a call: its ranges are sent when it ends."""
 MAX_REMEMBERED_ROOTS = 1 << 15
 MAX_THREADS = 4096
-MAX_WAITING = 1024
 FIRST_ROOTS = 100
 CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
 """The time by which a begin is earlier than one before it only if somebody set the wall clock back."""
@@ -142,7 +140,7 @@ class _Thread:
             trace.trains, trace.number = True, self.steps
             self.steps += 1
 
-    def starts_new(self, begin: Opened, most_spans: int) -> bool:
+    def starts_new(self, begin: Opened) -> bool:
         """Whether a begin starts a new trace, or belongs to the current one."""
         trace = self.current
         if trace is None or (self.after_step and not _is_step(begin)) or begin.start_ns < trace.start_ns:
@@ -158,7 +156,7 @@ class _Thread:
             if trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS:
                 return True
             rest_ns = REST_NS
-        return trace.spans >= most_spans or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
+        return trace.spans >= MAX_SPANS_OF_A_STEP or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
 
 
 def _is_step(begin: Opened) -> bool:
@@ -172,7 +170,7 @@ def _is_evaluation(begin: Opened) -> bool:
 
 def _begins_trace(begin: Opened) -> bool:
     """Whether its source has a trace for each such range."""
-    return SOURCES[begin.source].begins_traces and not _is_step(begin)
+    return SOURCES[begin.source].begins_traces
 
 
 class _Rows(NamedTuple):
@@ -189,19 +187,12 @@ class _Rows(NamedTuple):
     training_threads: set[Track]
 
 
-def _ranges_in(batch: Batch, contexts: frozenset[int]) -> NDArray[np.int64]:
-    if not len(batch) or int(batch.context.min()) > max(contexts, default=-1):
-        return np.zeros(0, np.int64)
-    which = bytes([index in contexts for index in range(len(batch.contexts))])
-    return np.frombuffer(_native.ranges_in(batch, which, int(EventKind.RANGE)), np.int64)
-
-
 def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
     roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]
     step_names = [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
     steps = rows[is_in(batch.name[rows], step_names)]
-    calls = rows[(batch.source[rows] == EventSource.MODULE) & ~is_in(rows, steps)]
+    calls = rows[batch.source[rows] == EventSource.MODULE]
     evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
     return _Rows(
         spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
@@ -215,16 +206,12 @@ def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
 
 
 class StepTraces:
-    """The traces that we start: top-level ranges, grouped per thread. One with ``most_spans`` ranges takes no more."""
+    """The traces that we start: top-level ranges, grouped per thread."""
 
     def __init__(
-        self,
-        roots_per_second: float | None,
-        surroundings: Surroundings,
-        promised: PromisedTraces | None = None,
-        most_spans: int = MAX_SPANS,
+        self, roots_per_second: float | None, surroundings: Surroundings, promised: PromisedTraces | None = None
     ) -> None:
-        self._surroundings, self._most_spans = surroundings, most_spans
+        self._surroundings = surroundings
         self.limiter = RootLimiter(roots_per_second)
         """The limit of all traces that we start."""
         self._promised = promised or PromisedTraces()
@@ -243,8 +230,9 @@ class StepTraces:
         """
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()
-        contexts = frozenset(index for index, one in enumerate(batch.contexts) if fate_of(one) == Fate.ROOTLESS)
-        begins, ranges = batch.opened.in_contexts(contexts), _ranges_in(batch, contexts)
+        rootless = np.array([fate_of(one) == Fate.ROOTLESS for one in batch.contexts])
+        ranges = np.flatnonzero(np.take(rootless, batch.context) & (batch.kind == EventKind.RANGE))
+        begins = batch.opened.in_contexts(rootless)
         if not len(begins) and not len(ranges):
             return {}
         rows, tracks = _rows_by_root(batch, ranges), batch.tracks
@@ -293,7 +281,7 @@ class StepTraces:
     def _open(self, begin: Opened, track: Track, target: SpanTarget) -> None:
         thread = self._thread(track)
         promised, start = self._promised.decide(begin.event_id)
-        if promised or thread.starts_new(begin, self._most_spans):
+        if promised or thread.starts_new(begin):
             self._end_trace(thread)
         if thread.current is None:
             self._threads[track.number] = self._threads.pop(track.number)  # the last to be forgotten
@@ -365,9 +353,6 @@ class StepTraces:
         trace.over = True
         if not trace.open:
             self._give_out(trace)
-        waiting = [one for one in self._unsent.values() if one.over] if len(self._unsent) > MAX_WAITING else []
-        if len(waiting) > MAX_WAITING:
-            self._give_out(waiting[0])
 
     def _give_out(self, trace: StepTrace) -> None:
         if trace.context is not None and not trace.given_out:

@@ -28,13 +28,13 @@ class Gated:
         self.calls: list[str] = []
         self.errors, self.failed, self.was_enabled = list(errors), 0, False
 
-    def write(self, batch: Batch, *, after_gap: bool) -> None:
+    def write(self, batch: Batch) -> None:
         self.was_enabled = is_instrumentation_enabled()
         self.entered.set()
         assert self.gate.wait(PATIENCE_S)
         error = self.errors.pop(0) if self.errors else None
         told = f" open {len(batch.long_open)}" if batch.long_open is not None else ""
-        self.calls.append(f"{'gap, ' * after_gap}{repr(error) if error else len(batch)}{told}")
+        self.calls.append(f"{repr(error) if error else len(batch)}{told}")
         if error is not None:
             raise error
 
@@ -94,7 +94,7 @@ def test_batches_arrive_in_order_on_a_thread_that_is_not_instrumented(make: Make
 
 
 class TestBounds:
-    def test_what_does_not_fit_is_dropped_and_the_writer_is_told_with_the_next_batch(self, make: Make, hung: Gated) -> None:
+    def test_what_does_not_fit_is_dropped_and_the_file_says_so(self, make: Make, hung: Gated) -> None:
         sink = make(hung, batches=2, rows=6)
         sink.write(rows(4))
         assert hung.entered.wait(PATIENCE_S)
@@ -104,7 +104,7 @@ class TestBounds:
         assert not sink.flush(0.01)
         hung.gate.set()
         sink.close(PATIENCE_S)
-        assert hung.calls == ["4", "gap, 1", "close 6"]
+        assert hung.calls == ["4", "1", "close 6"]
 
     def test_a_large_batch_is_taken_when_nothing_waits(self, make: Make) -> None:
         writer = Gated()
@@ -118,8 +118,8 @@ class TestBounds:
         sink = make(hung, batches=3, rows=5)
         sink.write(rows(1))
         assert hung.entered.wait(PATIENCE_S)
-        sink.write(other)
         sink.write(rows(2))
+        sink.write(other)
         assert lost(sink) == {"queue_full": 2}
 
     def test_close_gives_up_and_counts_what_is_left(self, make: Make, hung: Gated) -> None:
@@ -145,7 +145,7 @@ class TestErrors:
         for count in (5, 4, 1, 1):
             sink.write(rows(count))
         assert sink.flush(PATIENCE_S)
-        assert writer.calls == [repr(error), f"gap, {error!r}", "gap, 1", "1"]
+        assert writer.calls == [repr(error), repr(error), "1", "1"]
         assert lost(sink) == {"error": 9}
         assert [record.getMessage() for record in caplog.records] == [
             "there was no memory to write a Chrome trace; what it misses is counted as dropped"

@@ -81,7 +81,7 @@ def hook(row: Any, attributes: dict[str, Any]) -> Any:
     return False if row.name == "op 2" else "renamed" if row.name == "op 1" else None
 
 
-@pytest.mark.parametrize("limits", [None, SpanLimits(max_span_attributes=4, max_events=0)])
+@pytest.mark.parametrize("limits", [None, SpanLimits(max_span_attributes=4)])
 @pytest.mark.parametrize("hooked", [None, hook])
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 200, 0)])
 def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) -> None:

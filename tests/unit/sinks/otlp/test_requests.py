@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
-from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -167,7 +165,7 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
 
 
 def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
-    queue = TaskQueue[int](10, weigh=lambda task: task, goes_first=lambda _task: True)
+    queue = TaskQueue[int](10, weigh=lambda task: task)
     queue.put(1)
     flushes = [queue.put_flush(0.0) for _ in range(1000)]
     queue.put(2)
@@ -177,9 +175,6 @@ def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
         queue.forget(flush)
     assert len(queue._waiting) == 2
     assert [queue.next(), queue.next(), queue.next(0.0)] == [1, 2, None]
-
-
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize(
@@ -193,13 +188,11 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
         ("-5", None),
         ("soon", None),
         ("", None),
-        (format_datetime(NOW.replace(minute=1), usegmt=True), 60.0),
-        (format_datetime(NOW.replace(year=2020), usegmt=True), 0.0),
-        ("Thu, 01 Jan 2026 00:00:09 -0000", 9.0),
+        ("Thu, 01 Jan 2026 00:00:09 GMT", None),
     ],
 )
 def test_retry_after(header: str | None, seconds: float | None) -> None:
-    assert retry_after_s(header, NOW.timestamp) == seconds
+    assert retry_after_s(header) == seconds
 
 
 @pytest.mark.parametrize(
@@ -207,12 +200,12 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
     [
         ({}, {}),
         (
-            {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"},
+            {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"},
             {"recfn.rank": 3, "recfn.local_rank": 1, "recfn.world_size": 4},
         ),
         (
-            {"SLURM_PROCID": "5", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77", "TORCHELASTIC_RUN_ID": "r"},
-            {"recfn.rank": 5, "recfn.local_rank": 0, "recfn.world_size": 8, "recfn.job_id": "77"},
+            {"SLURM_PROCID": "5", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"},
+            {"recfn.rank": 5, "recfn.local_rank": 0, "recfn.world_size": 8},
         ),
         ({"RANK": "x", "WORLD_SIZE": "-1"}, {}),
     ],
@@ -230,7 +223,7 @@ def test_what_a_launcher_says_is_on_our_resource(
 
 
 Told = Mapping[int, Mapping[str, Any]]
-LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5), SpanLimits(max_events=1, max_links=0)]
+LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5)]
 
 
 def official(spans: list[ReadableSpan]) -> list[Span]:

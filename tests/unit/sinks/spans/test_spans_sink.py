@@ -19,7 +19,6 @@ from otel_recfn.batches.stage import Fate
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
 from otel_recfn.sinks.spans.folding import EveryRange
-from otel_recfn.sinks.spans.provider import HashedResource, hashed
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
 from otel_recfn.support.span_ids import span_id
@@ -187,10 +186,6 @@ def the_programs() -> Resource:
     return Resource(ATTRIBUTES, "https://example.org/schema")
 
 
-def test_the_sdks_has_a_hash_that_can_be_remembered() -> None:
-    assert type(hashed(the_programs())) is HashedResource
-
-
 class TestSpans:
     def test_ours_and_the_programs_are_of_one_resource(self) -> None:
         harness = Harness(resource=the_programs())
@@ -207,6 +202,14 @@ class TestSpans:
     def test_all_of_a_provider_share_one(self) -> None:
         harness = Harness(resource=the_programs())
         assert len({id(harness.one(name=name).resource) for name in "abc"}) == 1
+
+    def test_its_hash_is_worked_out_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The SDK makes a JSON text of all attributes for it, and its exporters ask for every span."""
+        hash_of, asked = Resource.__hash__, list[Resource]()
+        monkeypatch.setattr(Resource, "__hash__", lambda resource: asked.append(resource) or hash_of(resource))
+        harness = Harness(resource=the_programs())
+        assert encode_spans([harness.one(name=name) for name in "abc"]).resource_spans
+        assert len(asked) == 1
 
     def test_a_provider_may_be_given_another(self) -> None:
         """As in a forked child, where it says which process it is."""

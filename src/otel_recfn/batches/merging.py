@@ -36,10 +36,8 @@ NOTHING = Batch(**columns_of({}, 0), names=[""], tracks=[])
 class _HeldRows(NamedTuple):
     """The rows of one batch, or of several that were merged."""
 
-    first: int
-    """The number of the first row."""
-    number: Places | None
-    """The numbers of the rows, ascending; None if they are consecutive."""
+    number: Places
+    """The numbers of the rows, at least one, ascending."""
     row: Places
     """The places of the rows in the batch."""
     batch: Batch
@@ -74,7 +72,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
     held, rows = [], 0
     for batch in batches:
         if len(batch):
-            held.append(_HeldRows(rows, None, np.arange(len(batch)), batch))
+            held.append(_HeldRows(np.arange(rows, rows + len(batch)), np.arange(len(batch)), batch))
             rows += len(batch)
     return _with_each_value_once(_gathered(held, np.arange(rows)))
 
@@ -126,7 +124,7 @@ class WaitingRows:
             self._make_room()
         first, self._numbers = self._numbers, self._numbers + len(row)
         if len(row):
-            self._held.append(_HeldRows(first, None, row, batch))
+            self._held.append(_HeldRows(np.arange(first, self._numbers), row, batch))
             self.rows += len(batch)
 
     def take(self, numbers: Places, **columns: Any) -> Batch:
@@ -136,12 +134,12 @@ class WaitingRows:
     def _make_room(self) -> None:
         """Drop the rows that aren't needed."""
         kept = self._kept()
-        ends = np.searchsorted(kept, [*[held.first for held in self._held], self._numbers]).tolist()
+        ends = np.searchsorted(kept, [*[held.number[0] for held in self._held], self._numbers]).tolist()
         self._held = [held for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True) if first < end]
         rows = sum(len(held.batch) for held in self._held)
         if rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
             kept = kept[: ends[-1]]
             rows = len(kept)
             together = _with_each_value_once(_gathered(self._held, kept))
-            self._held = [_HeldRows(int(kept[0]), kept, np.arange(rows), together)]
+            self._held = [_HeldRows(kept, np.arange(rows), together)]
         self.rows, self._most = rows, 2 * rows + ROWS_TO_SPARE

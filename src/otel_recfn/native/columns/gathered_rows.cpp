@@ -26,38 +26,29 @@ class AnyColumn : TakenBuffer {
     return false;
   }
 
-  Py_ssize_t size() const { return view_.shape[0]; }
   Py_ssize_t item_bytes() const { return view_.itemsize; }
   const char* at(int64_t row) const { return static_cast<const char*>(view_.buf) + row * view_.strides[0]; }
 };
 
 // The rows of one batch that wait.
 struct Held {
-  int64_t first = 0;              // the number of the first one
-  bool has_numbers = false;       // else they are numbered one after the other
   ColumnView<int64_t> number, row;  // in ascending order; the place in the batch
-  PyObject* batch = nullptr;      // borrowed of the tuple that was given
+  PyObject* batch = nullptr;  // borrowed of the tuple that was given
 
   bool take(PyObject* given) {
     PyObject *numbers, *rows;
-    long long its_first;
-    if (!PyArg_ParseTuple(given, "LOOO", &its_first, &numbers, &rows, &batch)) return false;
-    first = its_first, has_numbers = numbers != Py_None;
-    return row.take_array(rows, "row") && (!has_numbers || number.take_array(numbers, "number"));
+    return PyArg_ParseTuple(given, "OOO", &numbers, &rows, &batch) && number.take_array(numbers, "number") &&
+           row.take_array(rows, "row") && equally_long({number.size(), row.size()});
   }
 
   // The place in the batch of the row with that number; -1: it is in another batch.
   int64_t row_of(int64_t wanted) const {
-    Py_ssize_t place = wanted - first;
-    if (has_numbers) {
-      Py_ssize_t end = number.size();
-      for (place = 0; place < end;) {
-        const Py_ssize_t middle = place + (end - place) / 2;
-        number[middle] < wanted ? place = middle + 1 : end = middle;
-      }
-      if (place == number.size() || number[place] != wanted) return -1;
+    Py_ssize_t place = 0;
+    for (Py_ssize_t end = number.size(); place < end;) {
+      const Py_ssize_t middle = place + (end - place) / 2;
+      number[middle] < wanted ? place = middle + 1 : end = middle;
     }
-    return place >= 0 && place < row.size() ? row[place] : -1;
+    return place < number.size() && number[place] == wanted ? row[place] : -1;
   }
 };
 
@@ -73,7 +64,7 @@ struct Wanted {
     part.resize(count), row.resize(count);
     for (size_t at = 0; at < count; ++at) {
       const int64_t number = numbers[static_cast<Py_ssize_t>(at)];
-      const auto is_before = [](int64_t wanted_number, const Held& one) { return wanted_number < one.first; };
+      const auto is_before = [](int64_t wanted_number, const Held& one) { return wanted_number < one.number[0]; };
       const auto after = std::upper_bound(held.begin(), held.end(), number, is_before);
       if (after == held.begin()) return false;
       part[at] = static_cast<size_t>(after - held.begin()) - 1;
@@ -117,7 +108,6 @@ struct Tables {
 
   // The entry at that index, a new reference.
   PyObject* entry(uint32_t index) const {
-    if (tables.empty()) return PyUnicode_New(0, 0);
     if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
     const size_t at = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), index) - begins.begin()) - 1;
     return PySequence_GetItem(tables[at], static_cast<Py_ssize_t>(index - begins[at]));
@@ -145,13 +135,6 @@ struct Gathering {
       if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t))) continue;
       PyErr_Format(PyExc_ValueError, "column %U is of another type than others; all batches have the same columns", name);
       return false;
-    }
-    return true;
-  }
-
-  bool has(const Wanted& wanted) const {
-    for (size_t at = 0; at < wanted.row.size(); ++at) {
-      if (wanted.row[at] >= columns[wanted.part[at]].size()) return false;
     }
     return true;
   }
@@ -237,7 +220,9 @@ struct Asked {
       if (!held[at].take(PyTuple_GET_ITEM(all_held, static_cast<Py_ssize_t>(at)))) return false;
     }
     if (!numbers.take_array(its_numbers, "numbers")) return false;
-    if (!wanted.find(held, numbers)) return PyErr_SetString(PyExc_IndexError, kNoSuchRow), false;
+    if (!wanted.find(held, numbers)) {
+      return PyErr_SetString(PyExc_IndexError, "no batch has such a row; ask for rows that are there"), false;
+    }
     for (const size_t at : wanted.used) batches.push_back(held[at].batch);
     return names.take(batches) && tracks.take(batches) && contexts.take(batches);
   }
@@ -258,14 +243,10 @@ struct Asked {
     return column.take(batches);
   }
 
-  // Without the GIL. False where a batch is shorter than what is held says.
-  bool gather(std::vector<uint32_t>& texts) {
-    for (Gathering& column : columns) {
-      if (!column.has(wanted)) return false;
-      column.gather(wanted);
-    }
-    texts = number_texts(columns, wanted.row.size());
-    return true;
+  // The texts that it found. Without the GIL.
+  std::vector<uint32_t> gather() {
+    for (Gathering& column : columns) column.gather(wanted);
+    return number_texts(columns, wanted.row.size());
   }
 
   PyObject* column_dict() {
@@ -276,8 +257,6 @@ struct Asked {
     }
     return Py_XNewRef(dict.get());
   }
-
-  static constexpr char kNoSuchRow[] = "no batch has such a row; ask for rows that are there";
 };
 
 PyObject* gather_rows(PyObject*, PyObject* arguments) {
@@ -290,11 +269,9 @@ PyObject* gather_rows(PyObject*, PyObject* arguments) {
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(columns); ++at) {
       if (!asked.take_column(PyTuple_GET_ITEM(columns, at))) return nullptr;
     }
-    bool found = true;
     std::vector<uint32_t> texts;
     const bool is_long = asked.wanted.row.size() * asked.columns.size() > kManyValues;
-    if (!without_gil_if(is_long, [&] { found = asked.gather(texts); })) return nullptr;
-    if (!found) return PyErr_SetString(PyExc_IndexError, Asked::kNoSuchRow), nullptr;
+    if (!without_gil_if(is_long, [&] { texts = asked.gather(); })) return nullptr;
     const Reference gathered(asked.column_dict());
     const Reference names(list_of(texts, [&](uint32_t index) { return asked.names.entry(index); }));
     const Reference used(list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));

@@ -27,8 +27,10 @@ struct Wrapped {
   template <typename... Arguments>
   static PyObject* make(PyTypeObject* type, Arguments... arguments) {
     PyObject* self = type->tp_alloc(type, 0);
-    if (self != nullptr) new (&reinterpret_cast<Wrapped*>(self)->value) T(arguments...);
-    return self;
+    if (self == nullptr) return nullptr;
+    if (had_memory_for([&] { new (&reinterpret_cast<Wrapped*>(self)->value) T(arguments...); })) return self;
+    type->tp_free(self);
+    return PyErr_NoMemory();
   }
 
   static void dealloc(PyObject* self) {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -151,6 +152,75 @@ def test_python_calls_that_another_capture_records_are_around_nothing(traces: Tr
     traces.instrumentor.uninstrument()
     paths = traces.paths()
     assert paths["MainThread/range/span/aten::mul"] == paths["MainThread/CallsBack/inner/span/aten::clone"] == 1
+
+
+class Calls(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """An operator that calls the program."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, work: Callable[[], None]) -> Any:
+        work()
+        return x.clone()
+
+
+def inside(traces: Traces, around: list[str], work: Callable[[], None]) -> None:
+    """Do the work in what is named, the outermost first."""
+    if not around:
+        work()
+    elif around[0] == "operator":
+        Calls.apply(traces.x, lambda: inside(traces, around[1:], work))
+    else:
+        with traces.tracer.start_as_current_span("span") if around[0] == "span" else record_function("range"):
+            inside(traces, around[1:], work)
+
+
+def in_place(work: Callable[[], object]) -> None:
+    work()
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("where", [in_place, elsewhere])
+@pytest.mark.parametrize("end", ["inside", "after"])
+@pytest.mark.parametrize("around", ["", "span", "range", "operator", "span range", "operator span", "span operator"])
+@pytest.mark.parametrize("outer", ["", "span ", "span range "])
+def test_calls_that_another_capture_traces_lend_nothing(
+    where: Callable[[Callable[[], object]], None], outer: str, around: str, end: str
+) -> None:
+    def later(traces: Traces) -> None:
+        for _ in range(2):
+            with traces.tracer.start_as_current_span("later"), record_function("in later"):
+                torch.add(traces.x, traces.x)
+            torch.sub(traces.x, traces.x)
+
+    def paths_beside(other: profile) -> Counter[str]:
+        traces = Traces()
+
+        def starts() -> None:
+            where(other.__enter__)
+            torch.mul(traces.x, traces.x)
+            with traces.tracer.start_as_current_span("in it"):
+                torch.mul(traces.x, traces.x)
+            if end == "inside":
+                where(lambda: other.__exit__(None, None, None))
+
+        def program() -> None:
+            inside(traces, around.split(), starts)
+            later(traces)
+            if end == "after":
+                where(lambda: other.__exit__(None, None, None))
+            later(traces)
+
+        inside(traces, outer.split(), program)
+        paths = traces.all_paths()
+        del paths["MainThread"]  # the drains decide how many traces there are of what is in none
+        return paths
+
+    assert paths_beside(profile(with_stack=True)) == paths_beside(profile())
 
 
 TASKS = 40

@@ -18,12 +18,13 @@ constexpr int kMaxStartFrames = 128;  // so many of the innermost calls that wer
 // Begins a call. `name`: its own copy, as what is done here may run Python, which may free names. `frame`: the call's own, or null,
 // as `call_site` takes it. Returns the event id; 0: it isn't recorded.
 uint64_t begin(ThreadCalls& calls, std::string name, PyFrameObject* frame, uint64_t began_at = 0) {
-  if (!calls.stands_for_another && !is_recording()) return 0;
+  if (!calls.were_open && !is_recording()) return 0;
   const std::string site = tracer->call_sites ? call_site(frame) : std::string();
   RarePrelude rare;
   rare.texts[kCallSite] = text_of(site);
   const Begin call = call_of(text_of(name), site.empty() ? nullptr : &rare);
-  return (calls.stands_for_another ? begin_call_for_another : begin_call)(*tracer->globals, *calls.buffer, call, began_at);
+  if (calls.were_open) return begin_open_call(*tracer->globals, *calls.buffer, call, began_at);
+  return begin_call(*tracer->globals, *calls.buffer, call);
 }
 
 int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* of_frame, uint64_t tracing) {
@@ -60,6 +61,7 @@ uint64_t open_since(const ThreadBuffer& buffer, uint64_t thread) {
 int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t began_at) {
   const uint64_t tracing = calls.met_in;
   int result = 0;
+  calls.were_open = true;
   for (int at = count; at-- > 0;) {
     const Reference code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[at])));
     const Begun begun{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[at]), frames[at], frames[at], began_at};
@@ -67,6 +69,7 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t 
     calls.shown = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[at]);
   }
+  calls.were_open = false;
   return result;
 }
 
@@ -83,8 +86,8 @@ void end_and_forget(ThreadCalls& calls) {
   if (calls.met_in == kNotMet) return;
   ThreadBuffer* own = registry().current();
   if (calls.buffer == own) stack_leaf_of(calls);
-  const uint64_t leaf = own != nullptr && calls.buffer != own ? registry().open_leaf(calls.buffer) : 0;
-  if (leaf != 0) end_range(*tracer->globals, *own, leaf, 0, 0, kNothingMore);
+  const uint64_t leaf = calls.buffer != own ? registry().end_calls(calls.buffer) : 0;
+  if (leaf != 0 && own != nullptr) end_range(*tracer->globals, *own, leaf, 0, 0, kNothingMore);
   for (; !calls.stack.empty(); calls.stack.pop()) {
     const uint64_t event_id = event_id_of(calls.stack.back().entry);
     if (event_id != 0 && own != nullptr) end_range(*tracer->globals, *own, event_id, 0, 0, kNothingMore);
@@ -96,7 +99,7 @@ void end_and_forget(ThreadCalls& calls) {
 // leave the drain too little of the GIL to come in time. Once for each position that it has read up to: where it doesn't come, as
 // the calling thread drains, say, the thread goes on, and what doesn't fit is dropped.
 void give_way_to_drain(ThreadCalls& calls) {
-  if (calls.buffer == nullptr || calls.stands_for_another) return;
+  if (calls.buffer == nullptr) return;
   ThreadBuffer& buffer = *calls.buffer;
   const uint64_t room = kRoomOfCall + uint64_t{kEndWords} * (buffer.open_recorded + 1);
   if (buffer.has_room(room)) return;
@@ -163,6 +166,8 @@ bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return false;
   stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
+  look_around_calls(*tracer->globals, *buffer);
+  if (tracer->tracing != tracing) return false;
   calls.buffer = buffer, calls.met_in = tracing;
   PyFrameObject* frames[kMaxStartFrames];
   Py_XINCREF(innermost);
@@ -184,7 +189,7 @@ int stand_in_for(PyThreadState* thread, uint64_t native_id) {
   ThreadBuffer* const buffer = registry().stand_in(thread->thread_id, native_id);
   if (buffer == nullptr) return 0;
   ThreadCalls calls;
-  calls.buffer = buffer, calls.tracing = calls.met_in = tracer->tracing, calls.stands_for_another = true;
+  calls.buffer = buffer, calls.tracing = calls.met_in = tracer->tracing;
   PyFrameObject* frames[kMaxStartFrames];
   const int result = enter_stack(calls, frames, stack_of(PyThreadState_GetFrame(thread), frames), tracer->began_at);
   buffer->ended.store(true, std::memory_order_release);

@@ -70,7 +70,7 @@ struct ThreadCalls {
   uint64_t thread = 0;                  // the id of its PyThreadState, once somebody asked whether it is to be traced
   uint64_t gave_way_at = UINT64_MAX;    // up to where the drain had read when the thread last waited for it
   bool left_out = false;                // it isn't traced
-  bool stands_for_another = false;      // the buffer isn't the thread's own, but stands for another one
+  bool were_open = false;               // those that were open as the thread was met are begun now
   std::atomic<bool> ended{false};
 
   void hide_below() { hidden_from = stack.size(), stack.shut(); }

@@ -108,7 +108,6 @@ struct Tables {
 
   // The entry at that index, a new reference.
   PyObject* entry(uint32_t index) const {
-    if (tables.empty()) return PyUnicode_New(0, 0);
     if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
     const size_t at = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), index) - begins.begin()) - 1;
     return PySequence_GetItem(tables[at], static_cast<Py_ssize_t>(index - begins[at]));

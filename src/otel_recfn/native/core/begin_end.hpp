@@ -23,14 +23,7 @@ inline void enter_generation(ThreadBuffer& buffer, uint32_t generation) {
   buffer.open_recorded = 0;
   buffer.leaf.store(0, std::memory_order_relaxed);
   buffer.unsent |= kGenerationUnsent;
-  buffer.context_stale = true;
-}
-
-inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
-  std::memmove(&buffer.stack[index], &buffer.stack[index + 1], (buffer.depth - index - 1) * sizeof(OpenEntry));
-  --buffer.depth;
-  if (index < buffer.floor) --buffer.floor;
-  if (index < buffer.look_depth) --buffer.look_depth, buffer.context_stale = true;
+  buffer.context_stale |= kContextStale;
 }
 
 inline bool is_leaf(const ThreadBuffer& buffer, uint64_t key) {
@@ -113,7 +106,7 @@ inline bool is_enabled(Globals& globals) {
   if ((buffer.rests & kMuted) != 0) return true;
   if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
-    buffer.context_stale = true;
+    buffer.context_stale |= kContextStale;
     return false;
   }
   const bool below_operator = buffer.depth > buffer.look_depth && !buffer.stack[buffer.depth - 1].runs_python();
@@ -213,11 +206,6 @@ inline bool may_run_python(const Begin& begin) {
 
 inline bool is_call(const Begin& begin) { return (begin.flags & kSourceMask) == kPythonCallSource << kSourceShift; }
 
-// Of an entry of the stack: PyTorch's are found by their handles, and a task enters the other ranges of Python's.
-inline bool is_python_call(const ThreadBuffer& buffer, const OpenEntry& open) {
-  return !open.is_entered() && open.key == make_event_id(buffer.number, open.ordinal());
-}
-
 // Work that is launched from here on lies in the thread's Python range.
 inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
   if (__builtin_expect(buffer.to_hand_on != nullptr, 0)) globals.hand_on_now.load(std::memory_order_relaxed)(buffer);
@@ -232,8 +220,7 @@ inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
 // Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
 // too, because its end is called whatever became of the begin.
 template <bool kTorch>
-[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected,
-                                                   uint64_t began_at = 0) {
+[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
   if (__builtin_expect(!catch_up(globals, buffer, kMayLook), 0)) {
     if (selected) count_unsampled(buffer);
     selected = false;
@@ -250,7 +237,7 @@ template <bool kTorch>
     if (__builtin_expect(base == kRestsNow, 0)) {
       count_unsampled(buffer);
     } else {
-      ordinal = put_begin<kTorch>(globals, buffer, begin, base, began_at);
+      ordinal = put_begin<kTorch>(globals, buffer, begin, base);
       if (__builtin_expect(ordinal == 0, 0)) count_dropped_begin(buffer);
     }
   }
@@ -275,18 +262,40 @@ inline Begin call_of(Text name, const RarePrelude* rare) {
 }
 
 // Opens a range for a Python call, which stands on the thread's stack alone: no task enters it. Returns as begin_range does.
-[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, const Begin& call, uint64_t began_at) {
-  const uint64_t event_id = begin_range<false>(globals, buffer, call, true, began_at);
+[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, const Begin& call) {
+  const uint64_t event_id = begin_range<false>(globals, buffer, call, true);
   if (event_id != 0) buffer.stack[buffer.depth - 1].word &= ~OpenEntry::kEnteredBit;
   return event_id;
 }
 
-// The same in a buffer that stands for another thread (`Registry::stand_in`), which nobody else writes: nothing is looked at, the
-// call lies in the one that was begun there before it, and stays open.
-[[gnu::noinline]] inline uint64_t begin_call_for_another(Globals& globals, ThreadBuffer& buffer, const Begin& call,
-                                                         uint64_t began_at) {
-  const uint64_t ordinal = put_begin<false>(globals, buffer, call, buffer.open_recorded == 0 ? kBaseBegin : 0, began_at);
-  return ordinal != 0 ? make_event_id(buffer.number, ordinal) : 0;
+// A thread is met that has calls open already, which are begun now: in the span that is current, but in no range that is open.
+inline void look_around_calls(Globals& globals, ThreadBuffer& buffer) {
+  buffer.context_stale |= kContextStale;
+  if (!catch_up(globals, buffer, kMayLook)) return;
+  look_if_changed(globals, buffer);
+  if (place_begin(globals, buffer, kMayLook, kNoFrame) != 0) return;
+  buffer.unsent = static_cast<uint8_t>((buffer.unsent & ~uint32_t{kParentUnsent}) | kContextUnsent);
+  buffer.context = Context{};
+  buffer.context_since = buffer.ordinal.load(std::memory_order_relaxed);
+}
+
+// Opens a range for such a call, the outermost first. Also in a buffer that stands for another thread (`Registry::stand_in`), which
+// nobody else writes, and in which nothing is current. Returns as begin_range does.
+[[gnu::noinline]] inline uint64_t begin_open_call(Globals& globals, ThreadBuffer& buffer, const Begin& call, uint64_t began_at) {
+  if (buffer.rests != 0) return count_unsampled(buffer), 0;
+  if (buffer.depth == kMaxDepth) return drop_too_deep(buffer, true);
+  const uint32_t place = end_of_earlier_calls(buffer);
+  const bool is_outermost = place == buffer.floor;
+  if (!is_outermost) buffer.parent_ordinal = buffer.stack[place - 1].ordinal(), buffer.unsent |= kParentUnsent;
+  const uint64_t ordinal = put_begin<false>(globals, buffer, call, is_outermost ? kBaseBegin : 0, began_at);
+  if (ordinal == 0) return count_dropped_begin(buffer), 0;
+  OpenEntry& entry = buffer.stack[place];
+  std::memmove(&entry + 1, &entry, (buffer.depth - place) * sizeof(OpenEntry));
+  const uint64_t bits = OpenEntry::kEarlierBit | OpenEntry::kPythonBit | (is_outermost ? OpenEntry::kBaseBit : 0);
+  entry = {make_event_id(buffer.number, ordinal), ordinal | bits, is_outermost ? around(buffer.context) : (&entry)[-1].task};
+  buffer.look_depth = ++buffer.depth;
+  buffer.context_stale |= kContextStale;
+  return entry.key;
 }
 
 // The range is not the innermost: it ended out of order, or began on another thread.

@@ -12,7 +12,7 @@ namespace recfn {
 // Whether the thread's last look still holds, and what began since is on its stack: then the innermost of that is the parent.
 [[gnu::always_inline]] inline bool lies_in_innermost(const Globals& globals, const ThreadBuffer& buffer, uint64_t context_version) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
-  return buffer.generation == globals.short_way.load(std::memory_order_relaxed) && !buffer.context_stale &&
+  return buffer.generation == globals.short_way.load(std::memory_order_relaxed) && buffer.context_stale.load(std::memory_order_relaxed) == 0 &&
          context_version == buffer.context_version && buffer.depth > buffer.look_depth && buffer.depth < kMaxDepth &&
          encloses_by_place(buffer.stack[buffer.depth - 1]) && !buffer.stack[buffer.depth - 1].is_frame() && buffer.unsent == 0 &&
          buffer.leaf.load(std::memory_order_relaxed) == 0 &&

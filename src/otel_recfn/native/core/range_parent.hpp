@@ -22,6 +22,11 @@ inline bool encloses_by_place(const OpenEntry& entry) {
   return static_cast<int64_t>(entry.word << 3) > 0;
 }
 
+// Of an entry of the stack: PyTorch's are found by their handles, and a task enters the other ranges of Python's.
+inline bool is_python_call(const ThreadBuffer& buffer, const OpenEntry& open) {
+  return !open.is_entered() && open.key == make_event_id(buffer.number, open.ordinal());
+}
+
 // A range without a task began before Python knew the thread: every task that runs in the thread is in it.
 inline bool is_in(const TaskView& view, uint64_t task) {
   if (task == 0) return true;
@@ -33,11 +38,29 @@ inline bool is_in(const TaskView& view, uint64_t task) {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
 
+// A number for what begins in that context: the range or span that it lies in; 0 where there is neither.
+inline uint64_t around(const Context& context) { return context.enclosing != 0 ? context.enclosing : context.span_id; }
+
+// Where calls end that were open as the thread was met. They began before all else that is open, and so stand below it.
+inline uint32_t end_of_earlier_calls(const ThreadBuffer& buffer) {
+  uint32_t place = buffer.floor;
+  while (place < buffer.depth && buffer.stack[place].began_earlier()) ++place;
+  return place;
+}
+
+// The innermost of these, where nothing is around but what was as the thread was met: what came and went meanwhile may have begun
+// within them, too, so nothing that begins now is in both.
+inline uint32_t place_of_earlier_call(const ThreadBuffer& buffer, const Context& current) {
+  const uint32_t end = end_of_earlier_calls(buffer);
+  return end != buffer.floor && buffer.stack[end - 1].task == around(current) ? end - 1 : kNowhere;
+}
+
 // The innermost range of PyTorch's that began in one of the contexts that are entered now.
 inline uint32_t innermost_of_torch(const ThreadBuffer& buffer, const TaskView& view) {
   for (uint32_t index = buffer.depth; index-- > buffer.floor;) {
     const OpenEntry& entry = buffer.stack[index];
-    if (encloses_by_place(entry) && !entry.is_entered() && is_in(view, entry.task)) return index;
+    const bool is_torchs = encloses_by_place(entry) && !entry.is_entered() && !entry.began_earlier();
+    if (is_torchs && is_in(view, entry.task)) return index;
   }
   return kNowhere;
 }
@@ -61,22 +84,42 @@ inline uint32_t place_of_latest(const ThreadBuffer& buffer, const TaskView& view
   return view.range != 0 ? place_of_range(buffer, view.range) : kNowhere;
 }
 
-// As the drain sees it, for which a frame that was left is open until its end comes.
+// As the drain sees it, for which a frame that was left is open until its end comes, and calls that were open as the thread was met
+// have begun then.
 inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
+  if (buffer.stack[buffer.floor].ordinal() > buffer.stack[place].ordinal()) return false;
   for (uint32_t index = buffer.depth; index-- > place + 1;) {
     if (encloses_by_place(buffer.stack[index]) || buffer.stack[index].was_left()) return false;
   }
   return true;
 }
 
+inline void remove_entry(ThreadBuffer& buffer, uint32_t index) {
+  std::memmove(&buffer.stack[index], &buffer.stack[index + 1], (buffer.depth - index - 1) * sizeof(OpenEntry));
+  --buffer.depth;
+  if (index < buffer.floor) --buffer.floor;
+  if (index < buffer.look_depth) --buffer.look_depth, buffer.context_stale |= kContextStale;
+}
+
+// They stay on the stack until the drain tells of their ends, one by one.
+inline void forget_ended_calls(ThreadBuffer& buffer) {
+  for (uint32_t index = buffer.depth; index-- > 0;) {
+    if (!is_python_call(buffer, buffer.stack[index])) continue;
+    if (index >= buffer.floor) --buffer.open_recorded;
+    remove_entry(buffer, index);
+  }
+}
+
 [[gnu::noinline]] inline void look(Globals& globals, ThreadBuffer& buffer, uint64_t version) {
-  buffer.context_stale = false;
+  if ((buffer.context_stale.exchange(0) & kCallsEnded) != 0) forget_ended_calls(buffer);
   buffer.context_version = version;
   TaskView view;
   if (const auto read = globals.read_context.load(std::memory_order_relaxed)) read(buffer, view);
   buffer.task = view.tasks[0];
   buffer.look_depth = buffer.depth;
-  const uint32_t place = place_of_latest(buffer, view);
+  const Context& found = view.range != 0 ? view.range_context : view.current;
+  uint32_t place = place_of_latest(buffer, view);
+  if (place == kNowhere) place = place_of_earlier_call(buffer, found);
   if (place != kNowhere) {
     if (!buffer.stack[place].is_entered()) buffer.current_below = view.current;
     buffer.look_ordinal = buffer.stack[place].ordinal();
@@ -85,7 +128,6 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
     return;
   }
   buffer.look_parent = kByContext;
-  const Context& found = view.range != 0 ? view.range_context : view.current;
   set_rest(buffer, kUnsampled, globals.sampled_alone.load(std::memory_order_relaxed) != 0 && gets_no_spans(found));
   if (buffer.context == found) return;
   buffer.context = found;
@@ -96,7 +138,8 @@ inline bool is_innermost_by_place(const ThreadBuffer& buffer, uint32_t place) {
 inline void look_if_changed(Globals& globals, ThreadBuffer& buffer) {
   const auto version_of = globals.context_version.load(std::memory_order_relaxed);
   const uint64_t version = version_of != nullptr ? version_of(buffer) : 0;
-  const bool changed = buffer.context_stale || version != buffer.context_version || buffer.depth < buffer.look_depth;
+  const bool is_stale = buffer.context_stale.load(std::memory_order_relaxed) != 0;
+  const bool changed = is_stale || version != buffer.context_version || buffer.depth < buffer.look_depth;
   if (__builtin_expect(changed, 0)) look(globals, buffer, version);
 }
 
@@ -116,7 +159,7 @@ inline bool works_for_another(const ThreadBuffer& buffer) { return (buffer.task 
   for (uint32_t index = buffer.floor; index < top; ++index) {
     if (buffer.stack[index].is_frame()) buffer.stack[index].word |= OpenEntry::kAsyncBit | OpenEntry::kLeftBit;
   }
-  buffer.context_stale = true;
+  buffer.context_stale |= kContextStale;
 }
 
 // Python may have run since the innermost range began, or it has moved to another thread.

@@ -150,9 +150,10 @@ std::vector<ThreadBuffer*> Registry::snapshot() {
   return buffers_;
 }
 
-uint64_t Registry::open_leaf(const ThreadBuffer* buffer) {
+uint64_t Registry::end_calls(ThreadBuffer* buffer) {
   std::lock_guard lock(mutex_);
   if (std::find(buffers_.begin(), buffers_.end(), buffer) == buffers_.end()) return 0;
+  buffer->context_stale |= kCallsEnded;
   const uint64_t ordinal = buffer->leaf.load(std::memory_order_relaxed);
   return ordinal != 0 ? make_event_id(buffer->number, ordinal) : 0;
 }

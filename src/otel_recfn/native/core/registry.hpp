@@ -45,8 +45,9 @@ class Registry {
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
 
-  // The event id of that thread's call that is on no stack (begin_leaf); 0 where there is none, or the thread is gone.
-  uint64_t open_leaf(const ThreadBuffer* buffer);
+  // Tells that thread, unless it is gone, that its Python calls are over. Returns the event id of the one that is on no stack
+  // (begin_leaf); 0 where there is none.
+  uint64_t end_calls(ThreadBuffer* buffer);
 
   // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
   void retire(ThreadBuffer* buffer);

@@ -16,6 +16,7 @@ namespace recfn {
 
 // An open range. Its ordinal and bits are one word, written as one: after a store of a part, a load of the whole would wait for it.
 struct OpenEntry {
+  static constexpr uint64_t kEarlierBit = uint64_t{1} << 57;  // a Python call that was open as its thread was met
   static constexpr uint64_t kLeftBit = uint64_t{1} << 58;     // a frame of TorchScript's that went on in another thread
   static constexpr uint64_t kFrameBit = uint64_t{1} << 59;    // a frame of TorchScript's
   static constexpr uint64_t kAsyncBit = uint64_t{1} << 60;    // no parent by its place on the stack
@@ -25,9 +26,10 @@ struct OpenEntry {
 
   uint64_t key;
   uint64_t word;  // the ordinal, 0 where the begin was not recorded; and bits
-  uint64_t task;  // the contextvars context in which it began
+  uint64_t task;  // the contextvars context in which it began; with kEarlierBit what was around it as its thread was met
 
-  uint64_t ordinal() const { return word & (kLeftBit - 1); }
+  uint64_t ordinal() const { return word & (kEarlierBit - 1); }
+  bool began_earlier() const { return (word & kEarlierBit) != 0; }
   bool was_left() const { return (word & kLeftBit) != 0; }
   bool is_frame() const { return (word & kFrameBit) != 0; }
   bool is_entered() const { return (word & kEnteredBit) != 0; }
@@ -71,6 +73,9 @@ struct SharedByRings {
 
 enum Unsent : uint8_t { kContextUnsent = 1, kProfilerUnsent = 2, kParentUnsent = 4, kGenerationUnsent = 8 };
 
+// Why the last look holds no more: the context may have changed; another thread has ended this one's Python calls.
+enum Stale : uint8_t { kContextStale = 1, kCallsEnded = 2 };
+
 // What a begin lies in that finds on the stack what the last look found.
 enum ParentKind : uint8_t { kByContext, kByPlace, kByOrdinal };
 
@@ -101,7 +106,7 @@ struct ThreadBuffer {
   uint32_t floor = 0;          // stack entries below it belong to an earlier recording
   uint32_t open_recorded = 0;  // each has kEndWords reserved
   uint32_t generation = 0;
-  bool context_stale = true;
+  std::atomic<uint8_t> context_stale{kContextStale};  // Stale
   bool has_logical_id = false;
   uint8_t rests = 0;  // Rest; `generation` is kNoGeneration meanwhile, `kept_generation` what it was
   uint8_t unsent = 0;  // Unsent
@@ -247,7 +252,7 @@ inline bool grow_ring(ThreadBuffer& buffer, uint64_t count) {
   return true;
 }
 
-constexpr uint64_t kCoreApiVersion = 18;
+constexpr uint64_t kCoreApiVersion = 19;
 constexpr uint64_t kCoreLayout =
     kCoreApiVersion << 56 | (sizeof(Globals) & 0xFFFFFFF) << 28 | (sizeof(ThreadBuffer) & 0xFFFFFFF);
 

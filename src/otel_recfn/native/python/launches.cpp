@@ -104,7 +104,7 @@ void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer) {
     change_later(*buffer, buffer->handed_on != serial_of(outer) ? outer : nullptr);
   } else if (buffer->handed_on == entry.serial) {
     change_launch(*buffer, outer);
-    buffer->context_stale = buffer->context_stale || outer == nullptr;  // the current span may be no entry of the task's
+    if (outer == nullptr) buffer->context_stale |= kContextStale;  // the current span may be no entry of the task's
   }
 }
 

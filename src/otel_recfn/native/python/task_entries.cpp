@@ -78,26 +78,27 @@ const Context& context_of_base(const ThreadBuffer& buffer, uint64_t ordinal) {
   return ordinal > buffer.context_since ? buffer.context : buffer.current_below;
 }
 
-// What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the next one below.
+// What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the next one below, if there is one: calls
+// that were around them may have been ended.
 void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t parent, const TaskEntry* newest) {
-  if (parent == kNowhere) return;
-  for (uint32_t index = parent + 1; index-- > buffer.floor;) {
+  uint64_t outermost = 0;
+  bool is_base = false;
+  for (uint32_t index = parent + 1; !is_base && index-- > buffer.floor;) {
     const OpenEntry& open = buffer.stack[index];
     if (!encloses_by_place(open)) continue;
-    const uint64_t event_id = make_event_id(buffer.number, open.ordinal());
-    if (!is_python_call(buffer, open)) entry.beside_calls = event_id;
+    outermost = make_event_id(buffer.number, open.ordinal());
+    if (!is_python_call(buffer, open)) entry.beside_calls = outermost;
     const TaskEntry* known = open.is_entered() ? entry_of(open.key, newest) : nullptr;
     if (known != nullptr) {
       entry.context = known->context, entry.root = known->root, entry.beside_calls = known->beside_calls;
       return;
     }
-    if (open.is_base()) {
-      entry.context = context_of_base(buffer, open.ordinal());
-      entry.root = entry.context.enclosing != 0 ? entry.context.root : event_id;
-      if (entry.context.enclosing != 0) entry.beside_calls = entry.root;
-      return;
-    }
+    is_base = open.is_base();
   }
+  if (outermost == 0) return;
+  entry.context = context_of_base(buffer, outermost & kOrdinalMask);
+  entry.root = entry.context.enclosing != 0 ? entry.context.root : outermost;
+  if (entry.context.enclosing != 0) entry.beside_calls = entry.root;
 }
 
 // Whether the parent of the thread's newest range is what the last look found, and not a range on the stack.
@@ -274,7 +275,7 @@ void hand_on_torchs_range(ThreadBuffer& buffer) {
   entry->placed = true;
   hand_on(&buffer, entry);
   Py_DECREF(reinterpret_cast<PyObject*>(entry));
-  buffer.context_stale = true;  // nobody tells when it ends: the thread's next begin has what is current handed on again
+  buffer.context_stale |= kContextStale;  // nobody tells when it ends: the thread's next begin has what is current handed on again
 }
 
 TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {

@@ -18,7 +18,7 @@ TaskEntry* as_entry(PyObject* object) {
 
 // A thread that recorded nothing has no cached context to renew.
 void context_has_changed() {
-  if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale = true;
+  if (ThreadBuffer* buffer = registry().existing()) buffer->context_stale |= kContextStale;
 }
 
 void since_now(TaskEntry& entry) {

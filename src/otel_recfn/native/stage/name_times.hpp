@@ -13,39 +13,35 @@ namespace recfn::stage {
 // Sums by name.
 class NameTimes {
  public:
-  void clear(size_t most) {
+  void clear() {
+    for (const Name& one : names_) place_of_[one.name] = kNone;
     names_.clear();
-    size_t slots = 16;
-    while (slots < 2 * most) slots *= 2;
-    slots_.assign(slots, kNone);
   }
 
-  // The next one, at most so many different ones after `clear`.
   void add(uint32_t name, int64_t count, int64_t self_ns) {
-    const size_t mask = slots_.size() - 1;
-    size_t at = (name * 0x9E3779B1u >> 8) & mask;
-    while (slots_[at] != kNone && names_[slots_[at]].name != name) at = (at + 1) & mask;
-    if (slots_[at] == kNone) {
-      slots_[at] = static_cast<uint32_t>(names_.size());
+    if (name >= place_of_.size()) place_of_.resize(name + 1, kNone);
+    if (place_of_[name] == kNone) {
+      place_of_[name] = static_cast<uint32_t>(names_.size());
       names_.push_back({name, names_.size(), 0, 0});
     }
-    Name& found = names_[slots_[at]];
+    Name& found = names_[place_of_[name]];
     found.count += count, found.self_ns = wrapped_sum(found.self_ns, self_ns);
   }
 
-  // Those with the most time in themselves; of several the one that came first. Without those of which there are only parts.
+  // Those with the most time in themselves; of several the one that came first. Without those of which there are only parts. Nothing
+  // can be added then.
   template <typename Rows>
   void append_top(Rows& rows) {
-    names_.erase(std::remove_if(names_.begin(), names_.end(), [](const Name& one) { return one.count == 0; }), names_.end());
-    const auto last = names_.begin() + static_cast<std::ptrdiff_t>(std::min(names_.size(), kTopNames));
-    std::partial_sort(names_.begin(), last, names_.end(), [](const Name& one, const Name& other) {
+    const auto end = std::partition(names_.begin(), names_.end(), [](const Name& one) { return one.count != 0; });
+    const auto last = names_.begin() + std::min(end - names_.begin(), kTopNames);
+    std::partial_sort(names_.begin(), last, end, [](const Name& one, const Name& other) {
       return std::tie(other.self_ns, one.first) < std::tie(one.self_ns, other.first);
     });
     for (auto name = names_.begin(); name != last; ++name) rows.push_back({name->count, name->self_ns, name->name});
   }
 
  private:
-  static constexpr size_t kTopNames = 3;
+  static constexpr std::ptrdiff_t kTopNames = 3;
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Name {
     uint32_t name;
@@ -54,7 +50,7 @@ class NameTimes {
   };
 
   std::vector<Name> names_;
-  std::vector<uint32_t> slots_;  // where each stands there: a hash table
+  std::vector<uint32_t> place_of_;  // where each name stands there
 };
 
 }  // namespace recfn::stage

@@ -241,7 +241,7 @@ class UnitTeller {
     for (size_t at = 0; at < places_.size();) {
       const int64_t holder = places_[at].holder;
       Sums sums;
-      names_.clear(places_.size() - at);
+      names_.clear();
       for (; at < places_.size() && places_[at].holder == holder; ++at) {
         if (!places_[at].is_kept) add(sums, places_[at]);
       }
@@ -249,7 +249,7 @@ class UnitTeller {
       if (holder == kNone && wanted_->tells_itself == 0) continue;
       if (sums.ranges != 0) push_sums(holder == kNone ? kNone : first_kept_ + holder, false, sums);
     }
-    names_.clear(places_.size() + kept_.size());
+    names_.clear();
     if (unit.ranges != 0) add_names_of_unit();
     if (first_span_ != kNoSpan) push_sums(first_span_, true, unit);
   }

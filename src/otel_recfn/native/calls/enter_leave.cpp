@@ -166,13 +166,14 @@ bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   ThreadBuffer* buffer = calls.left_out ? nullptr : registry().current();
   if (buffer == nullptr) return false;
   stack_leaf(*buffer);  // of an earlier tracing: the drain will have it taken away
+  const uint64_t began_at = open_since(*buffer, calls.thread);  // before the thread enters this recording
   look_around_calls(*tracer->globals, *buffer);
   if (tracer->tracing != tracing) return false;
   calls.buffer = buffer, calls.met_in = tracing;
   PyFrameObject* frames[kMaxStartFrames];
   Py_XINCREF(innermost);
   const int count = stack_of(innermost, frames);
-  return enter_stack(calls, frames, count, open_since(*buffer, calls.thread)) == 0 && calls.met_in == tracing;
+  return enter_stack(calls, frames, count, began_at) == 0 && calls.met_in == tracing;
 }
 
 bool was_told_of(uint64_t thread) {

@@ -237,15 +237,17 @@ def test_an_asyncio_future_gives_its_error_unchanged() -> None:
     run(main)
 
 
-def test_cancelling_the_waiting_task_cancels_the_work_and_ends_the_range(own_notes: Notes) -> None:
+async def awaited(future: Any) -> None:
+    await future
+
+
+@pytest.mark.parametrize("wait", [awaited, asyncio.gather, asyncio.wait_for])
+def test_cancelling_who_waits_cancels_the_work_and_ends_the_range(wait: Any, own_notes: Notes) -> None:
     async def main() -> None:
         work = asyncio.create_task(asyncio.Event().wait())
         profiled = call_end_callbacks_on_future(record_function_enter_new("load"), work)
-
-        async def wait() -> None:
-            await profiled
-
-        waiting = asyncio.create_task(wait())
+        given = (profiled, 60) if wait is asyncio.wait_for else (profiled,)
+        waiting = asyncio.ensure_future(wait(*given))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

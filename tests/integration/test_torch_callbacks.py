@@ -223,6 +223,17 @@ class TestWhichRunsItSees:
         torch.ones(2)
         assert here.calls() == seen
 
+    def test_removed_in_one_thread_it_goes_on_in_others(self, one: Any) -> None:
+        counting, foreign = Counting(), Counting()
+        handle = observing.add_thread_local_callback(counting.callback())
+        run_together(observing.propagate(lambda: observing.remove_callback(handle)))
+        is_set_to(one)
+        for _ in range(70):  # each place is given anew
+            run_together(lambda: observing.add_thread_local_callback(foreign.callback()))
+        is_set_to(one)
+        assert counting.names()["aten::is_set_to"] == 2
+        assert not foreign.calls()
+
     def test_a_thread_that_disabled_record_function_is_left_alone_by_the_profiler_too(self, one: Any) -> None:
         counting = Counting()
         observing.add_global_callback(counting.callback())

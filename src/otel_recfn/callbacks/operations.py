@@ -198,8 +198,8 @@ class _Profiled:
         self._source = source
         source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
 
-    def cancel(self, *message: Any) -> bool:
-        return bool(self._source.cancel(*message))
+    def cancel(self, *message: Any, **named: Any) -> bool:
+        return bool(self._source.cancel(*message, **named))
 
     def _take_over(self) -> None:
         future: Any = super()

@@ -109,7 +109,8 @@ def _change_own(entries: Entries) -> None:
     before = thread_entries()
     install(entries)
     with _lock:
-        _torch_callbacks.release({entry.handle for entry in before} - {entry.handle for entry in entries})
+        kept = {entry.handle for state in _threads_with_callbacks for entry in state.callbacks}
+        _torch_callbacks.release({entry.handle for entry in before} - kept)
 
 
 def _without_handle(entries: Entries, handle: int) -> Entries:

@@ -120,6 +120,17 @@ def break_off() -> Act:
     return act
 
 
+def take_and_break_off(**headers: str) -> Act:
+    """Takes the request, but of the answer comes no more than its status."""
+
+    def act(where: Any, body: bytes) -> None:
+        take(where, body)
+        where.close_connection = True
+        where.answer(200, b"no gzip", {name.replace("_", "-"): value for name, value in headers.items()})
+
+    return act
+
+
 def drip(begin: bytes) -> Act:
     """After the beginning of an answer, one byte of it at a time."""
 
@@ -166,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, code: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(code)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

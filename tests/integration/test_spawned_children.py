@@ -224,6 +224,29 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("part", ["threading.Lock()", "None"])
+def test_a_child_exports_whatever_sampler_its_parent_has(run_program: Run, method: str, part: str) -> None:
+    """Also one that can't be pickled, or one of the main module."""
+    program = (
+        BEGIN.replace("import ALWAYS_OFF", "import StaticSampler, Decision")
+        + f"""
+class Own(StaticSampler):
+    def __init__(self):
+        super().__init__(Decision.RECORD_AND_SAMPLE)
+        self.part = {part}
+
+if __name__ == "__main__":
+    trace.set_tracer_provider(TracerProvider(sampler=Own()))
+    instrumentor.instrument(span_exporter="otlp-http")
+    started(sys.argv[1], work, "range")
+"""
+    )
+    with OtlpServer("http") as server:
+        run_program(program, method, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint)
+        assert "range" in [span.name for span in server.spans]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_child_with_nothing_to_record(run_program: Run, tmp_path: Path, method: str) -> None:
     """It never imports torch or numpy, has no thread of ours, and writes no file; its own children are recorded."""
     program = """

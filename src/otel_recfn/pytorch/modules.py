@@ -1,9 +1,9 @@
-"""Ranges of nn.Module calls, and the code of optimizer steps, of which PyTorch has ranges itself.
+"""Ranges of nn.Module calls. Optimizer steps have ranges of PyTorch's own.
 
 PyTorch's function for calls of modules is watched, ``Module.__call__``: a call's range ends when it is left, in whatever way.
 Global hooks on modules would not do: PyTorch runs them before the module's own forward hooks, so what these call would lie
-outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. Steps are
-seen by PyTorch's public hooks, within its own range of the step.
+outside of the call, torch.compile compiles them and warns of them, and a call with hooks costs the program more. That an
+optimizer has stepped is seen by PyTorch's public hook: validation after it is told from training.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class PathTable {
     put({above, name, path});
   }
 
-  // Removes all, and keeps the memory for others.
+  // Removes all. Keeps places for others, but not those of a large unit, which would be filled again for each small one.
   void clear() {
-    std::fill(edges_.begin(), edges_.end(), Edge{});
+    edges_.assign(std::min(edges_.size(), kKept), Edge{});
     count_ = 0;
   }
 
@@ -36,6 +36,7 @@ class PathTable {
   struct Edge {
     uint32_t above = 0, name = 0, path = kNone;
   };
+  static constexpr size_t kKept = 1 << 12;
 
   void put(const Edge& edge) {
     size_t at = home(edge.above, edge.name);

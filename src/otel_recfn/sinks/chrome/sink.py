@@ -2,7 +2,7 @@
 
     write() ──► queue ──► file thread ──► TraceWriter
 
-What doesn't fit the queue is dropped, the newest first, and counted. ``flush`` and ``close`` return when their time is up,
+What doesn't fit the queue is dropped, the oldest first, and counted. ``flush`` and ``close`` return when their time is up,
 whatever the disk does.
 
     rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
@@ -32,10 +32,7 @@ CLOSE_SHARE = 0.5
 
 
 class ChromeTraceSink(Sink):
-    """A sink with a file behind a queue, where ``queue_bytes`` may wait, else the oldest batches go.
-
-    The ``writer`` is used by the file thread only.
-    """
+    """A sink with a file behind a queue, where ``queue_bytes`` may wait. The ``writer`` is used by the file thread only."""
 
     name = "chrome_trace"
 

@@ -45,6 +45,8 @@ RECONNECTS = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
 """The channel's options for reconnecting; else it waits for minutes before it tries a server again."""
+MOST_ANSWER = 1 << 16
+"""The most bytes of an answer that are read."""
 MOST_DELAY_S = 600.0
 """The longest pause that a server may ask for."""
 TOO_LARGE = "where the request was too large, set export_request_bytes to what servers and proxies take (nginx: 1 MiB)"
@@ -96,25 +98,26 @@ class HttpTransport:
 
     def send(self, body: bytes) -> Outcome:
         try:
-            response = self.session.post(
+            with self.session.post(
                 self.endpoint,
                 data=body,
                 headers=self.headers,
                 timeout=self.timeout_s,
                 verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate
                 allow_redirects=False,
-            )
-            return self._outcome(response)
+                stream=True,
+            ) as response:
+                return self._outcome(response, _content(response))
         except OSError as error:  # all errors of requests are OSErrors
             # a ValueError: an endpoint that is no URL, or an invalid header
             verdict = Verdict.REFUSED if isinstance(error, ValueError) else Verdict.AGAIN
             return Outcome(verdict, safe_request_error(error, self.hidden))
 
-    def _outcome(self, response: Any) -> Outcome:
+    def _outcome(self, response: Any, content: bytes) -> Outcome:
         status = response.status_code
         if 200 <= status < 300:
             has_message = "protobuf" in response.headers.get("Content-Type", "")
-            return _taken(response.content if has_message else b"", self.hidden)
+            return _taken(content if has_message else b"", self.hidden)
         message = f"HTTP {status} {safe_text(response.reason, self.hidden)}"
         if status in RETRYABLE_STATUS:
             return Outcome(Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After")))
@@ -248,6 +251,15 @@ def transport_of(exporter: Any, owned: bool) -> Transport:
         return HttpTransport(exporter, owned) if protocol == HTTP else GrpcTransport(exporter)
     except AttributeError as error:
         raise UnreadableExporterError(f"this version of {type(exporter).__qualname__} is not known: {error}") from error
+
+
+def _content(response: Any) -> bytes:
+    """The beginning of an answer; nothing where it breaks off, because the status has said what counts."""
+    try:
+        content: bytes = response.raw.read(MOST_ANSWER, decode_content=True)
+    except Exception:
+        return b""
+    return content
 
 
 def _taken(answer: bytes, hidden: Sequence[str]) -> Outcome:

@@ -172,7 +172,7 @@ class SpanMapper:
                 context = contexts[span_id] = _in_trace_of(top, span_id)
             if parent is None:
                 parent = contexts[parent_id] = _in_trace_of(top, parent_id)
-            linked = (Link(links[row]),) if row in links else ()
+            linked = (Link(links[row]),) if row in links and self._limits.has_links else ()
             spans.append(self._span(name, context, parent, attributes, start_ns, end_ns, linked, events, status))
         return spans
 
@@ -273,7 +273,8 @@ class SpanMapper:
         if flags & EventFlag.ERROR:
             error, stacktrace = text_of_utf8(batch.names[batch.error[row]]), text_of_utf8(batch.names[batch.stacktrace[row]])
             exception = exception_attributes(error) | stacktrace_attributes(stacktrace)
-            events.append(Event("exception", self._limits.event_attributes(exception), end_ns))
+            if self._limits.has_events:
+                events.append(Event("exception", self._limits.event_attributes(exception), end_ns))
             attributes["error.type"] = exception["exception.type"]
             status = Status(StatusCode.ERROR, error)
         for column in _TEXTS:

@@ -13,8 +13,8 @@ has no public way to do that. What is read here that the SDK doesn't promise, ea
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
 
-The provider's limits of attributes are applied where they can bind: our spans have at most ``MOST_ATTRIBUTES``, far below the
-default, and the SDK's bounded containers cost more than the whole span. They have at most one event and one link.
+The provider's limits are applied where they can bind: our spans have at most ``MOST_ATTRIBUTES``, far below the default, one
+event and one link, and the SDK's bounded containers cost more than the whole span.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pickle
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
@@ -55,7 +56,9 @@ class AppliedLimits:
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
         of_span = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
-        self.unbound = of_span and _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        of_event = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        self.has_events, self.has_links = limits.max_events != 0, limits.max_links != 0
+        self.unbound = of_span and of_event and self.has_events and self.has_links
         """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:
@@ -323,17 +326,19 @@ def pickled_parts(provider: Any) -> bytes | None:
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
     """
-    try:
-        resource = provider.resource
-        return pickle.dumps((dict(resource.attributes), resource.schema_url, provider.sampler))
-    except Exception:  # another kind of provider, or a sampler that isn't known by name
-        return None
+    for sampler in (getattr(provider, "sampler", None), None):  # where it can't be pickled, the child has the default
+        with suppress(Exception):  # another kind of provider
+            return pickle.dumps((dict(provider.resource.attributes), provider.resource.schema_url, pickle.dumps(sampler)))
+    return None
 
 
 def provider_from(parts: bytes) -> TracerProvider | None:
     """The child's provider; None if it can't be made."""
     try:
-        attributes, schema_url, sampler = pickle.loads(parts)
+        attributes, schema_url, pickled = pickle.loads(parts)
+        sampler = None
+        with suppress(Exception):  # the child may not have its class
+            sampler = pickle.loads(pickled)
         return TracerProvider(sampler, Resource(attributes, schema_url), shutdown_on_exit=False)
     except Exception:
         return None

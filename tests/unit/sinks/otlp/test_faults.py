@@ -35,6 +35,7 @@ from faulty_server import (
     refuse,
     reset,
     status,
+    take_and_break_off,
     take_partly,
 )
 from patience import PATIENCE_S, wait_until
@@ -110,6 +111,17 @@ def test_a_request_that_is_too_large_is_told_with_the_setting_that_mends_it(
         assert to.delivery.flush(PATIENCE_S)
     to.end()
     assert "set export_request_bytes" in caplog.text
+
+
+@pytest.mark.parametrize("header", [{"Content_Encoding": "gzip"}, {"Content_Length": "100"}])
+def test_what_a_server_took_is_not_sent_again_if_its_answer_breaks_off(header: dict[str, str], sending: MakeSending) -> None:
+    answers = Answers([take_and_break_off(Content_Type="application/x-protobuf", **header)])
+    with http_server(answers) as endpoint:
+        to = sending(OverHttp(endpoint=endpoint))
+        to.send("a")
+        assert to.delivery.flush(PATIENCE_S)
+    assert to.counts() == {"exported": 1}
+    assert len(answers.bodies) == 1
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])

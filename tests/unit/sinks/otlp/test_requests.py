@@ -223,7 +223,7 @@ def test_what_a_launcher_says_is_on_our_resource(
 
 
 Told = Mapping[int, Mapping[str, Any]]
-LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5)]
+LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5), SpanLimits(max_events=0, max_links=0)]
 
 
 def official(spans: list[ReadableSpan]) -> list[Span]:

@@ -11,7 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.trace import SpanKind, StatusCode
-from spans_harness import Harness
+from spans_harness import BACKWARD, FORWARD, REQUEST, Harness
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD
 from otel_recfn.model.batch import Track
@@ -121,6 +121,14 @@ class TestLimits:
         assert span.attributes["recfn.scope"] == "FUNC"
         assert span.attributes["recfn.input_shapes"] == ("[20,",)
         assert span.events[0].attributes["exception.message"] == "too"
+
+    def test_no_events_and_no_links(self) -> None:
+        harness = Harness(span_limits=SpanLimits(max_events=0, max_links=0))
+        _, backward = harness.write(
+            {**FORWARD, "context": REQUEST},
+            {**BACKWARD, "context": REQUEST, "flags": EventFlag.ERROR, "error": "E: m"},
+        )
+        assert (backward.events, backward.links) == ((), ())
 
 
 class TestSeam:

@@ -4,19 +4,21 @@
 Source: torch/csrc/autograd/profiler_legacy.h and .cpp; the names are theirs.
 """
 
-from otel_recfn.legacy.config import (
+from otel_recfn.legacy.values import (
     ActiveProfilerType as ActiveProfilerType,
     EventKind as EventKind,
+    LegacyEvent as LegacyEvent,
     ProfilerConfig as ProfilerConfig,
     ProfilerDisableOptions as ProfilerDisableOptions,
     ProfilerState as ProfilerState,
+    TorchRecord as TorchRecord,
+    torch_records as torch_records,
 )
 from otel_recfn.legacy.cuda import (
     CudaRecord as CudaRecord,
     CudaStubs as CudaStubs,
     register_cuda_methods as register_cuda_methods,
 )
-from otel_recfn.legacy.event import LegacyEvent as LegacyEvent, TorchRecord as TorchRecord, torch_records as torch_records
 from otel_recfn.legacy.lists import ThreadEventLists as ThreadEventLists, ThreadEvents as ThreadEvents
 from otel_recfn.legacy.profiler import (
     TLSLegacyProfilerGuard as TLSLegacyProfilerGuard,

@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.averages import KeyAverages
-from otel_recfn.legacy.config import EventKind, ProfilerConfig
 from otel_recfn.legacy.cuda import CudaTimes
-from otel_recfn.legacy.event import LegacyEvent, is_on_cuda
+from otel_recfn.legacy.values import EventKind, LegacyEvent, ProfilerConfig, is_on_cuda
 from otel_recfn.model import events
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, RecordScope

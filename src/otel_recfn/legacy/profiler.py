@@ -21,12 +21,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from types import TracebackType
+from typing import Any
 
 from otel_recfn import _native
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
-from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, remove_callback
+from otel_recfn.callbacks.callback import RecordFunctionCallback
+from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback, remove_callback
 from otel_recfn.callbacks.thread_locals import (
     DebugInfoKind,
     debug_info_get,
@@ -36,18 +38,18 @@ from otel_recfn.callbacks.thread_locals import (
     on_profiler_state,
 )
 from otel_recfn.errors import ProfilerError
-from otel_recfn.legacy.config import (
+from otel_recfn.legacy.cuda import CudaTimes, cuda_stubs
+from otel_recfn.legacy.lists import ThreadEventLists, event_lists
+from otel_recfn.legacy.values import (
     START_PROFILE,
     STOP_PROFILE,
     ActiveProfilerType,
     EventKind,
+    LegacyEvent,
     ProfilerConfig,
     ProfilerDisableOptions,
     ProfilerState,
 )
-from otel_recfn.legacy.cuda import CudaTimes, add_cuda_callback, cuda_stubs
-from otel_recfn.legacy.event import LegacyEvent
-from otel_recfn.legacy.lists import ThreadEventLists, event_lists
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import profilers
 from otel_recfn.pytorch.compiling import trace_instead
@@ -297,3 +299,63 @@ on_profiler_state(_mark_rows_as)
 # The recorder of a forked child starts empty.
 around_forks(Order.THREAD_STATE, in_child=lambda: _mark_rows_as(debug_info_get(DebugInfoKind.PROFILER_STATE)))
 trace_instead(mark, _no_mark)
+
+
+# --- the callback of a CUDA run or an NVTX run
+
+
+NOT_TIMED = frozenset(
+    f"aten::{name}"
+    for name in {"view", "t", "transpose", "stride", "empty", "empty_like", "empty_strided", "as_strided", "expand", "resize_"}
+    | {"squeeze", "unsqueeze", "slice", "_unsafe_view", "size"}
+)
+"""Operators that launch nothing on a GPU, so that timing them would only cost."""
+
+
+def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | None]) -> int:
+    """Time the calling thread's ranges on the GPU, or show them to NVIDIA's tools, if a run asks for it.
+
+    The callback goes along with thread-local state. If the run is disabled without cleanup, it stays and does nothing.
+    ``living`` gives the run's times, and None if it is over, or another run shadows it. Returns the callback's handle.
+    """
+
+    def time_begin(fn: Any) -> bool:
+        times = living()
+        if times is None or fn.name() in NOT_TIMED:
+            return False
+        times.record(EventKind.PUSH_RANGE, fn.handle())
+        return True
+
+    def time_end(fn: Any, timed: bool) -> None:
+        times = living()
+        if times is not None and timed:
+            times.record(EventKind.POP_RANGE, fn.handle())
+
+    def push_range(fn: Any) -> bool:
+        if living() is None:
+            return False
+        cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), _shapes(fn.inputs()) if config.report_input_shapes else []))
+        return True
+
+    def pop_range(_fn: Any, pushed: bool) -> None:
+        if pushed:
+            cuda_stubs().range_pop()
+
+    if config.state == ProfilerState.NVTX:
+        return add_thread_local_callback(RecordFunctionCallback(push_range, pop_range).needs_inputs(config.report_input_shapes))
+    if config.state != ProfilerState.CUDA:
+        return INVALID_CALLBACK_HANDLE
+    if not cuda_stubs().enabled():
+        log.warning("CUDA is not available; ranges are timed on the CPU alone")
+        return INVALID_CALLBACK_HANDLE
+    return add_thread_local_callback(RecordFunctionCallback(time_begin, time_end).needs_ids(True))
+
+
+def nvtx_text(name: str, sequence_nr: int, shapes: list[list[int]]) -> str:
+    """A range's text for NVIDIA's tools: ``aten::add, seq = 3, sizes = [[2, 3], []]`` (source: ``getNvtxStr``)."""
+    text = f"{name}, seq = {sequence_nr}" if sequence_nr >= 0 else name
+    return f"{text}, sizes = {shapes}" if shapes else text
+
+
+def _shapes(inputs: Iterable[Any]) -> list[list[int]]:
+    return [[int(size) for size in getattr(value, "shape", ())] for value in inputs]

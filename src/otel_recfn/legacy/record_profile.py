@@ -16,9 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from otel_recfn.errors import ProfilerError
-from otel_recfn.legacy.config import START_PROFILE, EventKind, ProfilerConfig, ProfilerState
-from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
+from otel_recfn.legacy.values import START_PROFILE, EventKind, LegacyEvent, ProfilerConfig, ProfilerState
 from otel_recfn.sinks.chrome.encoder import microseconds
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value

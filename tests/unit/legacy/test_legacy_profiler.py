@@ -30,7 +30,7 @@ from otel_recfn.legacy import (
     profiler_enabled,
 )
 from otel_recfn.legacy import profiler as legacy_profiler
-from otel_recfn.legacy.config import EventKind
+from otel_recfn.legacy.values import EventKind
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from otel_recfn import record_function
 from otel_recfn.legacy import ProfilerConfig, ProfilerError, ProfilerState, RecordProfile, profiler_enabled
-from otel_recfn.legacy.config import EventKind
-from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.legacy.record_profile import write_profiler_events_to_stream
+from otel_recfn.legacy.values import EventKind, LegacyEvent
 
 
 class FullDisk(io.StringIO):

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.legacy import ThreadEvents
-from otel_recfn.legacy.config import EventKind as LegacyKind
-from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import CudaTimes
-from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.lists import event_lists
+from otel_recfn.legacy.values import EventKind as LegacyKind
+from otel_recfn.legacy.values import LegacyEvent, ProfilerConfig, ProfilerState
 from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
 
 SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)

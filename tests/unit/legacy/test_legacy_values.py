@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn.errors import ProfilerError
-from otel_recfn.legacy.config import EventKind
 from otel_recfn.legacy.cuda import cuda_stubs
-from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.values import EventKind, LegacyEvent
 
 pytestmark = pytest.mark.one_python
 

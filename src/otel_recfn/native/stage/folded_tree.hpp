@@ -18,6 +18,7 @@ struct Path {
   Path *next = nullptr, *first_below = nullptr, *last_below = nullptr;
   Path* home = nullptr;  // where those hang that lie in it: of a backward node in the range around it, that; else itself
   uint32_t place = 0, name = 0, shown = 0;  // its place among the unit's paths
+  uint32_t below = 0;                        // how many hang below it
   uint32_t module = 0, modules = 0;  // as of a range; `kSeveral` where they differ
   bool in_compilation = false;  // it has no span
   int64_t count = 0, total_ns = 0, self_ns = 0, shortest_ns = INT64_MAX, longest_ns = 0, first_ns = INT64_MAX;
@@ -82,7 +83,7 @@ class Paths {
     Path& home = *(mine == nullptr ? path : *mine).home;
     if (&home == &path) return;
     waiting_.push_back({&home, std::exchange(path.first_below, nullptr)});
-    path.last_below = nullptr;
+    path.last_below = nullptr, path.below = 0;
   }
 
   // One more range.
@@ -131,8 +132,14 @@ class Paths {
     return path;
   }
 
-  // Of a tree the root is made first, so that what is at place 0 lies in nothing.
+  // The first few below a path are found one after the other, and only those beyond stand in the table: most paths have no more. Of
+  // a tree the root is made first, so that what is at place 0 lies in nothing.
   Path* find(const Path& above, uint32_t name) {
+    Path* path = above.first_below;
+    for (uint32_t passed = 0; path != nullptr && passed < kFew; ++passed, path = path->next) {
+      if (path->name == name) return path;
+    }
+    if (path == nullptr) return nullptr;
     const uint32_t place = table_.find(above.place, name);
     return place == PathTable::kNone ? nullptr : &chunks_[place / kChunk][place % kChunk];
   }
@@ -141,10 +148,10 @@ class Paths {
     path.next = nullptr, path.home = is_node_of(above, path.name) ? &above : &path;
     (above.last_below == nullptr ? above.first_below : above.last_below->next) = &path;
     above.last_below = &path;
-    table_.insert(above.place, path.name, path.place);
+    if (++above.below > kFew) table_.insert(above.place, path.name, path.place);
   }
 
-  static constexpr uint32_t kChunk = 32;
+  static constexpr uint32_t kChunk = 32, kFew = 8;
 
   std::vector<std::vector<Path>> chunks_;
   uint32_t count_ = 0;

@@ -184,29 +184,22 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-class AllTraces:
-    """Every range becomes a span, those without one around them each in a trace that is theirs."""
-
-    def has_target(self) -> bool:
-        return True
-
-    def lacks_provider(self) -> bool:
-        return False
-
-    def trace_of(self, root: int) -> SpanContext:
-        return SpanContext(root, 1, False)
-
-    def saw(self, trace_id: int, span_id: int, span: object) -> None:
-        pass
-
-    def is_outside(self, trace_id: int, span_id: int) -> bool:
-        return False
+ALL_SHOWN = ShownRanges(
+    takes=lambda scope, source: True,
+    had_begun=lambda serial, event_id: False,
+    has_target=lambda: True,
+    trace_of=lambda root: SpanContext(root, 1, False),
+    is_outside=lambda trace_id, span_id: False,
+    start_step=lambda name, number, code: None,
+    saw=lambda trace_id, span_id, span: None,
+)
+"""Every range becomes a span, those without one around them each in a trace that is theirs."""
 
 
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:
     watcher = ContextWatcher(recorder)
-    watcher.enable(Wanted(shown=ShownRanges(lambda *_: True, AllTraces(), lambda *_: False)))
+    watcher.enable(Wanted(shown=ALL_SHOWN))
     yield recorder
     watcher.disable()
 

@@ -18,15 +18,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.counters import balanced
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
-from otel_recfn.sources.range_spans import ShownRanges, SpansOfRanges
+from otel_recfn.sources.range_spans import ShownRanges
 from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
 from otel_recfn.support.texts import safe_exception, safe_text
+
+if TYPE_CHECKING:
+    from otel_recfn.sinks.spans.sink import SpansSink
 
 log = logging.getLogger("otel_recfn")
 
@@ -113,7 +117,7 @@ class Capture:
     Args:
         sinks: receive every sealed batch, in this order.
         buffer_bytes: bound of each recording thread's buffer.
-        spans: as which the program sees its ranges while they are current; None for none.
+        spans: the sink as whose spans the program sees its ranges while they are current; None for none.
         open_range_s: sinks get ranges that have been open for so long; None: they don't.
         exit_timeout_s: how long the end of the process may wait for what is outside of this machine.
         names_spans: whether a sink names the program's spans around ranges, which are kept alive for it.
@@ -125,15 +129,15 @@ class Capture:
         sinks: Iterable[Sink],
         *,
         buffer_bytes: int,
-        spans: SpansOfRanges | None = None,
+        spans: SpansSink | None = None,
         open_range_s: float | None = None,
         exit_timeout_s: float = 2.0,
         names_spans: bool = True,
     ) -> None:
         self.selected = selected
         self.selection = Selection(selected)
-        began = self.selection.has_begun_before
-        self.shown = ShownRanges(selected.takes, spans, began) if spans is not None else None
+        self.spans = spans
+        self.shown = _shown_ranges(selected, self.selection, spans) if spans is not None else None
         self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
         self.names_spans = names_spans
         self._reported_open = False
@@ -244,6 +248,18 @@ class Capture:
         self._reported_open = False
         self.rows, self.recorder_at_begin = 0, RecorderCounters()
         self.sinks = [fresh for one in self._working_sinks if (fresh := one.after_fork_in_child()) is not None]
+
+
+def _shown_ranges(selected: Selected, selection: Selection, spans: SpansSink) -> ShownRanges:
+    return ShownRanges(
+        takes=selected.takes,
+        had_begun=selection.has_begun_before,
+        has_target=spans.has_target,
+        trace_of=spans.trace_of,
+        is_outside=spans.is_outside,
+        start_step=spans.start_step,
+        saw=spans.saw,
+    )
 
 
 def _open_for(batch: Batch, open_range_s: float) -> Batch:

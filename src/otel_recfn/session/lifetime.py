@@ -122,9 +122,9 @@ class UnusedRanges:
 
     def look(self, capture: Capture, *, ends: bool = False) -> None:
         """Warn after a drain, if ranges of a capture that makes spans have had no use for some seconds, or it ends."""
-        if self._warned or capture.is_used or capture.shown is None or not capture.rows:
+        if self._warned or capture.is_used or capture.spans is None or not capture.rows:
             return
-        capture.is_used = capture.wants_unsampled or not capture.shown.spans.lacks_provider()
+        capture.is_used = capture.wants_unsampled or not capture.spans.lacks_provider()
         if capture.is_used:
             self._since = None
             return

@@ -60,7 +60,7 @@ class ContextWatcher(Source):
 
     def _show(self, shown: ShownRanges | None) -> None:
         shown_steps.attached = self._attached_context
-        shown_steps.spans = shown.spans if shown is not None else None
+        shown_steps.start_span = shown.start_step if shown is not None else None
         self._shown = shown
         self._ranges = RangeSpans(shown) if shown is not None else None
 
@@ -96,7 +96,7 @@ class ContextWatcher(Source):
         if of_span.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
             if self._shown is not None:
-                self._shown.spans.saw(of_span.trace_id, of_span.span_id, span)
+                self._shown.saw(of_span.trace_id, of_span.span_id, span)
         kept = trace_states.keep(of_span.trace_state.to_header()) if of_span.trace_state else 0
         return ContextReading(of_span.trace_id, of_span.span_id, int(flags) | kept, span=span)
 

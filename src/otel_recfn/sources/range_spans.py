@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import wrapt
 from opentelemetry import trace
@@ -64,47 +64,30 @@ def range_of(span: object) -> TaskEntry | None:
     return span._self_range if type(span) is RangeSpan else None
 
 
-class SpansOfRanges(Protocol):
-    """The spans of a capture's ranges. Methods may be called from any thread."""
-
-    def has_target(self) -> bool:
-        """Whether anything takes spans now."""
-
-    def lacks_provider(self) -> bool:
-        """Whether nothing takes spans because the program has set no tracer provider, or not yet."""
-
-    def trace_of(self, root: int) -> SpanContext | None:
-        """The root span of ours above an outermost range that has no span around it; None if there is none."""
-
-    def is_outside(self, trace_id: int, span_id: int) -> bool:
-        """Whether the span is current, but not around the ranges of this process."""
-
-    def start_step(self, name: str, number: int, code: str) -> trace.Span | None:
-        """A span for a step that begins now, below the current span; None if nothing takes spans. Never raises.
-
-        ``code``: what it is a call of, as a text of ``support/texts.py``; empty if it is none.
-        """
-
-    def saw(self, trace_id: int, span_id: int, span: object) -> None:
-        """Note that a range begins below this span of the program's, which is sampled."""
-
-
 class ShownRanges(NamedTuple):
-    """The choice of ranges that are shown."""
+    """The choice of ranges that are shown, and what is told of their spans. Each may be called from any thread."""
 
     takes: Callable[[int, int], bool]
     """Whether ranges of a scope and source become spans."""
-    spans: SpansOfRanges
-    """The spans of these ranges."""
     had_begun: Callable[[int, int], bool]
     """Whether the capture, if it joined others, had begun before the range of this serial and event id did."""
+    has_target: Callable[[], bool]
+    """Whether anything takes spans now."""
+    trace_of: Callable[[int], SpanContext | None]
+    """The root span of ours above an outermost range that has no span around it; None if there is none."""
+    is_outside: Callable[[int, int], bool]
+    """Whether the span of these ids is current, but not around the ranges of this process."""
+    start_step: Callable[[str, int, str], trace.Span | None]
+    """Starts the span of a step that begins now, from its name, number and code; None if nothing takes spans."""
+    saw: Callable[[int, int, object], None]
+    """Notes that a range begins below a sampled span of the program's, from its ids and itself."""
 
 
 class RangeSpans:
     """The shown ranges, as spans."""
 
     def __init__(self, shown: ShownRanges) -> None:
-        self._takes, self._spans, self._had_begun = shown
+        self._shown = shown
         self._since = _native.task_serial()
         """The serial before which ranges may not become spans: they are not shown, unless the capture had begun already."""
 
@@ -132,12 +115,12 @@ class RangeSpans:
 
     def _span_context(self, range_: TaskEntry) -> SpanContext | None:
         """The span context of the range's span; None if it has no span, as below one that isn't sampled."""
-        if not self._spans.has_target():
+        if not self._shown.has_target():
             return None
         high, low, span_id, words = range_.context_words
         trace_id, (flags, trace_state) = high << 64 | low, trace_states.split(words)
-        if not (trace_id or flags) or self._spans.is_outside(trace_id, span_id):
-            root = self._spans.trace_of(self._root_of(range_))
+        if not (trace_id or flags) or self._shown.is_outside(trace_id, span_id):
+            root = self._shown.trace_of(self._root_of(range_))
             return _below(root.trace_id, root.trace_state, range_) if root is not None else None
         if not trace_id or flags & ~_STEP != _SAMPLED_ALONE:
             return None
@@ -145,8 +128,8 @@ class RangeSpans:
 
     def _becomes_span(self, range_: TaskEntry) -> bool:
         """Whether the range becomes a span. The newest range of an ending recording has a row that nobody gets."""
-        began_later = range_.began > self._since or self._had_begun(range_.began, range_.event_id)
-        return began_later and self._takes(range_.scope, range_.source) and _native.recording()
+        began_later = range_.began > self._since or self._shown.had_begun(range_.began, range_.event_id)
+        return began_later and self._shown.takes(range_.scope, range_.source) and _native.recording()
 
     def _root_of(self, range_: TaskEntry) -> int:
         """The outermost range around it that becomes a span: others were recorded for captures that began before."""
@@ -158,7 +141,7 @@ class RangeSpans:
             around = around.outer
         if is_known:
             return becoming.event_id
-        return range_.root if self._takes(range_.scope, EventSource.PYTHON_CALL) else becoming.beside_calls
+        return range_.root if self._shown.takes(range_.scope, EventSource.PYTHON_CALL) else becoming.beside_calls
 
 
 def _has_own_span(range_: TaskEntry) -> bool:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -44,9 +44,6 @@ from otel_recfn.recording.ranges import is_of_kind, maker, wrap
 from otel_recfn.support.seen_spans import remember_current
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import failure
-
-if TYPE_CHECKING:
-    from otel_recfn.sources.range_spans import SpansOfRanges
 
 log = logging.getLogger("otel_recfn")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -129,11 +126,13 @@ class step:
 
     def _enter(self, flags: int) -> None:
         number = next(_numbers(self.name)) if self.number is None else self.number
-        spans = shown_steps.spans
-        if spans is None and not _native.recording():
+        start_span = shown_steps.start_span
+        if start_span is None and not _native.recording():
             return
         around = otel_context.get_current()
-        span = spans.start_step(self.name, number, self._code) if spans is not None and not is_suppressed(around) else None
+        span = None
+        if start_span is not None and not is_suppressed(around):
+            span = start_span(self.name, number, self._code)
         opened = OpenStep(span, around)
         opened.begin(self.name, number, flags, self._code)
         self._open.append(opened)
@@ -167,9 +166,10 @@ def _numbers(_name: str) -> itertools.count[int]:
 
 
 class ShownSteps:
-    """The spans of steps; None if steps become none."""
+    """How steps become spans."""
 
-    spans: SpansOfRanges | None = None
+    start_span: Callable[[str, int, str], trace.Span | None] | None = None
+    """See ``ShownRanges.start_step``; None if steps become no spans."""
     attached: Callable[[], Context] = staticmethod(otel_context.get_current)
     """The context that is attached in the calling task, without what is shown in its place."""
 

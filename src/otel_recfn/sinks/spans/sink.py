@@ -180,7 +180,7 @@ class SpansSink(Sink):
         return self._resolver.resolve() is not None
 
     def lacks_provider(self) -> bool:
-        """See SpansOfRanges.lacks_provider. From any thread."""
+        """Whether nothing takes spans because the program has set no tracer provider, or not yet. From any thread."""
         return self._resolver.lacks_provider
 
     def trace_of(self, root: int) -> SpanContext | None:
@@ -196,7 +196,10 @@ class SpansSink(Sink):
         return self._surroundings.is_outside(trace_id, span_id)
 
     def start_step(self, name: str, number: int, code: str) -> Span | None:
-        """See SpansOfRanges.start_step. From any thread."""
+        """A span for a step that begins now, below the current span; None if nothing takes spans. Never raises.
+
+        From any thread. ``code``: what it is a call of, as a text of ``support/texts.py``; empty if it is none.
+        """
         attributes = {"recfn.step.number": number} | (code_attributes(code) if code else {})
         target = self._resolver.resolve()
         return target.start_span(name, attributes) if target is not None else None

@@ -13,6 +13,7 @@ from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
 from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback, tries_until_run
+from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import (
     add_global_callback,
     add_thread_local_callback,
@@ -102,6 +103,7 @@ KINDS = st.lists(st.sampled_from(["record_function", "RecordFunction", "other sc
 def test_ranges_of_record_function_and_others_of_their_scope_are_drawn_from_together(
     runtime: Recorder, kinds: list[str], seed: int
 ) -> None:
+    """Whichever kind a range is, the same ones are sampled, although some are left to the recorder without asking."""
     seen: list[str] = []
     handle = add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.2).scopes({USER}))
     drawn = iter(draws(seed, len(kinds)))
@@ -136,6 +138,25 @@ def test_a_callback_that_comes_while_none_was_due_sees_the_next_range(runtime: R
     with _native.record_function("seen"):
         pass
     assert notes == pairs("seen")
+
+
+def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callbacks(runtime: Recorder) -> None:
+    seen: list[str] = []
+
+    def start(fn: RecordFunction) -> None:
+        for _ in range(10):
+            with _native.record_function("inside"):
+                pass
+
+    add_global_callback(RecordFunctionCallback(start).scopes({FUNCTION}))
+    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.3).scopes({USER}))
+    drawn = draws(11, 11 * 100)
+    set_record_function_seed_for_testing(11)
+    for number in range(100):
+        with _native.record_function(str(number)):
+            pass
+        run_range("with ten ranges inside its callback")
+    assert seen == [str(number) for number in range(100) if drawn[11 * number]]
 
 
 def test_should_run_overrides_sampling_and_is_asked_after_the_scope() -> None:

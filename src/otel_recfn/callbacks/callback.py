@@ -6,7 +6,8 @@ As with ``at::RecordFunctionCallback``, each property is a method of two forms: 
 so that calls chain; without one it returns the value.
 
 Whether a sampled callback runs is not drawn at each range. Instead we draw how many ranges pass until it runs next (a number of
-the geometric distribution), and count them down. Each thread has draws of its own: threads share nothing, and a seed makes a
+the geometric distribution), and count them down. So sampled callbacks cost one subtraction a range however many there are,
+because only the next one that runs is waited for. Each thread has draws of its own: threads share nothing, and a seed makes a
 thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
 """
 
@@ -139,6 +140,8 @@ Entries: TypeAlias = tuple[CallbackEntry, ...]
 
 # --- which run on the next range of a scope in a thread
 
+NEVER = 1 << 62
+
 Ask: TypeAlias = Callable[[CallbackEntry, RecordScope], bool]
 """A function that says whether a callback with ``should_run`` runs on the range of that scope that begins now."""
 
@@ -181,39 +184,65 @@ class _Candidate:
         self.entry = entry
         self.asked = entry.callback.should_run() is not None
         self.probability = 1.0 if self.asked else entry.callback.sampling_prob()
-        self.tries_left = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else 0
+        self.tries_left = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else NEVER
 
 
 class ScopeSampler:
     """The callbacks of one thread for one scope, in the order in which they run."""
 
-    __slots__ = ("_ask", "_candidates", "_generator", "_picked", "_ready", "_scope")
+    __slots__ = ("_ask", "_asks", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
 
     def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random, ask: Ask) -> None:
         self._scope, self._generator, self._ask = scope, generator, ask
         wanting = [entry for entry in entries if entry.enabled and entry.callback.check_scope(scope)]
         candidates = [_Candidate(entry, generator) for entry in wanting]
         self._candidates = [each for each in candidates if each.probability > 0.0]
-        self._picked: list[CallbackEntry] = []
+        self._asks = any(each.asked for each in self._candidates)
         self._ready = StepCallbacks((), 0, scope)
+        self._steps = 0
+        self._pick()
 
     def step(self, thread_id: int) -> StepCallbacks:
         """The callbacks for the range that begins now. ``thread_id``: the calling thread's logical id."""
-        picked = [each.entry for each in self._candidates if self._runs(each)]
-        if picked != self._picked or self._ready.thread_id != thread_id:
-            self._picked, self._ready = picked, self._assemble(picked, thread_id)
+        self.count()
+        if self._asks:
+            picked = [each.entry for each in self._picked if not each.asked or self._ask(each.entry, self._scope)]
+            return self._assemble(picked, thread_id)
+        if self._ready.thread_id != thread_id:
+            self._ready = self._assemble([each.entry for each in self._picked], thread_id)
         return self._ready
 
-    def _runs(self, candidate: _Candidate) -> bool:
-        if candidate.asked:
-            return self._ask(candidate.entry, self._scope)
-        if candidate.probability == 1.0:
-            return True
-        candidate.tries_left -= 1
-        if candidate.tries_left > 0:
-            return False
-        candidate.tries_left = tries_until_run(self._generator, candidate.probability)
-        return True
+    def count(self) -> None:
+        """Count a range that begins."""
+        self._countdown -= 1
+        if self._countdown == 0:
+            self._pick()
+
+    def ranges_without_callbacks(self) -> int:
+        """The number of next ranges on which no callback runs."""
+        return self._countdown - 1 if not self._picked else 0
+
+    def pass_over(self, ranges: int) -> None:
+        """Count so many ranges that run no callbacks; a negative number takes that back."""
+        self._countdown -= ranges
+
+    def _pick(self) -> None:
+        """Choose the callbacks that run until the countdown ends: on this range alone if a sampled one runs now."""
+        self._picked: list[_Candidate] = []
+        self._countdown = NEVER
+        for each in self._candidates:
+            if each.probability == 1.0:
+                self._picked.append(each)
+                continue
+            each.tries_left -= self._steps
+            due = each.tries_left
+            if due == 0:
+                self._picked.append(each)
+                each.tries_left = tries_until_run(self._generator, each.probability)
+                due = 1
+            self._countdown = min(self._countdown, due)
+        self._steps = self._countdown
+        self._ready = self._assemble([each.entry for each in self._picked], self._ready.thread_id)
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
         found = [entry.callback for entry in entries]

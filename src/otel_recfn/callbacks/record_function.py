@@ -23,7 +23,7 @@ from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.range_in_torch import EndElsewhere, TorchObservers, begin_for_others, not_shown
-from otel_recfn.callbacks.registry import get_step_callbacks, run_ends, run_starts
+from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
 from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.errors import InputsError
 from otel_recfn.model.events import INT64, UINT32, UINT64, EventFlag, EventSource, Extra, RecordScope, whole_number
@@ -368,6 +368,7 @@ def observe_range(name: str, args: str | None, flags: int, code: str = "") -> An
     """Begin a range that a callback may select. ``args`` is its only input (``_native.set_range_observer``)."""
     step = get_step_callbacks(RecordScope.USER_SCOPE)
     if not step.callbacks and not TorchObservers.present:
+        leave_next_unobserved()
         if not registry.global_entries():
             registry.watch_ranges()  # the thread whose callback selected ranges may have ended
         return record_range(name, flags, code)

@@ -195,7 +195,8 @@ def install(entries: Entries) -> None:
 
 
 def _take_over(state: ThreadState, entries: Entries) -> None:
-    state.callbacks, state.samplers = entries, {}
+    state.callbacks = entries
+    _draw_anew(state)
     with _lock:
         (_threads_with_callbacks.add if any(entry.enabled for entry in entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
@@ -205,19 +206,43 @@ def seed(value: int) -> None:
     """Seed the calling thread's sampling: the same seed gives the same samples."""
     state = thread_locals.current()
     state.generator.seed(value)
-    state.samplers = {}
+    _draw_anew(state)
     _torch_callbacks.seed(value)
+
+
+def _draw_anew(state: ThreadState) -> None:
+    state.samplers = {}
+    _native.take_back_unobserved()
 
 
 # --- what runs on the range that begins now (source: ``at::getStepCallbacks``)
 
 
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
-    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range, but
-    within a callback and while RecordFunction is off, where there are none."""
+    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range.
+
+    Within a callback, and while RecordFunction is off, none run.
+    """
     state, thread_id = thread_locals.current(), _native.current_thread_id()
+    sampler = _sampler(state, scope)
     if state.in_callback or not is_record_function_enabled():
+        sampler.count()
         return StepCallbacks((), thread_id, scope)
+    return sampler.step(thread_id)
+
+
+def leave_next_unobserved() -> None:
+    """Leave the calling thread's next ranges of ``record_function`` to the recorder, as many as run no callbacks."""
+    state = thread_locals.current()
+    may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
+    if not may_work_for_another:
+        sampler = _sampler(state, RecordScope.USER_SCOPE)
+        sampler.pass_over(_native.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+
+
+def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
+    """The calling thread's sampler, which has counted all ranges that have begun."""
+    unobserved = _native.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     own = thread_entries()
     if state.version != _version:
         state.version, state.samplers = _version, {}
@@ -225,7 +250,9 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     if sampler is None:
         entries = (*_global_entries, *own)
         sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
-    return sampler.step(thread_id)
+    elif unobserved:
+        sampler.pass_over(-unobserved)
+    return sampler
 
 
 def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
@@ -253,16 +280,28 @@ def run_starts(pairs: Sequence[StartEndPair], range_: Any, contexts: list[Any]) 
 
     A callback that is interrupted has not started, nor have those after it: they get no end.
     """
-    with RunningCallback():
+    if not pairs:  # the common case, as the recorder alone observes
+        return
+    state = thread_locals.current()
+    outer, state.in_callback = state.in_callback, True
+    try:
         for pair in pairs:  # one by one, so that those before an interrupted one have started
             contexts.append(_run(pair, pair.start, range_))  # noqa: PERF401
+    finally:
+        state.in_callback = outer
 
 
 def run_ends(pairs: Sequence[StartEndPair], range_: Any, contexts: Sequence[Any]) -> None:
     """Call the ends of those that started, each with ``range_`` and its context."""
-    with RunningCallback():
+    if not pairs:
+        return
+    state = thread_locals.current()
+    outer, state.in_callback = state.in_callback, True
+    try:
         for pair, context in zip(pairs, contexts, strict=False):
             _run(pair, pair.end, range_, context)
+    finally:
+        state.in_callback = outer
 
 
 def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *context: Any) -> Any:
@@ -320,7 +359,7 @@ def watch_ranges() -> None:
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
         selected = len(_threads_with_callbacks) > 0 or any(_selects_user_ranges(entry) for entry in _global_entries)
-        _native.set_range_observer(_observer if selected or TorchObservers.present else None)
+        _native.set_range_observer(_observer if selected or TorchObservers.present else None, _version)
         if wanted:
             watch(__name__)
         else:
@@ -335,4 +374,4 @@ def show_ranges_to_torch(shown: bool) -> None:
     """Show ranges to PyTorch's observers from now on, or no longer."""
     with _lock:
         TorchObservers.present = shown
-        watch_ranges()
+        _set_global(_global_entries)  # a new version, because threads have left ranges unobserved

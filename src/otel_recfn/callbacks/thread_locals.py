@@ -183,6 +183,11 @@ def put(carried: Carried) -> None:
     _hand_on()
 
 
+def is_handed_on() -> bool:
+    """Whether a thread may work with the state of another one."""
+    return _torch_state is not None
+
+
 def _carry_with_torch() -> None:
     """Have PyTorch hand on the state of threads: of this one from now on, of others from their next change on."""
     global _torch_state

@@ -11,13 +11,26 @@
 namespace recfn {
 namespace {
 
-// --- who sees the ranges instead of the recorder
+// --- who sees the ranges instead of the recorder, and which of them it leaves to the recorder all the same
 
 PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/ranges.py
 
-PyObject* set_range_observer(PyObject*, PyObject* wanted) {
+uint64_t observer_version = 0;
+
+// Of the calling thread; they count while `version` is the observer's.
+struct Unobserved {
+  uint64_t ranges;
+  uint64_t version;
+};
+thread_local Unobserved unobserved RECFN_FAST_TLS = {0, 0};
+
+PyObject* set_range_observer(PyObject*, PyObject* args) {
+  PyObject* wanted;
+  unsigned long long version = 0;
+  if (!PyArg_ParseTuple(args, "O|K", &wanted, &version)) return nullptr;
   PyObject* before = observer;
   observer = wanted != Py_None ? Py_NewRef(wanted) : nullptr;
+  observer_version = version;
   if (observer != nullptr) {
     globals().recording.fetch_or(kObservedBit);
   } else {
@@ -29,10 +42,32 @@ PyObject* set_range_observer(PyObject*, PyObject* wanted) {
 
 PyObject* range_observer(PyObject*, PyObject*) { return Py_NewRef(observer != nullptr ? observer : Py_None); }
 
+PyObject* leave_unobserved(PyObject*, PyObject* args) {
+  unsigned long long ranges, version;
+  if (!PyArg_ParseTuple(args, "KK", &ranges, &version)) return nullptr;
+  unobserved = {version == observer_version ? ranges : 0, version};
+  return PyLong_FromUnsignedLongLong(unobserved.ranges);
+}
+
+PyObject* take_back_unobserved(PyObject*, PyObject*) {
+  const uint64_t left = unobserved.version == observer_version ? unobserved.ranges : 0;
+  unobserved.ranges = 0;
+  return PyLong_FromUnsignedLongLong(left);
+}
+
 PyMethodDef observer_functions[] = {
-    {"set_range_observer", set_range_observer, METH_O, "set_range_observer(observer | None)"},
+    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version=0)"},
     {"range_observer", range_observer, METH_NOARGS, "range_observer() -> what was set, or None"},
+    {"leave_unobserved", leave_unobserved, METH_VARARGS, "leave_unobserved(ranges, version) -> how many are left unobserved"},
+    {"take_back_unobserved", take_back_unobserved, METH_NOARGS, "take_back_unobserved() -> how many of them have not begun"},
     {nullptr, nullptr, 0, nullptr}};
+
+// Whether the calling thread's next range, which begins now, is one that is left unobserved.
+bool begins_unobserved() {
+  if (unobserved.ranges == 0 || unobserved.version != observer_version) return false;
+  --unobserved.ranges;
+  return true;
+}
 
 // Hands a range to the observer, which must be set, and may be replaced while it is called: it is held meanwhile. Returns its
 // handle, or null with the exception set.
@@ -153,7 +188,7 @@ bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
 
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  if (__builtin_expect((recording & kObservedBit) != 0, 0)) return enter_observed(self);
+  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
   RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
   entry.thread = this_thread();
   if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;

@@ -27,15 +27,18 @@ from typing import Any, NamedTuple
 
 from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
+from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.operations import record_outputs
-from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.record_function import SHAPES, SOURCE, RecordFunction
 from otel_recfn.callbacks.registry import get_step_callbacks
 from otel_recfn.callbacks.thread_locals import ThreadState
 from otel_recfn.errors import OperatorMissingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
+from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Unwatched, Watched
+from otel_recfn.support.texts import failure
 from otel_recfn.tracing.graph import Tracer
 
 __all__ = ["Constant", "Library", "Option", "Recorded", "Watched", "torch_library"]
@@ -119,8 +122,8 @@ class Operator:
         """
         state = thread_locals.current()
         step = get_step_callbacks(RecordScope.FUNCTION)
-        if not step.callbacks and not _native.recording():
-            return self._call(state, args, kwargs)
+        if not step.callbacks:
+            return self._recorded(state, args, kwargs) if _native.recording() else self._call(state, args, kwargs)
         range_ = RecordFunction(step)
         range_._hide_from_torch()  # PyTorch shows them its own operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
@@ -128,6 +131,20 @@ class Operator:
             range_.before(self, inputs, dict(zip(self._arguments, inputs, strict=False)), self._sequence_nr())
             result = self._call(state, args, kwargs)
             record_outputs(range_, self._results(result))
+        return result
+
+    def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator in a range for the recorder alone, which takes half as long as a RecordFunction."""
+        shapes, dtypes = input_texts((*args, *kwargs.values())) if recorder.extras & SHAPES else ("", "")
+        sequence_nr = self._sequence_nr()
+        event_id = _native.begin(self.name, RecordScope.FUNCTION, SOURCE, sequence_nr=sequence_nr, shapes=shapes, dtypes=dtypes)
+        try:
+            result = self._call(state, args, kwargs)
+        except BaseException as error:
+            text, stacktrace = failure(error)
+            _native.end(event_id, text, stacktrace=stacktrace)
+            raise
+        _native.end(event_id)
         return result
 
     def _call(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "columns/column_view.hpp"
@@ -16,6 +17,8 @@ class BoundBuckets {
   // `least_ns` and `counts`: the bounds in ascending order, and an array with a count for each bucket of each series.
   bool take(PyObject* least_ns, PyObject* counts, size_t series) {
     if (!least_ns_.take(least_ns, "least_ns") || !counts_.take(counts, "counts")) return false;
+    for (const int64_t bound : least_ns_) ++below_[cell_of(bound) + 1];
+    std::partial_sum(below_, below_ + kCells + 1, below_);
     const size_t needed = series * buckets();
     if (counts_.size() >= needed) return true;
     PyErr_Format(PyExc_ValueError, "counts has %zu numbers; %zu are needed for all series", counts_.size(), needed);
@@ -23,15 +26,27 @@ class BoundBuckets {
   }
 
   void add(size_t series, int64_t ns) {
-    const auto bucket = std::upper_bound(least_ns_.begin(), least_ns_.end(), ns) - least_ns_.begin();
-    ++counts_[series * buckets() + static_cast<size_t>(bucket)];
+    const int64_t* const bounds = least_ns_.begin();
+    size_t bucket = below_[cell_of(ns)];
+    while (bucket < least_ns_.size() && bounds[bucket] <= ns) ++bucket;
+    ++counts_[series * buckets() + bucket];
   }
 
  private:
+  // Durations of one cell are within a quarter of each other. So few cells have a bound, and a duration rarely is compared twice.
+  static constexpr size_t kCells = 248;
+
+  static size_t cell_of(int64_t ns) {
+    const uint64_t number = static_cast<uint64_t>(std::max<int64_t>(0, ns)) + 4;
+    const auto shift = static_cast<unsigned>(61 - __builtin_clzll(number));
+    return 4 * shift + (number >> shift & 3);
+  }
+
   size_t buckets() const { return least_ns_.size() + 1; }
 
   TableView<const int64_t> least_ns_;
   TableView<int64_t> counts_;
+  size_t below_[kCells + 1]{};  // how many bounds are in lower cells
 };
 
 // How long rows took.

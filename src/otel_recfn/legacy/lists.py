@@ -38,6 +38,7 @@ KINDS = np.zeros(len(events.EventKind), np.uint8)
 KINDS[RANGE] = EventKind.PUSH_RANGE
 KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
 """The legacy profiler's kind for the begin of each kind of row."""
+KIND_OF = tuple(EventKind)
 BLOCK = 4096
 """The number of events that are made at once."""
 
@@ -57,6 +58,9 @@ class ThreadEvents(UserList[LegacyEvent]):
         found = self._make()
         self._make = list[LegacyEvent]  # lets go of what the events were made of
         return found
+
+    def __iter__(self) -> Iterator[LegacyEvent]:
+        return iter(self.data)
 
     def __copy__(self) -> ThreadEvents:
         return ThreadEvents(self.data)
@@ -130,7 +134,7 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
     ends = rows[(batch.kind[rows] == RANGE) & (batch.flags[rows] & EventFlag.PARTIAL == 0)]
     here = batch.thread[ends] == batch.end_thread[ends]
     kinds = np.take(KINDS, batch.kind[begins])
-    places = np.array(_begins_before_ends(batch, begins, ends[here]), np.int64)
+    places = _begins_before_ends(batch, begins, ends[here])
     moments = Moments(np.insert(begins, places, ends[here]), np.insert(kinds, places, EventKind.POP_RANGE))
     return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
 
@@ -144,14 +148,17 @@ def _with_ends_elsewhere(batch: Batch, here: Moments, ends: Rows) -> Moments:
     return Moments(rows[order], kinds[order])
 
 
-def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> list[int]:
+def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
     """The number of begins before each end: of its own range, and of those that began before it; each in their order."""
-    began = list(zip(batch.event_id[begins].tolist(), batch.start_ns[begins].tolist(), begins.tolist(), strict=True))
-    found, count = [], 0
-    for event_id, end_ns, row in zip(batch.event_id[ends].tolist(), batch.end_ns[ends].tolist(), ends.tolist(), strict=True):
-        while count < len(began) and (began[count][0] <= event_id or began[count][1:] < (end_ns, row)):
-            count += 1
-        found.append(count)
+    starts = np.maximum.accumulate(batch.start_ns[begins])  # a clock may go back
+    own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
+    earlier = np.searchsorted(starts, batch.end_ns[ends], "left")
+    until_then = np.searchsorted(starts, batch.end_ns[ends], "right")
+    for tie in np.flatnonzero(earlier < until_then).tolist():  # begins at the very time of the end: the rows decide
+        same = begins[earlier[tie] : until_then[tie]]
+        after = np.flatnonzero((same > ends[tie]) & (np.arange(earlier[tie], until_then[tie]) >= own[tie]))
+        earlier[tie] = earlier[tie] + after[0] if len(after) else until_then[tie]
+    found: Rows = np.maximum.accumulate(np.maximum(earlier, own)) if len(ends) else earlier
     return found
 
 
@@ -181,14 +188,15 @@ class _EventMaker:
         batch, names = self._batch, self._batch.names
         push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
 
-        def column(name: str, has_it: Any = push, otherwise: int = 0) -> list[Any]:
-            found: list[Any] = np.where(has_it, getattr(batch, name)[rows], otherwise).tolist()
-            return found
+        def column(name: str, has_it: Any = push, otherwise: int = 0) -> Iterable[Any]:
+            values = np.where(has_it, getattr(batch, name)[rows], otherwise)
+            first = values[0].item()
+            return repeat(first) if (values == first).all() else values.tolist()  # most columns have one value
 
         on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
         columns = {
-            "kind": [EventKind(kind) for kind in kinds.tolist()],
-            "name": [names[index] for index in column("name", ~pop & ~memory)],
+            "kind": map(KIND_OF.__getitem__, kinds.tolist()),
+            "name": map(names.__getitem__, column("name", ~pop & ~memory)),
             "thread_id": [self._thread_ids[index] for index in np.where(pop, batch.end_thread[rows], batch.thread[rows])],
             "handle": np.where(push | pop, batch.handle[rows], 0).tolist(),
             "shapes": map(self._shapes, column("shapes", push & self._config.report_input_shapes)),

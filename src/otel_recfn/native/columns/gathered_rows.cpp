@@ -43,7 +43,9 @@ struct Held {
 
   // The place in the batch of the row with that number; -1: it is in another batch.
   int64_t row_of(int64_t wanted) const {
-    Py_ssize_t place = 0;
+    Py_ssize_t place = static_cast<Py_ssize_t>(wanted - number[0]);
+    if (place < number.size() && number[place] == wanted) return row[place];  // no number is missing before it
+    place = 0;
     for (Py_ssize_t end = number.size(); place < end;) {
       const Py_ssize_t middle = place + (end - place) / 2;
       number[middle] < wanted ? place = middle + 1 : end = middle;

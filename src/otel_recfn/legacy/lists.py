@@ -189,19 +189,17 @@ class _EventMaker:
         push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
 
         def column(name: str, has_it: Any = push, otherwise: int = 0) -> Iterable[Any]:
-            values = np.where(has_it, getattr(batch, name)[rows], otherwise)
-            first = values[0].item()
-            return repeat(first) if (values == first).all() else values.tolist()  # most columns have one value
+            return _items(np.where(has_it, getattr(batch, name)[rows], otherwise))
 
         on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
         columns = {
             "kind": map(KIND_OF.__getitem__, kinds.tolist()),
             "name": map(names.__getitem__, column("name", ~pop & ~memory)),
-            "thread_id": [self._thread_ids[index] for index in np.where(pop, batch.end_thread[rows], batch.thread[rows])],
+            "thread_id": map(self._thread_ids.__getitem__, _items(np.where(pop, batch.end_thread[rows], batch.thread[rows]))),
             "handle": np.where(push | pop, batch.handle[rows], 0).tolist(),
             "shapes": map(self._shapes, column("shapes", push & self._config.report_input_shapes)),
             "node_id": column("node_id", ~memory, -1),
-            "is_async": (push & (batch.flags[rows] & EventFlag.ASYNC != 0)).tolist(),
+            "is_async": _items(push & (batch.flags[rows] & EventFlag.ASYNC != 0)),
             "cpu_ns": np.where(pop, batch.end_ns[rows], batch.start_ns[rows]).tolist(),
             "cpu_memory_usage": column("nbytes", on_cpu),
             "cuda_memory_usage": column("nbytes", on_cuda),
@@ -230,6 +228,12 @@ class _EventMaker:
         for is_push, name, shapes, dtypes, concrete in zip(pushes, *texts, strict=True):
             is_counted = is_push and names[name] in SIZES
             yield extra_args(names[name], self._shapes(shapes), names[dtypes], names[concrete]) if is_counted else None
+
+
+def _items(column: NDArray[Any]) -> Iterable[Any]:
+    """The items of a column, in most of which all are the same."""
+    first = column[0].item()
+    return repeat(first) if (column == first).all() else column.tolist()
 
 
 # --- the arguments that FLOPs are counted from: sizes and numbers among inputs (source: ``saveExtraArgs`` of PyTorch)

@@ -85,7 +85,7 @@ def test_a_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"a": ["[", 1], "traceEvents": events, "baseTimeNanoseconds": 7}, ensure_ascii=False, **form))
-    monkeypatch.setattr("otel_recfn.report.files.BLOCK", block)
+    monkeypatch.setattr("otel_recfn.report.files.BLOCK_BYTES", block)
     batch = read_processes([path])[0].batch
     assert [event.name for event in batch.events()] == [event["name"] for event in events]
     assert int(batch.start_ns[0]) == 7

@@ -158,7 +158,7 @@ def test_of_several_processes_the_worst_is_told_once() -> None:
     ranks = [process(Ran("aten::to", 2000), Ran("aten::mm", 2000), label="rank 0"), slow, process(Ran("w", 1), label="rank 2")]
     (finding,) = findings([Recording([rank]) for rank in ranks])
     assert (finding.process, finding.share) == ("rank 1", pytest.approx(0.75))
-    assert finding.text.endswith("So in 2 of 3 processes; this is rank 1.")
+    assert finding.text.endswith("Found in 2 of 3 processes; this is rank 1.")
 
 
 def test_a_process_without_ranges_has_no_findings() -> None:

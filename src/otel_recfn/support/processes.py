@@ -61,7 +61,7 @@ except Exception:  # another multiprocessing: the child runs all the same
 """
 Given = Mapping[str, Any]
 """The settings that a child gets, in Python's own objects alone. ``starts``: the module whose ``start_in_child`` is called.
-``span``: the values of a ``SpanOfParent``, or None. ``is_first``: whether it logs for all children. The others are the module's."""
+``span``: the values of a ``SpanOfParent``, or None. ``is_first``: whether it logs for all children. Others are the module's."""
 
 
 class WorkerProcess(NamedTuple):

@@ -48,7 +48,7 @@ NEVER = 1 << 64
 
 @dataclass(frozen=True)
 class Selected:
-    """What a capture asks for.
+    """The ranges and columns that a capture asks for.
 
     Attributes:
         scopes: a bit per RecordScope.
@@ -202,15 +202,15 @@ class Ancestry:
 
     def __init__(self) -> None:
         self._known: Columns = (np.zeros(0, np.uint64),) * 3
-        """Of ranges that ended in the last batch, or are around an open one: their ids, ascending; the nearest range that is
-        seen, itself or around it, or 0; and its root."""
+        """The ids, ascending, of ranges that ended in the last batch or are around an open one; the nearest range that is seen,
+        itself or around it, or 0; and its root."""
 
     def note_all(self, batch: Batch) -> None:
         """Note a batch with copies of the open ranges, all of which the capture has seen."""
         self._remember((batch.event_id, batch.event_id, batch.root), (batch.parent, batch.parent, batch.root))
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
-        """What the capture sees around the rows of a batch that was drained with the open ranges, of which it sees ``seen``."""
+        """The ranges that the capture sees around rows of a batch, drained with the open ranges, of which it sees ``seen``."""
         event_id, hidden = batch.event_id, np.flatnonzero(~seen)
         order = hidden[np.argsort(event_id[hidden])]
         parent = followed(batch.parent.copy(), event_id[order], batch.parent[order])
@@ -231,7 +231,7 @@ class Ancestry:
         self._known = ids[order], nearest[order], root[order]
 
     def _find(self, wanted: Ids) -> tuple[Ids, Ids]:
-        """What is seen nearest to the wanted ranges, and its root; 0 for those that aren't known."""
+        """The range that is seen nearest to each wanted one, and its root; 0 for those that aren't known."""
         ids, nearest, root = self._known
         if not len(ids):
             return np.zeros_like(wanted), np.zeros_like(wanted)

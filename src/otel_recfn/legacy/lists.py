@@ -222,7 +222,7 @@ class _EventMaker:
         return made
 
     def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
-        """What the FLOPs of each row's range were counted from."""
+        """The arguments from which the FLOPs of each row's range were counted."""
         names = self._batch.names
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("name", "shapes", "dtypes", "concrete_inputs")]
         for is_push, name, shapes, dtypes, concrete in zip(pushes, *texts, strict=True):
@@ -249,7 +249,7 @@ SIZES: dict[str, tuple[tuple[str, int], ...]] = {
     "aten::baddbmm": ((_FIRST, 1), (_SECOND, 2)),
     CONV: (("input_size", 0), ("weight_size", 1)),
 }
-"""By operator: PyTorch's names of sizes, and the inputs that have them. If one of these is no tensor, there are none."""
+"""PyTorch's names of sizes by operator, and the inputs that have them. If one of these is no tensor, there are none."""
 OTHERS_OF_CONV = (("stride", 3), ("padding", 4), ("dilation", 5), ("groups", 6))
 """PyTorch's names of the inputs that are numbers, or lists of numbers."""
 DIMENSIONS_OF_CONV = 4

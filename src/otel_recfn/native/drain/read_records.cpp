@@ -8,7 +8,7 @@
 namespace recfn {
 namespace {
 
-// By TextKind.
+// The column of each TextKind.
 constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
     &SeldomRow::module, &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
     &SeldomRow::code,   &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};

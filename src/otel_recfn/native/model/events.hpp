@@ -72,7 +72,7 @@ enum RecordScope : uint32_t {
 
 constexpr uint32_t kNumScopes = 10;
 
-// Of each scope.
+// The name of each scope.
 constexpr const char* kScopeNames[kNumScopes] = {
     "FUNCTION",
     "BACKWARD_FUNCTION",

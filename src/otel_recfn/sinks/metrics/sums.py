@@ -96,7 +96,7 @@ class SumColumn(IntEnum):
     COUNT = 0
     TOTAL = 1
     LEAST = 2
-    """Of no meaning where ``COUNT`` is 0."""
+    """The shortest duration; without meaning where ``COUNT`` is 0."""
     MOST = 3
     LAST = 4
 

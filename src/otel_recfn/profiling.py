@@ -224,8 +224,8 @@ class profile:
         """The count, total and self time per name; ``print`` shows it as a table.
 
         Args:
-            group_by_input_shape: and per input shapes: needs ``record_shapes``.
-            group_by_stack_n: and per so many innermost lines of the stack: needs ``with_stack``.
+            group_by_input_shape: whether to group by input shapes, too: needs ``record_shapes``.
+            group_by_stack_n: so many innermost lines of the stack to group by, too: needs ``with_stack``.
 
         Raises:
             SettingError: stacks were not recorded.
@@ -245,7 +245,7 @@ class profile:
                 forward and backward passes took for it (needs ``modules``).
 
         Raises:
-            SettingError: another word, or modules were not recorded.
+            SettingError: ``by`` is another word, or modules were not recorded.
         """
         if by == "module" and EventSource.MODULE not in self._selected.sources:
             raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
@@ -280,7 +280,7 @@ class profile:
             use_python_export: an argument that torch.profiler's handlers pass; it makes no difference here.
 
         Raises:
-            SettingError: another suffix, or the file can't be made.
+            SettingError: the path has another suffix, or the file can't be made.
             OSError: it can't be written to its end; an existing file is as before.
         """
         self._fetch()
@@ -327,7 +327,7 @@ class profile:
         """Write stacks with the microseconds that each was innermost for, as flame graph tools read them: needs ``with_stack``.
 
         Raises:
-            SettingError: another metric, or stacks were not recorded.
+            SettingError: the metric is another one, or stacks were not recorded.
             OSError: the file can't be written.
         """
         if metric != "self_cpu_time_total":

@@ -259,7 +259,7 @@ class profile:
         return tree_with_bars(tree_of_rows(rows), findings([Recording([Process("", rows)])]), self.lost)
 
     def _repr_html_(self) -> str | None:
-        """The report as a notebook shows it; None before the profile has begun."""
+        """The report as a notebook shows it; None if there are no ranges to show."""
         return None if self._capture is None else self.key_averages()._repr_html_()
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ class TraceEvents:
         """The thread and time of the end of each arrow, and its id."""
 
     def add(self, events: Iterable[Any]) -> None:
-        """Add a part of the events; values that are no events are left out."""
+        """Add a part of the events; those that can't be read, and slices of the profiler itself, are left out."""
         rows: list[Row] = []
         for event in events:
             try:

@@ -33,10 +33,10 @@ from otel_recfn.support.texts import flat_shapes
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""
 
-RANGE = events.EventKind.RANGE
-KINDS = np.zeros(len(events.EventKind), np.uint8)
+RANGE = events.RowKind.RANGE
+KINDS = np.zeros(len(events.RowKind), np.uint8)
 KINDS[RANGE] = EventKind.PUSH_RANGE
-KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
+KINDS[events.RowKind.MARK], KINDS[events.RowKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
 """The legacy profiler's kind for the begin of each kind of row."""
 KIND_OF = tuple(EventKind)
 BLOCK = 4096
@@ -173,7 +173,7 @@ class _EventMaker:
         self._thread_ids = [track.thread_id for track in batch.tracks]
         self._shapes = cache(lambda index: flat_shapes(batch.names[index]) if batch.names[index] else ())
         self._lines = cache(lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ())
-        devices = np.unique(batch.device[batch.kind == events.EventKind.MEMORY]).tolist()
+        devices = np.unique(batch.device[batch.kind == events.RowKind.MEMORY]).tolist()
         self._devices = {cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda] for cuda in (False, True)}
 
     def events(self, moments: Moments) -> list[LegacyEvent]:

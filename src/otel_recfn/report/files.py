@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_recfn.errors import TraceFileError
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import RowKind
 from otel_recfn.report.recording import Process
 from otel_recfn.report.trace_events import TraceEvents
 
@@ -59,7 +59,7 @@ def _script_and_process(path: Path) -> tuple[str, Process]:
     events, fields = _read_events(path)
     base_ns = fields.get("baseTimeNanoseconds", events.base_ns)
     batch = events.batch(base_ns if isinstance(base_ns, int) and 0 <= base_ns < MOST_BASE_NS else 0)
-    if not bool((batch.kind == EventKind.RANGE).any()):
+    if not bool((batch.kind == RowKind.RANGE).any()):
         raise TraceFileError(f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}")
     return events.script, Process(_process_label(path, fields), batch)
 

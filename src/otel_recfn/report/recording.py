@@ -16,7 +16,7 @@ from otel_recfn.batches.call_tree import ranges_of
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, EventKind, EventSource, RecordScope
+from otel_recfn.model.events import OVERLAPPING, EventSource, RecordScope, RowKind
 from otel_recfn.report.nesting import Mask, Numbers
 
 KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
@@ -249,7 +249,7 @@ def _columns_of_batch(batch: Batch) -> dict[str, Numbers]:
 def _allocated_bytes(batch: Batch, nested: Nesting, least: int) -> Numbers:
     """The bytes that were allocated directly in each row, in blocks of at least so many."""
     allocated = np.zeros(len(batch), np.int64)
-    reports = (batch.kind[nested.child] == EventKind.MEMORY) & (batch.nbytes[nested.child] >= least)
+    reports = (batch.kind[nested.child] == RowKind.MEMORY) & (batch.nbytes[nested.child] >= least)
     np.add.at(allocated, nested.parent[reports], batch.nbytes[nested.child[reports]])
     return allocated
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.errors import SettingError, TraceFileError
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import RowKind
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.page import in_frame, page
 from otel_recfn.report.recording import KINDS, Process, Recording, label_of, short
@@ -46,7 +46,7 @@ class Report:
     """
 
     def __init__(self, processes: Sequence[Process], title: str = "otel-recfn", notes: Sequence[str] = ()) -> None:
-        recorded = [process for process in processes if bool((process.batch.kind == EventKind.RANGE).any())]
+        recorded = [process for process in processes if bool((process.batch.kind == RowKind.RANGE).any())]
         if not recorded:
             raise TraceFileError("there are no ranges to show; run something while the profile records")
         self._seen, self._title, self._notes = Recording(recorded), title, list(notes)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.model.batch import Batch, empty_column
 from otel_recfn.model.columns import COLUMNS, Track
-from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventKind, EventSource, RecordScope
+from otel_recfn.model.events import ORDINAL_BITS, EventFlag, EventSource, RecordScope, RowKind
 from otel_recfn.report.nesting import Nested, Slices, nested_by_time, open_at
 
 MOST_US = 4e15
@@ -129,7 +129,7 @@ class TraceEvents:
         if category == OF_THE_PROFILER or is_span_of_a_step:
             raise ValueError(category)
         step = _STEP.fullmatch(name) if category == "user_annotation" else None
-        kind = EventKind.RANGE if phase in "Xb" else EventKind.MEMORY if "Bytes" in args else EventKind.MARK
+        kind = RowKind.RANGE if phase in "Xb" else RowKind.MEMORY if "Bytes" in args else RowKind.MARK
         source = EventSource.STEP if step else _source(name, category)
         if step:
             self._steps.add(step[1])
@@ -175,7 +175,7 @@ class TraceEvents:
         start, end, thread, sort = [column[ordered] for column in (start, end, thread, sort)]
         columns = np.array(self._sort_columns, np.int64).reshape(-1, len(SORT))[sort].T
         rows: dict[str, NDArray[Any]] = dict(zip(SORT, columns, strict=True))
-        slices = Slices(start, end, thread, (rows["kind"] == EventKind.RANGE) & (rows["flags"] == 0))
+        slices = Slices(start, end, thread, (rows["kind"] == RowKind.RANGE) & (rows["flags"] == 0))
         nested = nested_by_time(slices)
         self._put_backward_where_it_was_launched(slices, nested, rows["name"])
         event_id = (thread + 1 << ORDINAL_BITS) + 1 + np.arange(len(start))

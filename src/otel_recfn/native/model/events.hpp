@@ -5,10 +5,10 @@
 
 namespace recfn {
 
-enum EventKind : uint8_t {
-  kRangeEvent = 0,
-  kMarkEvent = 1,
-  kMemoryEvent = 2,
+enum RowKind : uint8_t {
+  kRangeRow = 0,
+  kMarkRow = 1,
+  kMemoryRow = 2,
 };
 
 // The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.

@@ -26,10 +26,10 @@ from otel_recfn.model.events import (  # noqa: E402  # noqa: E402
     SOURCES_WITHOUT_SCOPES,
     ContextFlag,
     EventFlag,
-    EventKind,
     EventSource,
     Extra,
     RecordScope,
+    RowKind,
 )
 
 ORIGIN = "Written by scripts/generate_model.py; change {} and run it."
@@ -101,7 +101,7 @@ def events_header() -> str:
 
 namespace recfn {{
 
-{_enum(EventKind, "uint8_t", "Event")}
+{_enum(RowKind, "uint8_t", "Row")}
 // The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.
 constexpr uint32_t kOrdinalBits = {ORDINAL_BITS};
 
@@ -121,7 +121,7 @@ constexpr const char* kCallPrefixes[] = {{{", ".join(_text(SOURCES[source].call_
 {_enum(RecordScope, "uint32_t", "Scope")}
 constexpr uint32_t kNumScopes = {len(RecordScope)};
 
-// Of each scope.
+// The name of each scope.
 constexpr const char* kScopeNames[kNumScopes] = {{
 {_lines(f'    "{scope.name}",' for scope in RecordScope)}
 }};

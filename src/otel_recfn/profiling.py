@@ -1,4 +1,4 @@
-"""``with profile() as prof:``: a capture that is kept in memory, with summaries and exports."""
+"""The class ``profile``: a capture that is kept in memory, with summaries and exports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STOP_SECONDS = 10.0
 RECORDED = ("RECORD", "RECORD_AND_SAVE")
 """The actions of a schedule that record."""
 _FOLDED = str.maketrans(" ;\t", "___")
-"""Characters that a frame may not have in flame graph tools' format of stacks."""
+"""The characters that frames may not have in flame graph tools' format of stacks, and their substitutes."""
 
 
 class profile:
@@ -114,7 +114,7 @@ class profile:
         self._started = self._running = False
 
     def start(self) -> None:
-        """Begin, anew if it ran before.
+        """Begin to record, anew if it ran before.
 
         Raises:
             RecfnError: it is running; or a signal handler calls during a start, stop or flush of its thread.
@@ -217,15 +217,15 @@ class profile:
         self.stop()
 
     def events(self) -> list[ProfiledEvent]:
-        """Rows with their columns as attributes, in start order. While it runs: what has ended so far."""
+        """The rows with their columns as attributes, in start order. While the profile runs: those that have ended so far."""
         return profiled_events(self._rows())
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> KeyAverages:
-        """Count, total and self time per name; ``print`` shows it as a table.
+        """The count, total and self time per name; ``print`` shows it as a table.
 
         Args:
-            group_by_input_shape: and per input shapes: needs ``record_shapes``.
-            group_by_stack_n: and per so many innermost lines of the stack: needs ``with_stack``.
+            group_by_input_shape: whether to group by input shapes, too: needs ``record_shapes``.
+            group_by_stack_n: so many innermost lines of the stack to group by, too: needs ``with_stack``.
 
         Raises:
             SettingError: stacks were not recorded.
@@ -237,7 +237,7 @@ class profile:
         return KeyAverages(found, self.lost, lambda: self._report(rows).in_notebook())
 
     def tree(self, by: By = "name") -> CallTree:
-        """Count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
+        """The count, total and self time per call path. ``print(prof.tree())`` shows where the time went.
 
         Args:
             by: ``"name"``: a path for each name in each path, whatever thread it ran in; ``"thread"``: in each thread its own,
@@ -245,21 +245,21 @@ class profile:
                 forward and backward passes took for it (needs ``modules``).
 
         Raises:
-            SettingError: another word, or modules were not recorded.
+            SettingError: ``by`` is another word, or modules were not recorded.
         """
         if by == "module" and EventSource.MODULE not in self._selected.sources:
             raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
         return tree_of_rows(self._rows(), by)
 
     def __str__(self) -> str:
-        """What to look at first, and the tree of calls with bars."""
+        """The findings, and the tree of calls with bars."""
         if self._capture is None:
             return repr(self)
         rows = self._rows()
         return tree_with_bars(tree_of_rows(rows), findings([Recording([Process("", rows)])]), self.lost)
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: the report, where there is anything in it."""
+        """The report as a notebook shows it; None if there are no ranges to show."""
         return None if self._capture is None else self.key_averages()._repr_html_()
 
     def __repr__(self) -> str:
@@ -268,7 +268,7 @@ class profile:
         return f"<profile of {sum(map(len, self._store.batches())):,} events; print() shows them>"
 
     def findings(self) -> list[Finding]:
-        """What to look at first: at most five things that take the time, the most serious first."""
+        """The things to look at first: at most five that take the time, the most serious first."""
         return findings([Recording([Process("", self._rows())])])
 
     def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
@@ -277,10 +277,10 @@ class profile:
         Args:
             path: ends in ``.json`` or ``.json.gz``; an existing file is replaced when all is written. A new one is for this
                 user alone.
-            use_python_export: what torch.profiler's handlers say; no difference here.
+            use_python_export: an argument that torch.profiler's handlers pass; it makes no difference here.
 
         Raises:
-            SettingError: another suffix, or the file can't be made.
+            SettingError: the path has another suffix, or the file can't be made.
             OSError: it can't be written to its end; an existing file is as before.
         """
         self._fetch()
@@ -315,19 +315,19 @@ class profile:
         of classes of your own are left out. The first 10,000 modules or optimizers are listed; ``lost["called_objects"]``
         counts the others.
         """
-        self._begun()
+        self._begun_capture()
         return self._called.modules() if self._called is not None else []
 
     def optimizers(self) -> list[CalledObject]:
         """The optimizers that made a step, with parameters, gradients and state after the first one. Needs ``python_calls``."""
-        self._begun()
+        self._begun_capture()
         return self._called.optimizers() if self._called is not None else []
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
         """Write stacks with the microseconds that each was innermost for, as flame graph tools read them: needs ``with_stack``.
 
         Raises:
-            SettingError: another metric, or stacks were not recorded.
+            SettingError: the metric is another one, or stacks were not recorded.
             OSError: the file can't be written.
         """
         if metric != "self_cpu_time_total":
@@ -340,13 +340,13 @@ class profile:
             file.writelines(lines)
 
     def counters(self) -> dict[str, int]:
-        """Counts of the ranges, marks and memory reports of this run, and of those that were lost, by cause."""
-        return process_session().counters(self._begun())
+        """The counts of the ranges, marks and memory reports of this run, and of those that were lost, by cause."""
+        return process_session().counters(self._begun_capture())
 
     @property
     def lost(self) -> dict[str, int]:
-        """Counts of what is missing from the profile, by counter; empty if nothing is."""
-        lost = process_session().lost(self._begun())
+        """The counts of what is missing from the profile, by counter; empty if nothing is."""
+        lost = process_session().lost(self._begun_capture())
         if self._called is not None and self._called.left_out:
             lost["called_objects"] = self._called.left_out
         return lost
@@ -357,12 +357,12 @@ class profile:
         return rows if self._recorded == self._selected else Selection(self._selected).view(rows, last=True)
 
     def _fetch(self) -> None:
-        """Fetch what was recorded up to now."""
-        capture = self._begun()
+        """Fetch the rows that were recorded up to now."""
+        capture = self._begun_capture()
         if self._running:
             process_session().flush(capture, STOP_SECONDS)
 
-    def _begun(self) -> Capture:
+    def _begun_capture(self) -> Capture:
         """The capture that records, or that recorded last.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch, Event, Opened
-from otel_recfn.model.events import ALL_SCOPES_MASK, OVERLAPPING, EventFlag, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import ALL_SCOPES_MASK, OVERLAPPING, EventFlag, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 from patience import PATIENCE_S
@@ -223,7 +223,7 @@ def _check_slices(rows: list[Event]) -> None:
 
 def tops(rows: Iterable[Event]) -> dict[int, Event]:
     """The ranges that lie in no other, which a drain announces."""
-    return {row.event_id: row for row in rows if row.parent == 0 and row.kind == EventKind.RANGE}
+    return {row.event_id: row for row in rows if row.parent == 0 and row.kind == RowKind.RANGE}
 
 
 def _check_opened(rows: list[Event], opened: list[Opened]) -> None:

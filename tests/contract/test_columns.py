@@ -10,7 +10,7 @@ from recording_helpers import SOURCE, USER, Capture, by_name, events
 
 from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, Event
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, Extra, RecordScope, RowKind
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from thoroughness import examples
@@ -42,7 +42,7 @@ def test_a_mark_is_a_row_of_one_moment_below_what_is_open(capture: Capture) -> N
     capture.end(outer)
     rows = by_name(capture.finish())
     here = rows["here"]
-    assert (here.event_id, here.kind, here.parent, here.root) == (mark, EventKind.MARK, outer, outer)
+    assert (here.event_id, here.kind, here.parent, here.root) == (mark, RowKind.MARK, outer, outer)
     assert rows["outer"].start_ns <= here.start_ns == here.end_ns <= rows["outer"].end_ns
     assert [each.event_id for each in capture.opened()] == [outer]
 
@@ -57,8 +57,8 @@ def test_memory_is_reported_where_it_is_asked_for(recorder: Recorder) -> None:
     recorder.stop()
     rows = events(recorder.drain(close_open=True))
     assert [(row.name, row.kind, row.nbytes, row.device) for row in rows] == [
-        ("[memory]", EventKind.MEMORY, 1 << 40, "cpu"),
-        ("[memory]", EventKind.MEMORY, -5, "cuda:1"),
+        ("[memory]", RowKind.MEMORY, 1 << 40, "cpu"),
+        ("[memory]", RowKind.MEMORY, -5, "cuda:1"),
     ]
 
 
@@ -73,13 +73,13 @@ def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Record
     for step in [*steps, *["end"] * len(steps)]:
         if step == "begin":
             open_ranges.append(_native.begin("range", USER, EventSource.RECORD_FUNCTION))
-            expected[open_ranges[-1]] = (EventKind.RANGE, run)
+            expected[open_ranges[-1]] = (RowKind.RANGE, run)
         elif step == "end" and open_ranges:
             _native.end(open_ranges.pop())
         elif step == "mark":
-            expected[_native.mark("mark")] = (EventKind.MARK, run)
+            expected[_native.mark("mark")] = (RowKind.MARK, run)
         elif step == "memory":
-            expected[_native.memory(8, "cpu")] = (EventKind.MEMORY, run)
+            expected[_native.memory(8, "cpu")] = (RowKind.MEMORY, run)
         elif step == "profiler":
             run = (run + 1) % 3
             _native.set_profiler(run)

@@ -10,7 +10,7 @@ from recording_helpers import CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, W
 
 from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
-from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
 from thoroughness import one_in
@@ -24,7 +24,7 @@ def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     [row] = capture.finish()
     assert (row.event_id, row.handle) == (event_id, event_id)
     assert (row.name, row.module, row.error, row.shapes, row.dtypes) == ("load", "model.layer", "", "", "")
-    assert (row.kind, row.scope, row.source) == (EventKind.RANGE, RecordScope.USER_SCOPE, EventSource.MODULE)
+    assert (row.kind, row.scope, row.source) == (RowKind.RANGE, RecordScope.USER_SCOPE, EventSource.MODULE)
     assert (row.sequence_nr, row.forward_thread_id, row.debug_handle) == (-1, 0, -1)
     assert (row.parent, row.root, row.context, row.flags) == (0, event_id, NO_CONTEXT, 0)
     assert row.thread == row.end_thread

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E
 from torch_programs import run_together, scripted_programs  # noqa: E402
 
 from otel_recfn.model.batch import Event  # noqa: E402
-from otel_recfn.model.events import EventKind, Extra  # noqa: E402
+from otel_recfn.model.events import Extra, RowKind  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +46,7 @@ def inside_an_operator_of_pytorch(work: Callable[[], object]) -> None:
 
 
 def reports(events: list[Event]) -> list[Event]:
-    return [event for event in events if event.kind == EventKind.MEMORY]
+    return [event for event in events if event.kind == RowKind.MEMORY]
 
 
 def recorded(run: Observed) -> bool:

@@ -18,7 +18,7 @@ from torch_programs import run_together  # noqa: E402
 from otel_recfn import profile  # noqa: E402
 from otel_recfn.callbacks.state import propagate  # noqa: E402
 from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy  # noqa: E402
-from otel_recfn.model.events import EventKind  # noqa: E402
+from otel_recfn.model.events import RowKind  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -42,7 +42,7 @@ def free_one() -> None:
 def freed(prof: profile) -> int:
     """How often it was recorded, outside every range."""
     events = prof.events()
-    return sum(event.kind == EventKind.MEMORY and event.nbytes == -BYTES and event.parent == 0 for event in events)
+    return sum(event.kind == RowKind.MEMORY and event.nbytes == -BYTES and event.parent == 0 for event in events)
 
 
 def their_profiler() -> Any:

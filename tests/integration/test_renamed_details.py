@@ -89,7 +89,7 @@ def run_with_renamed(tmp_path: Path, run_with_torch: Run, built: Callable[[Renam
 OBSERVED = """
 import json, torch
 from otel_recfn import profile
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import RowKind
 from otel_recfn.pytorch import observer
 
 @torch.jit.script

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
-from otel_recfn.model.events import OVERLAPPING, SOURCES, UNNAMED_STEP, EventFlag, EventKind, EventSource, RecordScope, is_call
+from otel_recfn.model.events import OVERLAPPING, SOURCES, UNNAMED_STEP, EventFlag, EventSource, RecordScope, RowKind, is_call
 from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
 from otel_recfn.support.texts import json_of_utf8, json_value
 
@@ -56,7 +56,7 @@ def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
     start = _moment(event.thread, pid, event.start_ns - base_ns)
     name = f'"cat":"{_category(event)}","name":{json_value(_name(event))}'
     args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event)]) + "}"
-    if event.kind != EventKind.RANGE:
+    if event.kind != RowKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
     elif _is_async(event):
         end = _moment(event.end_thread, pid, max(event.start_ns, event.end_ns) - base_ns)
@@ -84,7 +84,7 @@ def _name(event: Event) -> str:
 
 def _category(event: Event) -> str:
     """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's step an annotation."""
-    if event.kind != EventKind.RANGE:
+    if event.kind != RowKind.RANGE:
         return "cpu_instant_event"
     if is_call(event.source, event.name):
         return "python_function"
@@ -116,13 +116,13 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Node id", event.node_id, -1),
         ("Flops", event.flops, 0),
         ("CPU time (ns)", event.cpu_time_ns, -1),
-        ("Bytes", event.nbytes if event.kind == EventKind.MEMORY else None, None),
+        ("Bytes", event.nbytes if event.kind == RowKind.MEMORY else None, None),
         ("Python id", event.event_id if _is_traced_call(event) else -1, -1),
         ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
         ("Python module id", _module_number(event), None),
     )
     yield from [(key, value) for key, value, absent in optional if value != absent]
-    if event.kind == EventKind.RANGE and _is_async(event):
+    if event.kind == RowKind.RANGE and _is_async(event):
         yield "Async", "true"
         yield "End thread id", event.end_thread.thread_id
     if event.flags & EventFlag.PARTIAL:
@@ -131,7 +131,7 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
 
 def _is_traced_call(event: Event) -> bool:
     """Whether it is among the Python calls that are traced: one itself, or a module's call inside one."""
-    if event.kind != EventKind.RANGE:
+    if event.kind != RowKind.RANGE:
         return False
     return event.source == EventSource.PYTHON_CALL or (event.caller != 0 and is_call(event.source, event.name))
 

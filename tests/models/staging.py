@@ -19,7 +19,7 @@ from models.telling import Told, UnitsToTell, told_of_model
 from otel_recfn.batches.span_names import NumberedNames
 from otel_recfn.batches.stage import Fate, UnitInBatch, UnitToDecide, fate_of, span_context
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, EventFlag, EventKind, EventSource, RecordScope
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, EventFlag, EventSource, RecordScope, RowKind
 from otel_recfn.support.span_ids import span_id
 
 Above = tuple[int, int]
@@ -109,7 +109,7 @@ class Model:
     def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[list[int], list[UnitInBatch], int]:
         """The same, and how many rows become spans; they are folded."""
         self.open |= {one.event_id for one in batch.opened if one.source != EventSource.STEP}
-        outermost = {one.event_id for one in batch.events() if one.parent == 0 and one.kind == EventKind.RANGE}
+        outermost = {one.event_id for one in batch.events() if one.parent == 0 and one.kind == RowKind.RANGE}
         self.open -= outermost
         fates, units, rows = self.plan(batch, roots)
         self.link(rows)
@@ -227,7 +227,7 @@ def in_order(batch: Batch) -> list[tuple[int, Event]]:
 def fate_and_above(event: Event, roots: Mapping[int, SpanContext]) -> tuple[Fate, SpanContext | None]:
     """What becomes of a row, and the span above its outermost range."""
     fate = fate_of(event.context)
-    if event.kind != EventKind.RANGE:
+    if event.kind != RowKind.RANGE:
         return Fate.OTHER_KIND, None
     if fate == Fate.IN_SPAN:
         of_step = event.source == EventSource.STEP and event.context.flags & ContextFlag.STEP and not event.parent
@@ -239,4 +239,4 @@ def fate_and_above(event: Event, roots: Mapping[int, SpanContext]) -> tuple[Fate
 
 def has_number(event: Event) -> bool:
     """Whether it has a sequence number."""
-    return event.kind == EventKind.RANGE and 0 <= event.sequence_nr < 1 << ORDINAL_BITS
+    return event.kind == RowKind.RANGE and 0 <= event.sequence_nr < 1 << ORDINAL_BITS

@@ -1,1 +1,1 @@
-"""What is worked out from sealed batches: plans, links, folding, views, self times."""
+"""The work on sealed batches: plans, links, folding, views and self times."""

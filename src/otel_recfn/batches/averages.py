@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, EventKind, wait_time_ns
+from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, RowKind, wait_time_ns
 
 Amounts = NDArray[np.int64]
 Rows = NDArray[np.int64]
@@ -51,7 +51,7 @@ def self_times(rows: Batch, nested: Nesting) -> Amounts:
 
 
 def _synchronous(rows: Batch) -> NDArray[np.bool_]:
-    return np.asarray((rows.kind == EventKind.RANGE) & (rows.flags & OVERLAPPING == 0))
+    return np.asarray((rows.kind == RowKind.RANGE) & (rows.flags & OVERLAPPING == 0))
 
 
 def direct_children(rows: Batch, nested: Nesting) -> Nesting:
@@ -77,7 +77,7 @@ def wait_times(rows: Batch) -> Amounts:
 
 def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
     """Bytes per row that were allocated within it and its descendants, less those that were freed; any device."""
-    total: Amounts = np.where(rows.kind == EventKind.MEMORY, rows.nbytes, 0)
+    total: Amounts = np.where(rows.kind == RowKind.MEMORY, rows.nbytes, 0)
     above = np.full(len(rows), -1, np.int64)
     above[nested.child] = nested.parent
     reports = np.flatnonzero(total)
@@ -93,7 +93,7 @@ def allocated_bytes(rows: Batch, nested: Nesting) -> Amounts:
 def own_bytes(rows: Batch, nested: Nesting, allocated: Amounts) -> Amounts:
     """Bytes per row that were ``allocated`` within it, but not within the ranges in it."""
     child, parent = nested
-    counts = (allocated[child] != 0) & (rows.kind[child] == EventKind.RANGE)
+    counts = (allocated[child] != 0) & (rows.kind[child] == RowKind.RANGE)
     return _less_children(allocated, child[counts], parent[counts])
 
 
@@ -201,7 +201,7 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
     memory = allocated_bytes(rows, nested)
     own_memory = own_bytes(rows, nested, memory)
     measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops, wait_times(rows))
-    ranges = np.flatnonzero(rows.kind == EventKind.RANGE)
+    ranges = np.flatnonzero(rows.kind == RowKind.RANGE)
     ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
     keys = rows.name[ranges].astype(np.uint64)
     if group_by_input_shape:

@@ -232,7 +232,7 @@ class CallTree(Sequence[CallPath]):
         return f"{text}{hidden} more paths are not shown\n" if hidden else text
 
     def shown(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
-        """What a table of so many rows shows, in the tree's order."""
+        """The paths that a table of so many rows shows, in the tree's order."""
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()
         candidates = [path for path in by_time if max_depth is None or len(self._paths[path]) <= max_depth]
         shown = longest_paths(self._above, candidates, row_limit if row_limit >= 0 else len(self))

@@ -24,7 +24,7 @@ from otel_recfn.batches.forward_links import NODES_PREFIX, find_links
 from otel_recfn.batches.number_sets import Places
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OPTIMIZER, SOURCES, EventKind, EventSource
+from otel_recfn.model.events import OPTIMIZER, SOURCES, EventSource, RowKind
 
 By = Literal["name", "thread", "module"]
 OUTSIDE = "(in no module)"
@@ -61,7 +61,7 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
 
 def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
     """The ranges of a batch: what each lies in, and its times."""
-    rows = np.flatnonzero(batch.kind == EventKind.RANGE)
+    rows = np.flatnonzero(batch.kind == RowKind.RANGE)
     place, above = np.full(len(batch), -1, np.int64), np.full(len(batch), -1, np.int64)
     place[rows] = np.arange(len(rows))
     above[nested.child] = place[nested.parent]

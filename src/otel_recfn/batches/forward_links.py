@@ -13,7 +13,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope
 
 NODES_PREFIX = "autograd::engine::evaluate_function: "
-"""What PyTorch puts before a backward node's name where it names the range around it."""
+"""The words that PyTorch puts before a backward node's name where it names the range around it."""
 MOST_WAITING_NODES = 1000
 """The most nodes that wait for the range around them, which ends in a later batch."""
 

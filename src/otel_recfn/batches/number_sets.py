@@ -70,5 +70,5 @@ def places_in(begins: Places, lengths: Places) -> Places:
 
 
 def begins_of(ends: Places, which: Places) -> Places:
-    """Where some stretches begin, of consecutive stretches that end at ``ends``."""
+    """The begins of some stretches, of consecutive stretches that end at ``ends``."""
     return np.where(which > 0, ends[which - 1], 0)

@@ -26,9 +26,9 @@ from otel_recfn.model.events import (
     NUM_SCOPES,
     SOURCES,
     SOURCES_WITHOUT_SCOPES,
-    EventKind,
     EventSource,
     Extra,
+    RowKind,
     is_call,
 )
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
@@ -48,7 +48,7 @@ NEVER = 1 << 64
 
 @dataclass(frozen=True)
 class Selected:
-    """What a capture asks for.
+    """The ranges and columns that a capture asks for.
 
     Attributes:
         scopes: a bit per RecordScope.
@@ -87,7 +87,7 @@ def traced_calls(batch: Batch) -> Mask:
         for name in set(batch.name[inside].tolist()):
             if is_call(source, batch.names[name]):
                 traced |= inside & (batch.name == name)
-    return np.asarray(traced & (batch.kind == EventKind.RANGE))
+    return np.asarray(traced & (batch.kind == RowKind.RANGE))
 
 
 def announced(batch: Batch, rows: Rows) -> OpenedColumns:
@@ -141,7 +141,7 @@ class Selection:
         """
         seen = self._seen(batch)
         parent, root = self._ancestry.around(batch, seen)
-        opened = self._announce(batch, seen & (parent == 0) & (batch.kind == EventKind.RANGE))
+        opened = self._announce(batch, seen & (parent == 0) & (batch.kind == RowKind.RANGE))
         rows = seen.copy()
         if not (last or copies):
             rows[batch.closed :] = False
@@ -161,7 +161,7 @@ class Selection:
             in_scope |= traced_calls(batch)  # a module's call has one range, even if another capture asked for it
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
-        seen = np.where(batch.kind == EventKind.MARK, own_run, np.where(batch.kind == EventKind.MEMORY, memory, in_scope))
+        seen = np.where(batch.kind == RowKind.MARK, own_run, np.where(batch.kind == RowKind.MEMORY, memory, in_scope))
         if wanted.profiler is not None:
             seen &= own_run
         if wanted.leaves_out_short_calls:
@@ -202,15 +202,15 @@ class Ancestry:
 
     def __init__(self) -> None:
         self._known: Columns = (np.zeros(0, np.uint64),) * 3
-        """Of ranges that ended in the last batch, or are around an open one: their ids, ascending; the nearest range that is
-        seen, itself or around it, or 0; and its root."""
+        """The ids, ascending, of ranges that ended in the last batch or are around an open one; the nearest range that is seen,
+        itself or around it, or 0; and its root."""
 
     def note_all(self, batch: Batch) -> None:
         """Note a batch with copies of the open ranges, all of which the capture has seen."""
         self._remember((batch.event_id, batch.event_id, batch.root), (batch.parent, batch.parent, batch.root))
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
-        """What the capture sees around the rows of a batch that was drained with the open ranges, of which it sees ``seen``."""
+        """The ranges that the capture sees around rows of a batch, drained with the open ranges, of which it sees ``seen``."""
         event_id, hidden = batch.event_id, np.flatnonzero(~seen)
         order = hidden[np.argsort(event_id[hidden])]
         parent = followed(batch.parent.copy(), event_id[order], batch.parent[order])
@@ -220,7 +220,7 @@ class Ancestry:
         parent[rows], root = nearest, event_id.copy()
         root[rows] = np.where(nearest != 0, above, event_id[rows])
         root = _roots(event_id, parent, root, nested=(parent != 0) & ~outside)
-        ended, is_open = np.flatnonzero(batch.kind[: batch.closed] == EventKind.RANGE), rows >= batch.closed
+        ended, is_open = np.flatnonzero(batch.kind[: batch.closed] == RowKind.RANGE), rows >= batch.closed
         shown = np.where(seen, event_id, parent)
         self._remember((event_id[ended], shown[ended], root[ended]), (wanted[is_open], nearest[is_open], above[is_open]))
         return VisibleAncestors(parent, root)
@@ -231,7 +231,7 @@ class Ancestry:
         self._known = ids[order], nearest[order], root[order]
 
     def _find(self, wanted: Ids) -> tuple[Ids, Ids]:
-        """What is seen nearest to the wanted ranges, and its root; 0 for those that aren't known."""
+        """The range that is seen nearest to each wanted one, and its root; 0 for those that aren't known."""
         ids, nearest, root = self._known
         if not len(ids):
             return np.zeros_like(wanted), np.zeros_like(wanted)

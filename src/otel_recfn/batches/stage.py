@@ -233,8 +233,8 @@ class Decided(NamedTuple):
     plan: SpanPlan
     """The plan of the kept ranges, parents first."""
     sums: Table
-    """Of what was folded into one span, or (``of_unit``) in the whole unit, whose first span tells it: ``unit``, ``span`` (the
-    number; -1 for the root above), ``ranges``, ``duration_ns``, and ``top_end``, where its names end in ``top``."""
+    """The sums of what was folded into one span, or (``of_unit``) in the whole unit, whose first span tells it: ``unit``,
+    ``span`` (a number; -1: the root above), ``ranges``, ``duration_ns``, and ``top_end``, where its names end in ``top``."""
     top: Table
     """Names that took the most self time: ``name``, ``count``, ``self_ns``."""
     summaries: Table

@@ -166,7 +166,7 @@ class StepCallbacks(NamedTuple):
     needs_ids: bool = False
 
     def empty(self) -> bool:
-        """Whether no callback runs."""
+        """Whether no callback runs on the range."""
         return not self.callbacks
 
 

@@ -29,7 +29,7 @@ class TorchObservers:
     """Whether observers of PyTorch's run, which is read at the begin of each range."""
 
     present = False
-    """Set by ``registry.show_ranges_to_torch``."""
+    """Whether any runs; ``registry.show_ranges_to_torch`` sets it."""
 
 
 def begin_for_others(name: str) -> EndElsewhere:

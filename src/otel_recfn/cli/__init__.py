@@ -1,4 +1,4 @@
-"""``otel-recfn build``, ``doctor``, ``report`` and ``codegen``."""
+"""The command line: ``otel-recfn build``, ``doctor``, ``report`` and ``codegen``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CODEGEN = (
 )
 
 REPORT = (
-    "Reads Chrome traces, ours and torch.profiler's (.json, .json.gz), and writes one HTML file with a flame graph, a time "
-    "line and a table. Several files are processes, or ranks, of one run."
+    "Reads Chrome traces (.json, .json.gz) that otel-recfn or torch.profiler wrote, and writes one HTML file with a flame "
+    "graph, a time line and a table. Several files are processes, or ranks, of one run."
 )
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build() -> int:
-    """Compile what is compiled against torch, unless that was done; print where it is, and how long it took."""
+    """Compile the libraries against the installed torch, unless the cache has them; print their paths, and how long it took."""
     from otel_recfn.pytorch import observer_build
     from otel_recfn.support.native_part import native_part
 
@@ -57,7 +57,7 @@ def build() -> int:
 
 
 def codegen(options: argparse.Namespace) -> int:
-    """Write or check the files; returns the exit code."""
+    """Write the package of wrappers, or check whether its files are stale; returns the exit code."""
     from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
 
     try:
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "the cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the "
         "directory as root with mode 755 before.",
     )
-    commands.add_parser("doctor", help="say what works here, and why not", description="Exit code 0 where all works.")
+    commands.add_parser("doctor", help="say what works here, and what doesn't", description="Exit code 0 where all works.")
     _add_report(commands.add_parser("report", help="make a picture of Chrome traces", description=REPORT))
     _add_codegen(commands.add_parser("codegen", help="write trace wrappers from operator schemas", description=CODEGEN))
     return parser
@@ -94,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a Chrome trace")
     command.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="what to write (default: a page beside the first trace)"
+        "-o", "--out", type=Path, metavar="FILE", help="the file to write (default: a page beside the first trace)"
     )
     command.add_argument(
-        "--format", choices=("html", "md", "json"), help="default: as FILE ends; without one, md and json are printed"
+        "--format", choices=("html", "md", "json"), help="default: by the ending of -o; without it, md and json are printed"
     )
 
 
@@ -109,13 +109,13 @@ def _add_codegen(command: argparse.ArgumentParser) -> None:
         metavar="MODULE:ATTR",
         help="where the operators are found: a dict by name, a module or a class; else they are PyTorch's, in torch.ops",
     )
-    command.add_argument("--shards", type=_count, default=1, metavar="N", help="in how many modules (default: 1)")
+    command.add_argument("--shards", type=_module_count, default=1, metavar="N", help="how many modules to write (default: 1)")
     command.add_argument(
         "--check", action="store_true", help="write nothing; name stale files and exit with 1 if there are any"
     )
 
 
-def _count(text: str) -> int:
+def _module_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of modules; give 1 or more")
     return int(text)

@@ -1,4 +1,4 @@
-"""``python -m otel_recfn.cli``."""
+"""The command line as ``python -m otel_recfn.cli``."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""``otel-recfn doctor``: what works here and what doesn't, each finding as soon as it is known.
+"""The command ``otel-recfn doctor``, which says what works here and what doesn't, each finding as soon as it is known.
 
-The first needs nothing but Python. What shows only where PyTorch is loaded comes last, from processes of their own, because an
-import of torch takes seconds, and a broken one may take its process down. Of exporting it sees what the environment sets up;
+The first examination needs nothing but Python. Those that load PyTorch come last, in processes of their own, because an import
+of torch takes seconds, and a broken one may crash. How spans are exported is known only as far as the environment sets it up;
 the program's own code may set up something else.
 """
 
@@ -53,7 +53,7 @@ def doctor() -> int:
 
 
 def line(name: str, ok: bool | None, text: str) -> str:
-    """The line that prints a finding."""
+    """The text that is printed of a finding."""
     head = f"{MARKS[ok]}  {name:<{NAME_WIDTH}}"
     return textwrap.indent(text, " " * len(head)).replace(" " * len(head), head, 1)
 
@@ -72,18 +72,18 @@ def examinations() -> dict[str, Callable[[], Finding]]:
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
-    """The finding of an examination, of which an unexpected error is a bad one."""
+    """The finding of an examination; an unexpected error is a bad finding."""
     try:
         return examination()
     except Exception as error:
         return False, f"could not be examined: {safe_error(error, secrets_from_environment())}"
 
 
-# --- what records
+# --- recording
 
 
 def package() -> Finding:
-    """Versions, for a bug report."""
+    """The versions that a bug report should name."""
     return True, f"otel-recfn {__version__}, Python {platform.python_version()}, {platform.platform()}"
 
 
@@ -103,10 +103,10 @@ def settings() -> Finding:
 
 
 def recorder() -> Finding:
-    """Whether there is the native part, and if not, why."""
+    """Whether the native part is there, and if not, why."""
     from otel_recfn.support.native_part import native_part
 
-    return _found(lambda: str(native_part().__file__))
+    return _finding_of(lambda: str(native_part().__file__))
 
 
 def torch() -> Finding:
@@ -117,24 +117,24 @@ def torch() -> Finding:
         installed = observer_build.find_torch()
         return f"{installed.version} in {installed.directory}"
 
-    return _found(found)
+    return _finding_of(found)
 
 
 def cache() -> Finding:
     """Whether compiled observers may be kept and trusted here."""
     from otel_recfn.pytorch import build_cache
 
-    return _found(lambda: f"{build_cache.open_directory()}, only you or root can write there")
+    return _finding_of(lambda: f"{build_cache.open_directory()}, only you or root can write there")
 
 
-def _found(find: Callable[[], str]) -> Finding:
+def _finding_of(find: Callable[[], str]) -> Finding:
     try:
         return True, find()
     except RecfnError as error:
         return False, str(error)
 
 
-# --- what exports
+# --- exporting
 
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
@@ -202,7 +202,7 @@ def _other_protocol(spoken: str) -> str:
 
 
 def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
-    """Why an empty request, sent as the program's exporter would send it, was refused; None if it was accepted."""
+    """The reason for which an empty request, sent as the program's exporter sends one, was refused; None if it was accepted."""
     module = "grpc" if protocol == "grpc" else "http"
     made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
     last_message = _LastMessage()
@@ -233,7 +233,7 @@ def _traces_setting(name: str) -> str:
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
 
 
-# --- what shows only where PyTorch is loaded
+# --- libraries that load PyTorch
 
 LOAD_SECONDS = 300
 LOAD_OBSERVER = """
@@ -258,7 +258,7 @@ def observer() -> Finding:
 
 
 def callbacks() -> Finding:
-    """Whether callbacks in Python can be called. Spans and files need none, so that they can't be is no failure."""
+    """Whether callbacks in Python can be called. If not, it is no failure, as spans and files need none."""
     from otel_recfn.pytorch import details, observer_build
 
     ok, text = _library(observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS, details.CALLBACKS)

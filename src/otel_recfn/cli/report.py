@@ -1,4 +1,4 @@
-"""``otel-recfn report``: Chrome traces to a page, or to words."""
+"""The command ``otel-recfn report``, which makes a page, or words, of Chrome traces."""
 
 from __future__ import annotations
 

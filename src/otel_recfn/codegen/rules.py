@@ -69,7 +69,7 @@ class Recorded(NamedTuple):
     kind: str
     """The operator's name in the node, without namespace."""
     inputs: tuple[str, ...]
-    """As a written module has them: an argument's name in quotes, ``Option(...)`` or ``Constant(...)``."""
+    """The inputs as a written module has them: an argument's name in quotes, ``Option(...)`` or ``Constant(...)``."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Facts:
     in_place: Recorded | None = None
     out_of_place: Recorded | None = None
     guarded: str = ""
-    """With ``force_outplace`` it is checked that nobody else uses the data of this argument, which the operator writes."""
+    """The argument that the operator writes, if ``force_outplace`` checks that nobody else uses its data."""
 
 
 ADDED_OPTIONS = (

@@ -55,7 +55,7 @@ class Operator:
     returns: tuple[str, ...]
     """The types of the results."""
     category: str | None
-    """The entry's ``category_override``."""
+    """The text of the entry's ``category_override``."""
     schema: str
     """The schema's text, without namespace."""
     location: str

@@ -33,10 +33,10 @@ from otel_recfn.support.texts import flat_shapes
 Rows: TypeAlias = NDArray[np.int64]
 """Positions in a batch."""
 
-RANGE = events.EventKind.RANGE
-KINDS = np.zeros(len(events.EventKind), np.uint8)
+RANGE = events.RowKind.RANGE
+KINDS = np.zeros(len(events.RowKind), np.uint8)
 KINDS[RANGE] = EventKind.PUSH_RANGE
-KINDS[events.EventKind.MARK], KINDS[events.EventKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
+KINDS[events.RowKind.MARK], KINDS[events.RowKind.MEMORY] = EventKind.MARK, EventKind.MEMORY_ALLOC
 """The legacy profiler's kind for the begin of each kind of row."""
 KIND_OF = tuple(EventKind)
 BLOCK = 4096
@@ -173,7 +173,7 @@ class _EventMaker:
         self._thread_ids = [track.thread_id for track in batch.tracks]
         self._shapes = cache(lambda index: flat_shapes(batch.names[index]) if batch.names[index] else ())
         self._lines = cache(lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ())
-        devices = np.unique(batch.device[batch.kind == events.EventKind.MEMORY]).tolist()
+        devices = np.unique(batch.device[batch.kind == events.RowKind.MEMORY]).tolist()
         self._devices = {cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda] for cuda in (False, True)}
 
     def events(self, moments: Moments) -> list[LegacyEvent]:
@@ -222,7 +222,7 @@ class _EventMaker:
         return made
 
     def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
-        """What the FLOPs of each row's range were counted from."""
+        """The arguments from which the FLOPs of each row's range were counted."""
         names = self._batch.names
         texts = [getattr(self._batch, column)[rows].tolist() for column in ("name", "shapes", "dtypes", "concrete_inputs")]
         for is_push, name, shapes, dtypes, concrete in zip(pushes, *texts, strict=True):
@@ -249,7 +249,7 @@ SIZES: dict[str, tuple[tuple[str, int], ...]] = {
     "aten::baddbmm": ((_FIRST, 1), (_SECOND, 2)),
     CONV: (("input_size", 0), ("weight_size", 1)),
 }
-"""By operator: PyTorch's names of sizes, and the inputs that have them. If one of these is no tensor, there are none."""
+"""PyTorch's names of sizes by operator, and the inputs that have them. If one of these is no tensor, there are none."""
 OTHERS_OF_CONV = (("stride", 3), ("padding", 4), ("dilation", 5), ("groups", 6))
 """PyTorch's names of the inputs that are numbers, or lists of numbers."""
 DIMENSIONS_OF_CONV = 4

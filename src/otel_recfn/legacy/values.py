@@ -60,7 +60,7 @@ class ActiveProfilerType(IntEnum):
 
 @dataclass(frozen=True)
 class ProfilerConfig:
-    """What a run records.
+    """The kinds of values that a run records.
 
     Attributes:
         state: what it observes with.

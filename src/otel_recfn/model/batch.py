@@ -38,7 +38,7 @@ SHARED_ROWS = 1 << 18
 
 
 def empty_column(dtype: Any, count: int, empty: int = 0) -> NDArray[Any]:
-    """So many empty values, which nobody may write to.
+    """A column of so many empty values, which nobody may write to.
 
     Args:
         dtype: of the column.
@@ -136,7 +136,7 @@ class Batch(ColumnArrays):
     clock_jump_ns: int = 0
     """The nanoseconds by which the wall clock was set, if by over a second. Later ranges use the new time."""
     drained_ns: int = 0
-    """When the drain began, in Unix nanoseconds: what had ended by then is in this or earlier batches. 0: unknown."""
+    """The begin of the drain, in Unix nanoseconds: what had ended by then is in this or earlier batches. 0: unknown."""
     long_open: Batch | None = None
     """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row again when it
     ends. Set every quarter of that time, and once empty when there are no more; else None."""

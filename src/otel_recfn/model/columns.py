@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.events import CPU_TIME, EventFlag, EventKind, EventSource, Extra, RecordScope
+from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, Extra, RecordScope, RowKind
 
 EACH_KEY = "*"
 D = TypeVar("D", bound=np.generic)
@@ -105,7 +105,7 @@ class Columns:
         announced=True,
         attribute="recfn.event_id",
     )
-    kind = Column(np.uint8, EventKind, "What the row is.")
+    kind = Column(np.uint8, RowKind, "What the row is.")
     name = _text("As PyTorch or the program reports it.", announced=True)
     scope = Column(np.uint8, RecordScope, "What kind of range PyTorch announces.")
     source = Column(np.uint8, EventSource, "Who said begin and end.", announced=True)
@@ -186,8 +186,8 @@ class Columns:
     stack = _text(
         "One ``file(line): function`` a line, innermost first.", seldom=True, extra=Extra.STACK, argument="Call stack"
     )
-    nbytes = Column(np.int64, int, "Of a row of EventKind.MEMORY: what was allocated; negative: freed.", seldom=True)
-    device = _text("Of a row of EventKind.MEMORY: where, ``cpu`` or ``cuda:0``.", seldom=True, argument="Device")
+    nbytes = Column(np.int64, int, "Of a row of RowKind.MEMORY: what was allocated; negative: freed.", seldom=True)
+    device = _text("Of a row of RowKind.MEMORY: where, ``cpu`` or ``cuda:0``.", seldom=True, argument="Device")
     caller = Column(
         np.uint64,
         int,

@@ -28,7 +28,7 @@ UINT32 = range(1 << 32)
 UINT64 = range(1 << 64)
 
 
-class EventKind(IntEnum):
+class RowKind(IntEnum):
     """The kind of a row."""
 
     RANGE = 0

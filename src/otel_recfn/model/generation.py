@@ -11,7 +11,7 @@ GENERATION = "recfn.generation."
 PHASE, PREFILL = GENERATION + "phase", "prefill"
 """The attribute of a generation's first call."""
 PREFILL_ID, FIRST_TOKEN_NS = "_prefill_event_id", "_first_token_unix_ns"
-"""What the first range ``decode`` says of the calls before it: their first event id, and when the first token was there."""
+"""The attributes by which the first range ``decode`` tells the first call's event id, and when the first token was there."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SUFFIX = " (dynamo_timed)"
-"""By which PyTorch marks the names of phases."""
+"""The ending by which PyTorch marks the names of phases."""
 WORDS = {
     "_compile.<locals>.compile_inner": "Dynamo",
     "_compile.compile_inner": "Dynamo",
@@ -31,7 +31,7 @@ WORDS = {
     "async_compile.wait": "wait for compilers",
     "compile_file": "C++ compiler",
 }
-"""Of PyTorch 2.4 to 2.15. Those that only call one of these, or that last for a moment, are left out."""
+"""The phases of PyTorch 2.4 to 2.15, without those that only call one of these, or that last for a moment."""
 _ANNOUNCED = {
     "compile_fx_inner": "Inductor: graph",
     "fx_codegen_and_compile": "Inductor: compile",
@@ -43,7 +43,7 @@ _ATTEMPT = "compile_attempt_"
 
 
 def phase_name(name: str) -> str:
-    """What a phase of that name is called in spans: its key, if there are no words; any other name as it is."""
+    """The name in spans of a phase with PyTorch's name: its key, if there are no words; any other name as it is."""
     key = name.removesuffix(SUFFIX)
     return name if key == name else words_of(key) or _ANNOUNCED.get(key, key)
 

@@ -62,7 +62,7 @@ class Compilations(Source):
     def __init__(self) -> None:
         self._active = False
         self._put_back: dict[str, Callable[[], bool]] = {}
-        """By the details in whose places ours stand."""
+        """The functions that put back what ours replaced, by detail."""
         self._reasons: WrappedFunction | None = None
         self._thread = _Thread()
 
@@ -187,7 +187,7 @@ def _counted() -> Counts:
 
 
 def _short(reason: object) -> str:
-    """What is wrong, in PyTorch's first line, and the explanation of later ones: hints and stacks follow."""
+    """The fault, from PyTorch's first line, and its explanation from later ones: hints and stacks follow."""
     what, _, rest = str(reason).strip().partition("\n")
     explanation = rest.strip().partition("\n")[0]
     if explanation.startswith(EXPLAINED):

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` traces in place of our ranges: what it would for ``torch.profiler.record_function``.
+"""The stand-ins that ``torch.compile`` traces for our ranges: as it does for ``torch.profiler.record_function``.
 
 torch.compile knows that one: it skips it, or puts PyTorch's profiler operators into the graph where PyTorch's setting
 ``capture_profiler_record_function`` (since 2.12) asks for that. Ours is a type in C, at which it would break the graph. How to

@@ -1,4 +1,4 @@
-"""This process as a worker of a DataLoader, if it is one, and of which kind.
+"""Whether this process is a worker of a DataLoader, and of which kind.
 
 Both are read where multiprocessing keeps the process's target and its arguments, in private attributes: what is public
 (``torch.utils.data.get_worker_info``) is there only until the worker's loop ends, and its ranges may be drained after that.
@@ -21,7 +21,7 @@ NUMBER, PERSISTENT = "worker_id", "persistent_workers"
 
 
 def data_worker() -> WorkerProcess | None:
-    """This process as a worker of a DataLoader; None if it is none, or has not come far enough to know. Never raises."""
+    """The work of this process for a DataLoader; None if it has none, or has not come far enough to know. Never raises."""
     arguments = _arguments_of_loop()
     number = arguments.get(NUMBER)
     if not isinstance(number, int):

@@ -18,7 +18,7 @@ log = logging.getLogger("otel_recfn")
 
 _lock = ForkSafeLock()
 _waiting: dict[str, list[Callable[[], None]]] = {}
-"""What waits, by module, while wrapt has a hook of ours for it."""
+"""The functions that wait, by module, while wrapt has a hook of ours for it."""
 _executed: set[str] = set()
 """The modules whose hook has run: their code has run, though for Python they are being imported until the hook returns."""
 
@@ -36,7 +36,7 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
-    """As ``when_first_is_imported``, of one module."""
+    """Run ``callback`` once the module is imported; the rest is as in ``when_first_is_imported``."""
     return when_first_is_imported([module], callback, lost)
 
 

@@ -51,7 +51,7 @@ class _Call(NamedTuple):
 
     event_id: int
     outermost: _Outermost | None = None
-    """Of a call that no other module makes, as are the fields below."""
+    """The outermost call itself; this and the fields below are of calls that no other module makes."""
     chain: Chain | None = None
     """The calls that it may continue."""
     decode_id: int = 0
@@ -61,7 +61,7 @@ class _Call(NamedTuple):
 
 
 class _Thread:
-    """What calls of a thread have to do with each other."""
+    """The state of a thread by which its calls of modules know of each other."""
 
     __slots__ = ("chains", "training")
 

@@ -261,7 +261,7 @@ def _assigned(text: str, name: str) -> str:
 
 
 def _cxx11_abi(directory: Path) -> int:
-    """Which of libstdc++'s two string types torch was built with, as the spelling of its symbols shows."""
+    """The number of libstdc++'s string type that torch was built with, 0 or 1, as the spelling of its symbols shows."""
     try:
         with open(directory / "lib" / "libc10.so", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
             return 0 if image.find(b"14SourceLocationESs") >= 0 else 1

@@ -1,1 +1,1 @@
-"""A recording as people look at it: what to look at first, in words, and a picture in one file. It needs no torch, no SDK."""
+"""The report of a recording: findings in words, and a page in one file. It needs neither torch nor the SDK."""

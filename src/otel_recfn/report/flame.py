@@ -14,14 +14,14 @@ SUMMED_UP = ("count", "total", "self", "allocated")
 
 
 def flame(seen: Recording, most: int) -> dict[str, Any]:
-    """The tree of calls as columns, parents before their children: exact sums, of whatever threads.
+    """The flame graph's frames as columns, parents before their children: exact sums over all threads.
 
     Args:
-        seen: what was recorded.
-        most: so many frames, the longest and what they lie in. The others are summed up in frames without a name, one for each
-            frame that is kept.
+        seen: the recording.
+        most: the frames that are kept: the longest, and those around them. The others are summed up in frames without a name,
+            at most one in each kept frame, and one at the top.
     """
-    sums, path, frames = seen.sums, seen.path, len(seen.names)
+    sums, path, frames = seen.sums_by_path, seen.path, len(seen.names)
     allocated, cpu_ns, unknown = np.zeros(frames, np.int64), np.zeros(frames, np.int64), np.zeros(frames, np.bool_)
     np.add.at(allocated, path, seen.allocated)
     np.add.at(cpu_ns, path, np.maximum(seen.cpu_ns, 0))
@@ -39,12 +39,12 @@ def flame(seen: Recording, most: int) -> dict[str, Any]:
         "allocated": allocated,
         "kind": seen.path_kind,
     }
-    return {"names": seen.labels, **_longest(columns, most)}
+    return {"names": seen.labels, **_longest_and_others(columns, most)}
 
 
 def _totals(seen: Recording) -> Numbers:
-    """The time of each path: of ranges that overlap others of it each moment once; of groups their members'."""
-    total, above = np.array(seen.sums.total_ns), seen.paths.above
+    """The total time of each path. A moment in which its ranges overlap counts once; a group has the time of its members."""
+    total, above = np.array(seen.sums_by_path.total_ns), seen.paths.above
     overlapping = np.flatnonzero(seen.overlaps)
     overlapping = overlapping[np.lexsort((seen.start_ns[overlapping], seen.path[overlapping]))]
     begins = np.flatnonzero(np.diff(seen.path[overlapping], prepend=-1))
@@ -59,8 +59,8 @@ def _totals(seen: Recording) -> Numbers:
     return total
 
 
-def _longest(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
-    """The longest frames with what they lie in, and behind them the others, summed up."""
+def _longest_and_others(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
+    """The longest frames and those around them, as columns; behind them stand the sums of the others."""
     kept = np.zeros(len(columns["above"]), np.bool_)
     kept[list(longest_paths(columns["above"], np.argsort(-columns["total"], kind="stable").tolist(), most))] = True
     inside = columns["above"].copy()

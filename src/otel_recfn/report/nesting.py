@@ -1,4 +1,4 @@
-"""What lies in what, where a trace tells times alone."""
+"""The nesting of slices in a trace that tells only their times."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 ROUNDING_NS = 2
-"""By so much a range may end after the one that it lies in, where a trace has times as decimals."""
+"""The most that a slice may end after the one around it, as times written as decimals are rounded."""
 
 
 class Slices(NamedTuple):
-    """What stands in a trace, as columns: a thread after the other, in the order in which its slices began."""
+    """The slices of a trace as columns: one thread after the other, its slices in the order in which they began."""
 
     start: Numbers
     end: Numbers
     thread: Numbers
     can_hold: Mask
-    """Whether others lie in it: marks and asynchronous ranges hold none."""
+    """Whether others may lie in it: marks and asynchronous ranges hold none."""
 
 
 class Nested(NamedTuple):
@@ -31,11 +31,11 @@ class Nested(NamedTuple):
     crosses: Mask
     """Whether it begins in a slice and ends after it."""
     end: Numbers
-    """Without what rounding added."""
+    """The end of each, cut to that of the slice around it where rounding made it later."""
 
 
 def nested_by_time(slices: Slices) -> Nested:
-    """Within a thread, what began and ended inside another slice is inside it."""
+    """The nesting of slices: each lies in the innermost slice of its thread in whose time it began and ended."""
     columns = [column.tolist() for column in (slices.thread, slices.start, slices.end, slices.can_hold)]
     above, crosses, ends = [-1] * len(slices.start), [False] * len(slices.start), columns[2]
     around: list[int] = []

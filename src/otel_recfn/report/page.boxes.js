@@ -1,5 +1,5 @@
-/* What there is to draw: the boxes of the flame graph and of the time line, their colours, and numbers as texts. report/page.py
-   puts the parts of the script together, in one function. ASCII alone: the page has no other bytes. */
+/* The boxes of the flame graph and of the time line, their colours, and numbers as texts. report/page.py joins the parts of
+   the script, in one function. They are ASCII, as the page has no other bytes. */
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const still = matchMedia("(prefers-reduced-motion: reduce)"),
@@ -73,8 +73,8 @@ const WIDTHS = {
 };
 let width = WIDTHS.time;
 
-/* Where each frame begins and ends. Frames in one frame may have taken longer than it, side by side on several threads: then
-   they share its width. */
+/* The places where frames begin and end. Frames in one frame may have taken longer than it, side by side on several threads:
+   then they share its width. */
 const laidOut = (weights) => {
   const start = new Float64Array(frames),
     end = new Float64Array(frames);

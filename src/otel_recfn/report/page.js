@@ -1,6 +1,6 @@
-/* The page: what is chosen, finding names, the table, and what stands around the pictures. What comes from a trace is only ever
-   drawn on a canvas or set as the text of a node. */
-// --- what is under the pointer, or chosen
+/* The page around the pictures: the chosen box, the search for names, the table, findings and facts. Texts of a trace are only
+   ever drawn on a canvas or set as the text of a node, so that none is run. */
+// --- the box under the pointer, or the chosen one
 const showDetail = (self, box) => {
   const panel = $("detail");
   panel.className = box < 0 ? "empty" : "";
@@ -15,7 +15,7 @@ const showDetail = (self, box) => {
     panel.replaceChildren(
       make("p", {
         className: "quiet",
-        textContent: `${touch.matches ? "Tap" : "Point at"} a ${what} for its numbers. ${clicks}, Back leads back.`,
+        textContent: `${touch.matches ? "Tap" : "Point at"} a ${what} for its numbers. ${clicks}; Back goes back.`,
       }),
     );
     return;
@@ -44,7 +44,7 @@ const showDetail = (self, box) => {
   );
 };
 
-// --- finding names
+// --- the search for names
 const search = {
   text: "",
   matching: new Set(),
@@ -160,7 +160,7 @@ const fillTable = () => {
     parts.push(
       make("p", {className: "quiet", textContent: `${plural(table.left_out, "name")} with less time for themselves left out.`}),
     );
-  if (!rows.length) parts.push(make("p", {className: "quiet", textContent: "No name has that in it."}));
+  if (!rows.length) parts.push(make("p", {className: "quiet", textContent: "No name contains that."}));
   $("table").replaceChildren(...parts);
 };
 const cell = (row, key, text) => {
@@ -191,7 +191,7 @@ const cell = (row, key, text) => {
   return make("td", {className: "share-bar"}, `${time(table.self[row])}  `, make("span", null, bar));
 };
 
-/* The widest frame whose path ends with these names. */
+/* Shows the widest frame whose path ends with these names. */
 const showPath = (names) => {
   const found = widest(names);
   if (found < 0) return names.length > 1 ? showPath(names.slice(1)) : false;
@@ -212,7 +212,7 @@ const widest = (names) => {
   return found;
 };
 
-// --- findings, facts and what stands around the pictures
+// --- findings and facts
 const showFindings = () => {
   $("findings").hidden = !data.findings.length;
   $("findings")

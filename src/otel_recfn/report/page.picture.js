@@ -1,5 +1,5 @@
-/* A picture of boxes, which is zoomed and walked through with mouse, keys and fingers. */
-/* Boxes in rows, of which a part is seen, `from` and `to`. `source` says where the boxes are and what they are called. */
+/* A picture of boxes in rows, which is zoomed and walked through with mouse, keys and fingers. The part from `from` to `to` is
+   seen. `source` has the places of the boxes and their names. */
 const picture = (host, source) => {
   const canvas = host.querySelector("canvas"),
     space = host.querySelector(".space"),
@@ -92,7 +92,7 @@ const picture = (host, source) => {
     context.globalAlpha = search.text === "" ? (packed ? 1 : source.shade(box)) : found ? 1 : 0.22;
     const painted = wide > 3 ? wide - 1 : wide;
     if (context.globalAlpha < 1) {
-      // nothing shines through
+      // so that nothing shines through
       const alpha = context.globalAlpha;
       context.globalAlpha = 1;
       context.fillStyle = colours.paper;
@@ -120,7 +120,7 @@ const picture = (host, source) => {
     context.strokeRect(left + 0.5, y + 1.5, Math.max(1, wide - 2), ROW - 3);
   };
 
-  /* Over all boxes, so that it is seen of a narrow one, too. */
+  /* Outlines a box, over all others, so that the outline of a narrow one is seen, too. */
   const outlineOf = (box, scrolled, colour, thick) => {
     if (box < 0 || source.end[box] < self.from || source.start[box] > self.to) return;
     const left = Math.max(x(source.start[box]), -2);
@@ -139,7 +139,7 @@ const picture = (host, source) => {
     let shown = text,
       wide = context.measureText(text).width;
     if (wide > room) {
-      // what the colour says already is left out first
+      // the kind, which the colour shows, is left out first
       shown = text = text.replace(/^(autograd::engine::evaluate_function|nn\.Module|Optimizer\.step)[:#] ?/, "");
       wide = context.measureText(text).width;
     }
@@ -152,7 +152,7 @@ const picture = (host, source) => {
     context.fillText(shown, left, y + ROW / 2 + 0.5);
   };
 
-  /* Shows the part from `from` to `to`, of which a way leads back. */
+  /* Shows the part from `from` to `to`; Back returns to the part before. */
   self.go = (from, to, remember = true) => {
     const least = source.whole / 1e9 || 1;
     if (to - from < least) to = from + least;

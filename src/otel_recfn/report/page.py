@@ -1,4 +1,4 @@
-"""The page: one HTML file that asks nothing of a network. What comes from a trace stands in it as JSON, and is never run."""
+"""The page: one HTML file that asks nothing of a network. It has the texts of a trace as JSON, and never runs them."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _PART = re.compile(r"@@(\w+)@@")
 
 
 def page(title: str, shown: dict[str, Any]) -> str:
-    """The file's text, in ASCII.
+    """The text of the HTML file, in ASCII.
 
     Args:
-        title: of the page.
-        shown: what ``page.js`` draws, as JSON can say it; with ``flame``, ``timeline`` and ``table``.
+        title: the page's title.
+        shown: the data that ``page.js`` draws, of types that JSON has; with ``flame``, ``timeline`` and ``table``.
     """
-    script = '"use strict"; (() => {\n' + "\n".join(map(_file, SCRIPTS)) + "})();\n"  # the only one that a browser runs here
+    script = '"use strict"; (() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"  # the only one that a browser runs here
     parts = {
         "title": html.escape(title),
-        "style": _file("page.css"),
+        "style": _asset("page.css"),
         "script": script,
         "allowed": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        "data": in_script(_with_short_names(shown)),
-        "table": _table(shown["table"]),
+        "data": in_script(_with_shared_names(shown)),
+        "table": _table_without_scripts(shown["table"]),
     }
-    text = _PART.sub(lambda found: parts[found[1]], _file("page.html"))
+    text = _PART.sub(lambda found: parts[found[1]], _asset("page.html"))
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def show_page(text: str) -> str:
-    """Write it to a new temporary file, open it in a browser where there is a screen, and return the file's path."""
+    """Write a page to a new temporary file, open it in a browser where there is a screen, and return the file's path."""
     file, path = tempfile.mkstemp(".html", "otel-recfn-")
     with open(file, "w", encoding="ascii") as opened:
         opened.write(text)
@@ -54,7 +54,7 @@ def show_page(text: str) -> str:
 
 
 def open_page(path: str | os.PathLike[str]) -> None:
-    """Open it in a browser where there is a screen."""
+    """Open a file in a browser where there is a screen."""
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         import webbrowser
 
@@ -62,18 +62,18 @@ def open_page(path: str | os.PathLike[str]) -> None:
 
 
 def in_script(value: Any) -> str:
-    """JSON that can stand in a ``<script>`` and end nothing there, whatever names say."""
+    """The JSON of a value with escapes for all signs that could end the ``<script>`` around it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache
-def _file(name: str) -> str:
+def _asset(name: str) -> str:
     return resources.files("otel_recfn.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _with_short_names(shown: dict[str, Any]) -> dict[str, Any]:
-    """Only names that are shown, each once, and none longer than a line."""
+def _with_shared_names(shown: dict[str, Any]) -> dict[str, Any]:
+    """The same data with one list of names for all pictures: those that are shown, cut to a line, each once."""
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
@@ -88,28 +88,28 @@ def _with_short_names(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_frame(text: str, table: dict[str, Any]) -> str:
-    """A page in a frame that can reach nothing of the notebook's, and a table.
+    """The HTML for a notebook: a page in a frame that can reach nothing outside of it, and a table that a style hides.
 
-    A notebook that isn't trusted takes out frames and styles alike, so that what the style hides is seen there.
+    A notebook that isn't trusted takes out frames and styles, so that the table is seen there.
     """
     source = text.replace("&", "&amp;").replace("'", "&#39;")
     look = f"width:100%;height:{FRAME_HEIGHT}px;border:1px solid #8884;border-radius:6px"
     return (
-        f"<style>.otel-recfn-table{{display:none}}</style><div class='otel-recfn-table'>{_table(table)}</div>"
+        f"<style>.otel-recfn-table{{display:none}}</style><div class='otel-recfn-table'>{_table_without_scripts(table)}</div>"
         f"<iframe sandbox='allow-scripts' title='Profile' style='{look}' srcdoc='{source}'></iframe>"
     )
 
 
-def _table(table: dict[str, Any]) -> str:
-    """For pages that may run no scripts: the names with the most time for themselves."""
+def _table_without_scripts(table: dict[str, Any]) -> str:
+    """The table for pages that may run no scripts: the names with the most time for themselves."""
     columns = [table[name][:ROWS_WITHOUT_SCRIPTS] for name in ("names", "self", "total", "count")]
-    rows = [_row("td", short(name), *_numbers(*numbers)) for name, *numbers in zip(*columns, strict=True)]
+    rows = [_row("td", short(name), *_number_texts(*numbers)) for name, *numbers in zip(*columns, strict=True)]
     left_out = len(table["names"]) - len(rows) + table["left_out"]
     rest = f"<p>{left_out:,} more names are not shown.</p>" if left_out else ""
     return f"<table>{_row('th', 'Name', 'Self', 'Total', 'Calls')}{''.join(rows)}</table>{rest}"
 
 
-def _numbers(own_ns: int, total_ns: int, count: int) -> list[str]:
+def _number_texts(own_ns: int, total_ns: int, count: int) -> list[str]:
     return [time_text(own_ns / 1000), time_text(total_ns / 1000), f"{count:,}"]
 
 

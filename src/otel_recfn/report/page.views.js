@@ -1,4 +1,4 @@
-/* The two pictures: what each says of its boxes, how the time line goes from step to step, and what numbers mean. */
+/* The two pictures: the texts of their boxes, the way from step to step, and the meaning of numbers and keys. */
 const flameSource = {
   count: frames,
   top: 4,
@@ -142,7 +142,7 @@ const timelinePicture = picture($("timeline").querySelector(".picture"), timelin
 const pictures = {flame: flamePicture, timeline: timelinePicture};
 let current = "flame";
 
-// --- steps, or where there are none, what is outermost and the program's own
+// --- steps; without them, the outermost module calls and blocks of the program
 const byStart = (one, other) => boxStart[one] - boxStart[other];
 const all = Array.from({length: boxes}, (_, box) => box);
 let steps = all.filter((box) => timeline.step[box] >= 0).sort(byStart);
@@ -154,7 +154,7 @@ for (let depth = 0; depth < 3 && steps.length < 2; depth++) {
 const inLane = new Map();
 for (const box of steps) inLane.set(timeline.lane[box], (inLane.get(timeline.lane[box]) || 0) + 1);
 const [busiest] = [...inLane].sort((one, other) => other[1] - one[1])[0] || [];
-// ranks make the same ones
+// ranks have the same steps, so that those of one thread are enough
 if (steps.length && timeline.step[steps[0]] >= 0) steps = steps.filter((box) => timeline.lane[box] === busiest);
 let step = -1;
 const goToStep = (by) => {
@@ -164,32 +164,35 @@ const goToStep = (by) => {
   $("step").textContent = `${timelineSource.name(steps[step])} (${number(step + 1)} of ${number(steps.length)})`;
 };
 
-// --- what numbers mean, and which keys do what
+// --- the meaning of numbers and keys
 const MEANING = {
   flame: [
     [
       "Frame",
-      "All calls of one name at one place: what it lies in stands above it, what ran in it below. Time of all threads is added up; of asynchronous calls, each moment once.",
+      "All calls of one name at one place: their caller stands above, their callees below. Times of all threads are added up; where asynchronous calls overlap, each moment counts once.",
     ],
-    ["Total", "From begin to end, of all calls together."],
-    ["Self", "Total without the frames below."],
+    ["Total", "Time from begin to end, of all calls together."],
+    ["Self", "Total without the time of the frames below."],
     [
       "Worked",
-      "For how long the thread had the processor: the rest it waited. Known of module calls, steps and outermost blocks.",
+      "Time in which the thread had the processor; the rest it waited. Known for module calls, steps and outermost blocks.",
     ],
   ],
   timeline: [
-    ["Lane", "A thread. Below each other: what ran in what. Empty: the thread waited, or ran what is not recorded."],
-    ["Grey", "Ranges too short to draw one by one, and how many they are."],
-    ["Worked", "For how long the thread had the processor; else it waited."],
+    [
+      "Lane",
+      "A thread. Below a range stands what ran in it. Where nothing stands, the thread waited, or ran what is not recorded.",
+    ],
+    ["Grey", "Ranges too short to draw one by one, and their number."],
+    ["Worked", "Time in which the thread had the processor; the rest it waited."],
   ],
   table: [
     [
       "Self",
       "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share.",
     ],
-    ["Total", "From begin to end, of all calls together. Where one of that name runs in another, both count."],
-    ["Mean, longest", "Of one call, from begin to end."],
+    ["Total", "Time from begin to end, of all calls together. Where a call of that name runs in another, both count."],
+    ["Mean, longest", "Time of one call, from begin to end."],
   ],
 };
 if (data.facts.memory)

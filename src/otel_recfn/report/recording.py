@@ -1,4 +1,4 @@
-"""What a report is made of: the ranges of its processes as columns, and their sums by call path. Made once for all who ask."""
+"""The recording that a report shows: the ranges of its processes as columns, and their sums by call path."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from otel_recfn.batches.call_tree import ranges_of
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, EventKind, EventSource, RecordScope
+from otel_recfn.model.events import OVERLAPPING, EventSource, RecordScope, RowKind
 from otel_recfn.report.nesting import Mask, Numbers
 
 KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
-"""What ranges are coloured by."""
+"""The kinds of ranges, each of which has a colour."""
 OPERATOR, BACKWARD, MODULE, BLOCK, PYTHON, COMPILATION, GPU = range(len(KINDS))
-_OF_SOURCE = {
+_KIND_OF_SOURCE = {
     EventSource.MODULE: MODULE,
     EventSource.RECORD_FUNCTION: BLOCK,
     EventSource.STEP: BLOCK,
@@ -30,23 +30,22 @@ _OF_SOURCE = {
     EventSource.COMPILATION: COMPILATION,
 }
 ON_GPU = "on the GPU"
-"""What a GPU did lies in, as its time isn't the program's."""
+"""The name of the group around what a GPU did, as its time isn't the program's."""
 MOST_LOOKED_AT = 1000
-"""Ranges whose lines of Python are looked up."""
+"""The most ranges whose lines of Python are looked up."""
 LONGEST_PAUSE_NS = 10_000_000
-"""Of the time between two outermost ranges this much counts as the program's own work; the rest of it may be idleness, as a
-server's between two requests is."""
+"""The most of a pause between outermost ranges that counts as the program's work: the rest may be waiting for requests."""
 LARGE_BLOCK = 1 << 20
-"""Bytes: memory allocators give blocks of this size back to the system, and each one is paged in anew."""
+"""The least bytes of a block that memory allocators give back to the system, so that each new one is paged in anew."""
 LONGEST_NAME = 240
 _NUMBERED = re.compile(r"(.+)#\d+")
 
 
 class Process(NamedTuple):
-    """What one process, or one rank, recorded."""
+    """A process, or rank, with what it recorded."""
 
     label: str
-    """What it is called beside others."""
+    """The name by which a report tells it from others."""
     batch: Batch
 
 
@@ -54,7 +53,7 @@ class Recording:
     """The ranges of processes, one process after the other: columns with an entry for each range.
 
     Args:
-        processes: what they recorded. A row stands before the one that it lies in, as a drain closes them.
+        processes: in their batches a row stands before the one that it lies in, as a drain closes them.
 
     Attributes:
         process: index into ``processes``.
@@ -63,7 +62,7 @@ class Recording:
         label: index into ``labels``; ranges that differ by their number alone, as steps do, have one.
         above: the range that it lies in; -1 at the top.
         self_ns: without the ranges in it.
-        cpu_ns: what its thread worked; -1 where that isn't known.
+        cpu_ns: the time that its thread worked; -1 where that isn't known.
         allocated: bytes that PyTorch allocated in it, without the ranges in it.
         large: the part of them in large blocks.
         kind: index into KINDS.
@@ -80,10 +79,10 @@ class Recording:
         parts: list[dict[str, Numbers]] = []
         count = 0
         for number, (_, batch) in enumerate(processes):
-            part = _columns(batch)
+            part = _columns_of_batch(batch)
             rows = part["row"]
             part["process"] = np.full(len(rows), number)
-            part["label"] = _labels_of(batch, rows, labels)
+            part["label"] = _labels_of_rows(batch, rows, labels)
             part["lane"] = batch.thread[rows].astype(np.int64) + len(self.lanes)
             part["above"] = np.where(part["above"] >= 0, part["above"] + count, -1)
             parts.append(part)
@@ -101,7 +100,7 @@ class Recording:
         self.names = [self.labels[label] for label in self.paths.label.tolist()]
 
     def _call_paths(self) -> Paths:
-        """The distinct paths of the ranges; behind them stand the groups."""
+        """The paths of all ranges; in ``of_row`` the groups stand behind the ranges."""
         above, groups = self.above.copy(), list[tuple[str, int]]()
         for number, process in enumerate(self.processes):
             inside, of_process = -1, (self.above < 0) & (self.process == number)
@@ -121,22 +120,22 @@ class Recording:
 
     @cached_property
     def end_ns(self) -> Numbers:
-        """When each ended."""
+        """The end of each range, in Unix nanoseconds."""
         return np.asarray(self.start_ns + self.total_ns)
 
     @cached_property
-    def counts(self) -> Mask:
-        """Which ranges took the time of a thread of the program's: others overlap what is beside them, or ran on a GPU."""
+    def takes_thread_time(self) -> Mask:
+        """Whether each range took the time of a thread: others overlap their neighbours, or ran on a GPU."""
         return np.asarray(~self.overlaps & (self.kind != GPU))
 
     @cached_property
-    def around(self) -> Numbers:
-        """Of each range the one that it lies in, if that ran in its thread; else -1."""
+    def above_in_thread(self) -> Numbers:
+        """The range that each lies in, if that ran in the same thread; else -1."""
         return np.where((self.above >= 0) & (self.lane == self.lane[self.above]), self.above, -1)
 
     @cached_property
     def pauses(self) -> Amounts:
-        """Of each range, the nanoseconds until the next one begins beside it in its thread; 0 for the last."""
+        """The nanoseconds from the end of each range until the next one begins beside it in its thread; 0 for the last."""
         order = np.lexsort((self.start_ns, self.above, self.lane))
         before, after = order[:-1], order[1:]
         beside = (self.lane[before] == self.lane[after]) & (self.above[before] == self.above[after])
@@ -146,44 +145,44 @@ class Recording:
 
     @cached_property
     def whole_ns(self) -> int:
-        """The time that shares are of: that of the outermost ranges of all threads, with short pauses between them."""
-        outermost = (self.above < 0) & self.counts
+        """The whole time: that of the outermost ranges of all threads, with short pauses between them."""
+        outermost = (self.above < 0) & self.takes_thread_time
         pauses = np.minimum(self.pauses[outermost], LONGEST_PAUSE_NS)
         return max(int(self.total_ns[outermost].sum() + pauses.sum()), 1)
 
     def share(self, times: Amounts) -> float:
-        """Of the whole time."""
+        """The share of the whole time that these times are together, at most 1."""
         return min(float(times.sum()) / self.whole_ns, 1.0)
 
     @cached_property
     def path_kind(self) -> Numbers:
-        """The kind of each path's ranges; of groups GPU, or -1."""
+        """The kind of each path's ranges; the group of a GPU has its kind, that of a process -1."""
         kind = np.array([GPU if name == ON_GPU else -1 for name in self.names], np.int64)
         kind[self.path] = self.kind
         return kind
 
     @cached_property
-    def sums(self) -> PathSums:
-        """By path."""
+    def sums_by_path(self) -> PathSums:
+        """The sums of the ranges by path."""
         return self.sums_by(self.path, len(self.names))
 
     def sums_by(self, group: Places, groups: int) -> PathSums:
-        """By any number that each range has."""
+        """The sums of the ranges by group, given the number of each range's group."""
         waited = np.zeros(len(self), np.int64)  # which nobody asks for
         return sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
 
-    def named(self, is_wanted: Callable[[str], bool]) -> Mask:
-        """Which ranges have such a name."""
+    def has_name(self, is_wanted: Callable[[str], bool]) -> Mask:
+        """Whether each range has a wanted name."""
         return np.array([is_wanted(name) for name in self.names], np.bool_)[self.path]
 
     def outermost(self, is_wanted: Callable[[str], bool]) -> Places:
-        """The ranges of such a name that lie in no other one, and took the time of a thread: no time counts twice."""
+        """The ranges of wanted names that lie in no other such range, and took the time of a thread: no time counts twice."""
         wanted = [is_wanted(name) for name in self.names]
         inside: list[bool] = []
         for above in self.paths.above.tolist():
             inside.append(above >= 0 and (inside[above] or wanted[above]))
         are_outermost = np.array(wanted, np.bool_) & ~np.array(inside, np.bool_)
-        return np.flatnonzero(are_outermost[self.path] & self.counts)
+        return np.flatnonzero(are_outermost[self.path] & self.takes_thread_time)
 
     def main_path(self, ranges: Places, amounts: Amounts) -> int:
         """The path for which the amounts of these ranges add up to most."""
@@ -200,26 +199,26 @@ class Recording:
         return tuple(reversed(names))
 
     def nearest(self, ranges: Places, mask: Mask) -> Places:
-        """Of each of these ranges the innermost one with the mask: itself, or one around it in its thread; else -1."""
+        """The nearest range that the mask has, for each of these: itself, or one around it in its thread; else -1."""
         found = np.array(ranges)
         while len(at := np.flatnonzero((found >= 0) & ~mask[found])):
-            found[at] = self.around[found[at]]
+            found[at] = self.above_in_thread[found[at]]
         return found
 
-    def text(self, column: str, place: int) -> str:
-        """What a column of texts says of a range."""
+    def text_in_column(self, column: str, place: int) -> str:
+        """The text of a range in this column of its batch."""
         batch = self.processes[self.process[place]].batch
         return str(batch.names[getattr(batch, column)[self.row[place]]])
 
-    def code(self, ranges: Places, amounts: Amounts) -> str:
-        """The line of Python, ``file(line): function``, for which the amounts of these ranges add up to most; empty where none
-        is on record. It is the innermost one outside of PyTorch, or else what a range around it is a call of."""
+    def main_line(self, ranges: Places, amounts: Amounts) -> str:
+        """The line of Python, ``file(line): function``, for which the amounts of these ranges add up to most; empty if none is
+        known. The line of a range is the innermost one outside of PyTorch, or else that of the range around it."""
         longest = np.argsort(-amounts, kind="stable")[:MOST_LOOKED_AT]
         sums: Counter[str] = Counter()
         for place, amount in zip(ranges[longest].tolist(), amounts[longest].tolist(), strict=True):
             line = ""
             while place >= 0 and not line:
-                texts = [self.text(column, place) for column in ("call_site", "stack", "code")]
+                texts = [self.text_in_column(column, place) for column in ("call_site", "stack", "code")]
                 line = next((each for text in texts for each in text.splitlines() if "/torch/" not in each), "")
                 place = int(self.above[place])
             sums[line] += amount
@@ -227,8 +226,8 @@ class Recording:
         return max(sums, key=lambda line: sums[line], default="")
 
 
-def _columns(batch: Batch) -> dict[str, Numbers]:
-    """Those that follow from the batch of a process alone."""
+def _columns_of_batch(batch: Batch) -> dict[str, Numbers]:
+    """The columns of a recording that follow from the batch of one process."""
     nested = nesting(batch)
     ranges = ranges_of(batch, nested)
     rows = ranges.rows
@@ -239,18 +238,18 @@ def _columns(batch: Batch) -> dict[str, Numbers]:
         "total_ns": ranges.durations,
         "self_ns": ranges.self_ns,
         "cpu_ns": batch.cpu_time_ns[rows],
-        "allocated": _allocated(batch, nested, 1)[rows],
-        "large": _allocated(batch, nested, LARGE_BLOCK)[rows],
+        "allocated": _allocated_bytes(batch, nested, 1)[rows],
+        "large": _allocated_bytes(batch, nested, LARGE_BLOCK)[rows],
         "kind": _kinds(batch, rows),
         "step": batch.step_number[rows],
         "overlaps": batch.flags[rows] & OVERLAPPING,
     }
 
 
-def _allocated(batch: Batch, nested: Nesting, least: int) -> Numbers:
-    """Bytes that were allocated directly in each row, in blocks of so many or more."""
+def _allocated_bytes(batch: Batch, nested: Nesting, least: int) -> Numbers:
+    """The bytes that were allocated directly in each row, in blocks of at least so many."""
     allocated = np.zeros(len(batch), np.int64)
-    reports = (batch.kind[nested.child] == EventKind.MEMORY) & (batch.nbytes[nested.child] >= least)
+    reports = (batch.kind[nested.child] == RowKind.MEMORY) & (batch.nbytes[nested.child] >= least)
     np.add.at(allocated, nested.parent[reports], batch.nbytes[nested.child[reports]])
     return allocated
 
@@ -260,14 +259,14 @@ def _kinds(batch: Batch, rows: Places) -> Numbers:
     kind = np.full(len(rows), OPERATOR, np.int64)
     kind[(batch.scope[rows] == RecordScope.BACKWARD_FUNCTION) | is_node[batch.name[rows]]] = BACKWARD
     kind[(kind == OPERATOR) & (batch.scope[rows] == RecordScope.USER_SCOPE)] = BLOCK
-    for source, number in _OF_SOURCE.items():
+    for source, number in _KIND_OF_SOURCE.items():
         kind[batch.source[rows] == source] = number
     kind[batch.device[rows] != 0] = GPU
     return kind
 
 
-def _labels_of(batch: Batch, rows: Places, labels: dict[str, int]) -> Numbers:
-    """The labels of these rows, as numbers that ``labels`` gives and is given."""
+def _labels_of_rows(batch: Batch, rows: Places, labels: dict[str, int]) -> Numbers:
+    """The labels of these rows as numbers; ``labels`` has those of all processes, and gets the new ones."""
     found = np.zeros(len(batch.names), np.int64)
     for index in distinct(batch.name[rows]).tolist():
         found[index] = labels.setdefault(label_of(batch.names[index]), len(labels))
@@ -275,11 +274,11 @@ def _labels_of(batch: Batch, rows: Places, labels: dict[str, int]) -> Numbers:
 
 
 def label_of(name: str) -> str:
-    """What ranges of that name are called: numbered ones, as steps are, have one label."""
+    """The label of ranges of that name: those that differ only by their number, as steps do, have one."""
     numbered = _NUMBERED.fullmatch(name)
     return numbered[1] if numbered else name or "(no name)"
 
 
 def short(name: str) -> str:
-    """A name as a page shows it."""
+    """The beginning of a name, no longer than a page shows it."""
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."

@@ -1,4 +1,4 @@
-"""The report: what was recorded, as a page or in words.
+"""The report of a recording, as a page, in words or as data.
 
 processes, each with a Batch ──► Recording ──► tree of calls, time line, table, findings ──► JSON ──► one HTML file
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.errors import SettingError, TraceFileError
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import RowKind
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.page import in_frame, page
 from otel_recfn.report.recording import KINDS, Process, Recording, label_of, short
@@ -28,56 +28,56 @@ from otel_recfn.report.timeline import timeline
 
 FORMS = ("html", "md", "json")
 MOST_BYTES, MOST_BYTES_IN_NOTEBOOK = 2_000_000, 250_000
-"""Of the page; a notebook's is kept in its file."""
+"""The most bytes of a page; a notebook keeps its page in its own file."""
 FRAMES, BOXES, NAMES = 6000, 9000, 1500
-"""How much a page shows where it fits."""
+"""The most of each that a page shows; fewer if its bytes would be too many."""
 
 
 class Report:
-    """What was recorded, as a page.
+    """A report of what processes recorded.
 
     Args:
-        processes: what each recorded.
-        title: what the page is called.
-        notes: what else is to be known, such as what was lost.
+        processes: the processes; those that recorded no range are left out.
+        title: the report's title.
+        notes: sentences that the page shows too, such as what was lost.
 
     Raises:
-        TraceFileError: nothing was recorded.
+        TraceFileError: no range was recorded.
     """
 
     def __init__(self, processes: Sequence[Process], title: str = "otel-recfn", notes: Sequence[str] = ()) -> None:
-        recorded = [process for process in processes if bool((process.batch.kind == EventKind.RANGE).any())]
+        recorded = [process for process in processes if bool((process.batch.kind == RowKind.RANGE).any())]
         if not recorded:
             raise TraceFileError("there are no ranges to show; run something while the profile records")
         self._seen, self._title, self._notes = Recording(recorded), title, list(notes)
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What to look at first."""
+        """The things to look at first, at most five."""
         processes = self._seen.processes
         return findings([self._seen] if len(processes) == 1 else [Recording([process]) for process in processes])
 
     def html(self, most_bytes: int = MOST_BYTES) -> str:
-        """The page; frames, boxes and names are left out, the shortest first, until it is so small."""
+        """The page; to keep it below so many bytes, the shortest frames, boxes and names are left out."""
         for halved in range(12):
-            text = page(self._title, self._shown(halved))
+            text = page(self._title, self._page_data(halved))
             if len(text) <= most_bytes:
                 break
         return text
 
     def in_notebook(self) -> str:
-        """The page in a frame, or a table where the notebook may run no scripts."""
+        """The page for a notebook, with a table where that may run no scripts."""
         return in_frame(self.html(MOST_BYTES_IN_NOTEBOOK), table(self._seen))
 
     def sentences(self) -> list[str]:
-        """What took the time, in at most five."""
+        """The sentences that say what took the time, at most five."""
         return what_took_the_time(self._seen)
 
     def text(self, form: str) -> str:
-        """The page, or the same in words for people (``md``) or programs (``json``): one of FORMS.
+        """The report in one of FORMS: the page, words for people (``md``) or data for programs (``json``).
 
         Raises:
-            SettingError: another one.
+            SettingError: the form is none of FORMS.
         """
         if form == "html":
             return self.html()
@@ -88,29 +88,29 @@ class Report:
         raise SettingError(f"a report is no {form or 'file without an ending'}; allowed: {', '.join(FORMS)}")
 
     def write(self, path: str | os.PathLike[str], form: str | None = None) -> None:
-        """Write the page, or the words, to a file, whatever stood there: its ending says which, where no form is given.
+        """Write the report to a file, which is replaced, in the given form; without one, in the form of the file's ending.
 
         Raises:
-            SettingError: it ends in none of FORMS.
-            OSError: it can't be written.
+            SettingError: the form is none of FORMS.
+            OSError: the file can't be written.
         """
         text = self.text(Path(path).suffix[1:].lower() if form is None else form)
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
-    def _shown(self, halved: int) -> dict[str, Any]:
+    def _page_data(self, halved: int) -> dict[str, Any]:
         return {
             "title": self._title,
             "facts": self._facts(),
             "notes": self._notes,
             "kinds": KINDS,
-            "findings": [self._shown_finding(finding) for finding in self.findings],
+            "findings": [self._finding_data(finding) for finding in self.findings],
             "flame": flame(self._seen, max(8, FRAMES >> halved)),
             "timeline": timeline(self._seen, max(8, BOXES >> halved)),
             "table": table(self._seen, max(8, NAMES >> halved)),
         }
 
-    def _shown_finding(self, finding: Finding) -> dict[str, Any]:
-        """With the names that frames have."""
+    def _finding_data(self, finding: Finding) -> dict[str, Any]:
+        """The finding as data, with the names that the flame graph's frames have."""
         process = [finding.process] if len(self._seen.processes) > 1 else []
         return {**finding._asdict(), "anchor": [*process, *(short(label_of(name)) for name in finding.anchor)]}
 

@@ -1,6 +1,6 @@
 """The time line: a lane for each thread, the longest ranges one by one, and the others packed into blocks that say how many.
 
-Within a lane a range stands below the one that it lies in. What may overlap its neighbours stands at the lane's end.
+In a lane, a range stands below the one that it lies in, and ranges that overlap their neighbours stand below all others.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.recording import GPU, Recording
 
 MOST_LANES = 64
-"""More threads are more than anybody scrolls through."""
+"""The most threads that are shown: nobody scrolls through more."""
 MOST_DEPTH = 48
 MOST_OVERLAPPING = 6
 BINS = 1500
-"""A block is at most so small a part of the time: about a pixel."""
+"""The parts of the time line, about a pixel each: ranges that begin in different parts are packed into different blocks."""
 
 
 def timeline(seen: Recording, most: int) -> dict[str, Any]:
-    """Boxes as columns, lane by lane and row by row, each row from left to right; a start is told as its distance from the one
-    before it.
+    """The boxes as columns, lane by lane and row by row, each row from left to right. A start is the distance from the one
+    before, which takes fewer digits.
 
     Args:
-        seen: what was recorded.
-        most: so many ranges one by one; about as many blocks.
+        seen: the recording.
+        most: the ranges that are shown one by one; there may be about as many blocks.
     """
     busy = np.zeros(len(seen.lanes), np.int64)
     np.add.at(busy, seen.lane, np.maximum(seen.self_ns, 0))
     used = distinct(seen.lane)
-    shown = _in_order(seen, used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
+    shown = _lanes_in_order(seen, used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
     depth = _depths(seen)
     top = int(seen.start_ns.min())
     fits = is_in(seen.lane, shown)
-    kept = _longest(seen, np.flatnonzero(fits & (depth < MOST_DEPTH)), depth, most)
-    packed = _packed(seen, kept, fits, depth)
-    depth = _beside(seen, kept, depth)
+    kept = _shown_one_by_one(seen, np.flatnonzero(fits & (depth < MOST_DEPTH)), depth, most)
+    packed = _packed_blocks(seen, kept, fits, depth)
+    depth = _with_overlapping_below(seen, kept, depth)
     boxes = _boxes(seen, kept, depth, packed, top)
     place = {lane: number for number, lane in enumerate(shown.tolist())}
     boxes["lane"] = np.array([place[lane] for lane in boxes["lane"].tolist()], np.int64)
@@ -46,19 +46,18 @@ def timeline(seen: Recording, most: int) -> dict[str, Any]:
     columns = {name: column[order] for name, column in boxes.items()}
     columns["start"] = np.diff(columns["start"], prepend=0)
     lanes = [{"process": seen.lanes[lane][0], "thread": seen.lanes[lane][1]} for lane in shown.tolist()]
-    length = int(seen.end_ns.max()) - top
     told = {name: column.tolist() for name, column in columns.items()}
     return {
         "lanes": lanes,
         "processes": [process.label for process in seen.processes],
-        "whole": length,
+        "whole": int(seen.end_ns.max()) - top,
         "left_out": len(used) - len(shown),
         **told,
     }
 
 
-def _in_order(seen: Recording, lanes: Numbers) -> Numbers:
-    """A process after the other: first the lanes with steps, then the busiest, those of GPUs last."""
+def _lanes_in_order(seen: Recording, lanes: Numbers) -> Numbers:
+    """These lanes, given the busiest first, by process: lanes with steps come first, those of GPUs last."""
     with_steps, of_gpus = (np.zeros(len(seen.lanes), np.bool_) for _ in range(2))
     with_steps[seen.lane[seen.step >= 0]] = True
     of_gpus[seen.lane[seen.kind == GPU]] = True
@@ -67,27 +66,28 @@ def _in_order(seen: Recording, lanes: Numbers) -> Numbers:
 
 
 def _depths(seen: Recording) -> Numbers:
-    """In how many ranges of its own lane each lies that don't overlap others."""
+    """The number of ranges around each in its lane, without those that overlap others."""
     depth = np.zeros(len(seen), np.int64)
-    ranges, around = np.arange(len(seen)), seen.around
+    ranges, around = np.arange(len(seen)), seen.above_in_thread
     while len(ranges := ranges[around >= 0]):
         around = around[around >= 0]
         depth[ranges] += ~seen.overlaps[around]
-        around = seen.around[around]
+        around = seen.above_in_thread[around]
     return depth
 
 
-def _longest(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> Mask:
-    """Which ranges are shown one by one: steps, and the longest others."""
+def _shown_one_by_one(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> Mask:
+    """Whether each range is shown one by one: steps are, and the longest others."""
     kept = np.zeros(len(seen), np.bool_)
     length = np.where(seen.step >= 0, np.iinfo(np.int64).max, seen.total_ns)
     kept[candidates[np.lexsort((depth[candidates], -length[candidates]))][:most]] = True
     return kept
 
 
-def _packed(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> dict[str, Numbers]:
-    """Of the ranges that are not kept, those next to each other in one kept range as one block, with all that they contain."""
-    outermost = seen.nearest(np.arange(len(seen)), (seen.around < 0) | kept | kept[seen.around])
+def _packed_blocks(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> dict[str, Numbers]:
+    """The blocks, as columns: ranges that are not kept, packed with their neighbours in the same range, and all inside them."""
+    around = seen.above_in_thread
+    outermost = seen.nearest(np.arange(len(seen)), (around < 0) | kept | kept[around])
     counts = np.bincount(outermost[~kept & fits], minlength=len(kept))
     shown = np.flatnonzero(kept | (counts > 0))
     shown = shown[np.lexsort((seen.start_ns[shown], depth[shown], seen.lane[shown]))]
@@ -103,8 +103,8 @@ def _packed(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> dict[str
     return {"lane": seen.lane[row], "depth": depth[row], "start": seen.start_ns[row], "end": end, "count": count, "busy": busy}
 
 
-def _beside(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
-    """The depths, where ranges that overlap others stand below all else in their lane, beside each other."""
+def _with_overlapping_below(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
+    """The depths, changed so that kept ranges that overlap others stand below all else in their lane, beside each other."""
     depth = depth.copy()
     overlapping = np.flatnonzero(kept & seen.overlaps)
     if not len(overlapping):
@@ -122,7 +122,7 @@ def _beside(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
 
 
 def _boxes(seen: Recording, kept: Mask, depth: Numbers, packed: dict[str, Numbers], top: int) -> dict[str, Numbers]:
-    """Ranges and blocks; a block has no name, and how many it stands for, of a range 0."""
+    """The boxes of ranges and of blocks, as columns. A block has no name, and counts its ranges; the count of a range is 0."""
     blocks = len(packed["start"])
     each: dict[str, tuple[Numbers, Numbers]] = {
         "lane": (seen.lane[kept], packed["lane"]),

@@ -40,7 +40,7 @@ BUSY_ROWS = 10_000
 rows. The recorder says how much may wait in a thread's buffer."""
 
 LOOKS = 4
-"""How often open ranges are looked for within the time after which one is reported."""
+"""The number of looks for open ranges within the time after which one is reported."""
 
 
 class Captures:

@@ -21,7 +21,7 @@ from otel_recfn.support.processes import is_beginning, logs_for_all_children
 log = logging.getLogger("otel_recfn")
 
 UNUSED_SECONDS = 5.0
-"""How long a program may record ranges before it sets its tracer provider."""
+"""The seconds for which a program may record ranges before it sets its tracer provider."""
 _NO_PROVIDER = """\
 no tracer provider is set in this process, so nothing that otel-recfn records here becomes a span; where it starts, add
   trace.set_tracer_provider(provider := TracerProvider())  # from opentelemetry import trace; \
@@ -117,7 +117,7 @@ class UnusedRanges:
 
     def __init__(self) -> None:
         self._since: float | None = None
-        """When ranges without a use were first seen; None while there are none."""
+        """The time at which ranges without a use were first seen; None while there are none."""
         self._warned = False
 
     def look(self, capture: Capture, *, ends: bool = False) -> None:

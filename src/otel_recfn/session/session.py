@@ -55,7 +55,7 @@ class Session:
         self.process_ends = False
         """Whether captures end because the process does."""
         self._sampled_alone = False
-        """What the recorder was last told about unsampled spans."""
+        """Whether the recorder was last told to leave out ranges in unsampled spans."""
         self._exit = ExitHandler(self.at_exit)
         self._unused = UnusedRanges()
         self._switching = threading.RLock()

@@ -73,7 +73,7 @@ class Settings:
         None, values.TRACE_PATH, "a file to write while the program runs, `.json` or `.json.gz`"
     )
     roots_per_second: float | None = _setting(
-        1.0, values.RATE, "traces a second that we start where no span is current, after the first 100; `None`: all"
+        1.0, values.RATE, "traces a second for code outside any span, after the first 100; `None`: all"
     )
     detail: str = _setting(
         "normal",

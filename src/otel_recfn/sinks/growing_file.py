@@ -47,7 +47,7 @@ class GrowingFile:
             raise
 
     def append(self, data: bytes | memoryview) -> None:
-        """Add to the content."""
+        """Write these bytes at the end of the content."""
         if len(data):
             self._cut()
             self._write_at(data, self.length)

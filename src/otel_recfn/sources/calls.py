@@ -117,7 +117,7 @@ class Monitoring:
         self._sys.set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
 
     def stop(self) -> None:
-        """Stop events."""
+        """Stop the events of ``sys.monitoring``, and free our place among its tools."""
         if self._has_place():
             self._sys.set_events(self._tool, 0)
             for number in self._events.values():
@@ -156,7 +156,7 @@ class ProfileFunctions:
         self._log_others(_native.profile_threads())
 
     def stop(self) -> None:
-        """Take it away."""
+        """Remove our profile function from every thread that has it."""
         if threading.getprofile() is _native.profile_this_thread:
             threading.setprofile(None)
         _native.unprofile_threads()

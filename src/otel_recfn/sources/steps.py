@@ -166,10 +166,10 @@ def _numbers(_name: str) -> itertools.count[int]:
 
 
 class ShownSteps:
-    """How steps become spans."""
+    """The functions by which steps become spans."""
 
     start_span: Callable[[str, int, str], trace.Span | None] | None = None
-    """See ``ShownRanges.start_step``; None if steps become no spans."""
+    """The function ``ShownRanges.start_step``; None if steps become no spans."""
     attached: Callable[[], Context] = staticmethod(otel_context.get_current)
     """The context that is attached in the calling task, without what is shown in its place."""
 

@@ -217,7 +217,7 @@ class OwnThread(threading.Thread):
         _format_a_traceback()
 
     def run(self) -> None:
-        """Call the target."""
+        """Call the target, as the current thread of ours."""
         _current.thread = self
         super().run()
 

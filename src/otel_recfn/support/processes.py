@@ -1,4 +1,4 @@
-"""What this process is to its program (the one that was launched, a child, a rank), and what children get that aren't forked.
+"""The place of this process in its program (launched, a child, a rank), and what children get that aren't forked.
 
     parent   Process.start() ► multiprocessing.spawn.get_preparation_data() ◄ our entry is added to what it returns
     child    the entry is unpickled, first of all, into ``multiprocessing.spawn``
@@ -60,8 +60,8 @@ except Exception:  # another multiprocessing: the child runs all the same
     pass
 """
 Given = Mapping[str, Any]
-"""Of Python's own objects alone. ``starts``: a module whose ``start_in_child`` is called. ``span``: as ``SpanOfParent``, or
-None. ``is_first``: of the program's children. The rest is for who starts."""
+"""The settings that a child gets, in Python's own objects alone. ``starts``: the module whose ``start_in_child`` is called.
+``span``: the values of a ``SpanOfParent``, or None. ``is_first``: whether it logs for all children. Others are the module's."""
 
 
 class WorkerProcess(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the program's signal handlers, which Python runs in the middle of our code, may raise and call.
+"""Rules for the program's signal handlers, which Python runs in the middle of our code: what they may raise and call.
 
 A handler that starts, stops or flushes captures during a start, stop or flush of its thread is refused, since that call is half
 done. Sinks and samplers of the program's may make all three calls: before they are called, nothing is half done.

@@ -1,4 +1,4 @@
-"""What generated modules import: where the operators of a schema file are found, and what their wrappers do with calls.
+"""The runtime of generated modules: where the operators of a schema file are found, and what their wrappers do with calls.
 
 _LIB_mylib = Library("mylib", "mylib.kernels:FUNCTIONS")
 _OP_add = _LIB_mylib.operator("add", "", {"self": "Tensor", "other": "Tensor"}, ("Tensor",), Recorded("add"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.errors import SettingError
-from otel_recfn.model.events import EventFlag, EventKind, make_event_id
+from otel_recfn.model.events import EventFlag, RowKind, make_event_id
 
 pytestmark = pytest.mark.one_python
 
@@ -25,7 +25,7 @@ row = st.tuples(
     st.integers(0, 1000),
     st.sampled_from(NAMES),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
-    st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+    st.sampled_from([RowKind.RANGE, RowKind.RANGE, RowKind.RANGE, RowKind.MARK]),
 )
 
 
@@ -50,7 +50,7 @@ def rows_of(drawn: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
 def by_definition(rows: list[dict[str, Any]]) -> dict[str, int]:
     """Row by row: what counts is synchronous, on its parent's track, and stands before it."""
     place = {one["event_id"]: number for number, one in enumerate(rows)}
-    counts = [one["kind"] == EventKind.RANGE and not one["flags"] & EventFlag.ASYNC for one in rows]
+    counts = [one["kind"] == RowKind.RANGE and not one["flags"] & EventFlag.ASYNC for one in rows]
     own = [one["end_ns"] - one["start_ns"] if counts[number] else 0 for number, one in enumerate(rows)]
     spent = list(own)
     for number, one in enumerate(rows):
@@ -59,7 +59,7 @@ def by_definition(rows: list[dict[str, Any]]) -> dict[str, int]:
             own[above] -= spent[number]
     found: dict[str, int] = {}
     for number, one in enumerate(rows):
-        if one["kind"] == EventKind.RANGE:
+        if one["kind"] == RowKind.RANGE:
             found[one["name"]] = found.get(one["name"], 0) + own[number]
     return found
 
@@ -76,7 +76,7 @@ ROWS = st.lists(
         {
             "name": st.sampled_from(["a", "b", "c"]),
             "shapes": st.sampled_from(["", "[[2]]", "[[3]]"]),
-            "kind": st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+            "kind": st.sampled_from([RowKind.RANGE, RowKind.RANGE, RowKind.MARK]),
             "start_ns": st.integers(BASE_NS, BASE_NS + 5),
             "flops": st.integers(0, 1 << 58),
         }
@@ -94,7 +94,7 @@ def test_each_range_is_in_one_group_and_groups_stand_as_they_first_began(rows: l
     batch = make_batch(rows)
     groups = key_averages(batch, group_by_input_shape=with_shapes)
     counts, flops = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    ranges = [row for row in rows if row["kind"] == EventKind.RANGE]
+    ranges = [row for row in rows if row["kind"] == RowKind.RANGE]
     for row in sorted(ranges, key=lambda row: row["start_ns"]):
         counts[key_of(row, with_shapes)] += 1
         flops[key_of(row, with_shapes)] += row["flops"]
@@ -130,7 +130,7 @@ def test_averages_sum_up_by_name() -> None:
 
 
 def test_memory_counts_for_every_range_around_it() -> None:
-    allocate = {"kind": EventKind.MEMORY, "name": "[memory]", "device": "cpu"}
+    allocate = {"kind": RowKind.MEMORY, "name": "[memory]", "device": "cpu"}
     rows = [
         timed(3, 5, 5, parent=2, nbytes=100, **allocate),
         timed(4, 6, 6, parent=2, nbytes=-30, **allocate),

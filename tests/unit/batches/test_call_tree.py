@@ -17,7 +17,7 @@ from otel_recfn.batches.call_paths import CallTree
 from otel_recfn.batches.call_tree import By, tree_of_rows
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.model.events import EventFlag, RowKind
 
 pytestmark = pytest.mark.one_python
 
@@ -27,7 +27,7 @@ row = st.tuples(
     st.integers(0, 1 << 40) | st.integers(0, 9),
     st.sampled_from(["a", "b"]),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
-    st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+    st.sampled_from([RowKind.RANGE, RowKind.RANGE, RowKind.RANGE, RowKind.MARK]),
     st.sampled_from([-1, 0, 5]),
 )
 forests = st.lists(row, max_size=25)
@@ -43,7 +43,7 @@ def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
             {
                 "event_id": event_id,
                 "thread": track,
-                "parent": around["event_id"] if around is not None and around["kind"] == EventKind.RANGE else 0,
+                "parent": around["event_id"] if around is not None and around["kind"] == RowKind.RANGE else 0,
                 "start_ns": 10_000,
                 "end_ns": 10_000 + spent,
                 "name": name,
@@ -71,7 +71,7 @@ class Expected:
 
 def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
     """By definition, range by range."""
-    events = {event.event_id: event for event in batch.events() if event.kind == EventKind.RANGE}
+    events = {event.event_id: event for event in batch.events() if event.kind == RowKind.RANGE}
     own = dict(zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True))
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in events.values():
@@ -118,10 +118,10 @@ def test_every_path_has_its_ranges(drawn: list[tuple[Any, ...]], by: By) -> None
 
 
 SMALL = [
-    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, EventKind.RANGE, -1),
-    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, EventKind.RANGE, -1),
-    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, EventKind.RANGE, -1),
-    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, EventKind.RANGE, -1),
+    (MAIN_THREAD, 0, 9_000, "step", EventFlag.NONE, RowKind.RANGE, -1),
+    (MAIN_THREAD, 1, 5_000, "b", EventFlag.NONE, RowKind.RANGE, -1),
+    (MAIN_THREAD, 2, 2_000, "a", EventFlag.NONE, RowKind.RANGE, -1),
+    (MAIN_THREAD, 2, 1_000, "inner", EventFlag.NONE, RowKind.RANGE, -1),
 ]
 
 

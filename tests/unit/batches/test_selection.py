@@ -15,7 +15,7 @@ from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection, announced
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.columns import NO_CONTEXT
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventKind, EventSource, Extra, RecordScope, make_event_id
+from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, Extra, RecordScope, RowKind, make_event_id
 
 pytestmark = pytest.mark.one_python
 
@@ -46,7 +46,7 @@ class OneThread:
         self.now += 1
         self.closed.append({**self.open.pop(), "end_ns": BASE_NS + self.now})
 
-    def point(self, kind: EventKind, **columns: Any) -> int:
+    def point(self, kind: RowKind, **columns: Any) -> int:
         event_id = self.begin(kind=kind, **columns)
         self.closed.append({**self.open.pop(), "end_ns": BASE_NS + self.now})
         return event_id
@@ -64,7 +64,7 @@ def tree(events: Sequence[Event]) -> dict[int, int]:
 def test_the_last_view_has_open_ranges_as_partial_ones() -> None:
     thread, view = OneThread(), Selection(Selected())
     outer = thread.begin()
-    thread.point(EventKind.RANGE)
+    thread.point(RowKind.RANGE)
     assert outer not in tree(list(view.view(thread.drain()).events()))
     last = list(view.view(thread.drain(), last=True).events())
     assert [(event.event_id, event.flags) for event in last] == [(outer, EventFlag.PARTIAL)]
@@ -83,7 +83,7 @@ def test_extras_that_were_not_asked_for_are_left_out() -> None:
     thread = OneThread()
     thread.begin(shapes="[[2]]", dtypes='["float32"]', concrete_inputs='[""]', flops=7, stack="a.py(1): f")
     thread.end()
-    thread.point(EventKind.MEMORY, nbytes=64, device="cpu")
+    thread.point(RowKind.MEMORY, nbytes=64, device="cpu")
     batch = thread.drain()
     (bare,) = Selection(Selected()).view(batch).events()
     assert (bare.shapes, bare.dtypes, bare.concrete_inputs, bare.flops, bare.stack) == ("", "", "", 0, "")
@@ -96,8 +96,8 @@ def test_extras_that_were_not_asked_for_are_left_out() -> None:
 
 def test_a_profiler_run_sees_its_own_rows_and_marks_alone() -> None:
     thread = OneThread()
-    own, other = thread.point(EventKind.RANGE, profiler=1), thread.point(EventKind.RANGE, profiler=2)
-    mark, free = thread.point(EventKind.MARK, profiler=1), thread.point(EventKind.MARK)
+    own, other = thread.point(RowKind.RANGE, profiler=1), thread.point(RowKind.RANGE, profiler=2)
+    mark, free = thread.point(RowKind.MARK, profiler=1), thread.point(RowKind.MARK)
     batch = thread.drain()
     assert list(tree(list(Selection(Selected(profiler=1)).view(batch).events()))) == [own, mark]
     assert list(tree(list(Selection(Selected()).view(batch).events()))) == [own, other, free]

@@ -26,7 +26,7 @@ from otel_recfn.batches.selection import announced
 from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind, make_event_id
 from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
@@ -63,7 +63,7 @@ any_columns = st.fixed_dictionaries(
         "event_id": st.sampled_from([*range(1, 20), 1 << 40, (1 << 63) + 5]),
         "name": st.sampled_from(["a", "b", "autograd::engine::evaluate_function: a", "nn.Module: A_0", "nn.Module: A_1"]),
         "module": st.sampled_from(["", "layers.0", "layers.1"]),
-        "kind": st.sampled_from([*EventKind, EventKind.RANGE, EventKind.RANGE]),
+        "kind": st.sampled_from([*RowKind, RowKind.RANGE, RowKind.RANGE]),
         "source": st.sampled_from([EventSource.TORCH, EventSource.STEP, EventSource.MODULE]),
         "scope": st.sampled_from([RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION]),
         "parent": st.sampled_from([0, 1, 2, 3, 1 << 40]),

@@ -15,9 +15,8 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.legacy import ThreadEvents
 from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.lists import event_lists
-from otel_recfn.legacy.values import EventKind as LegacyKind
-from otel_recfn.legacy.values import LegacyEvent, ProfilerConfig, ProfilerState
-from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
+from otel_recfn.legacy.values import EventKind, LegacyEvent, ProfilerConfig, ProfilerState
+from otel_recfn.model.events import EventFlag, RecordScope, RowKind, make_event_id
 
 SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)
 
@@ -52,7 +51,7 @@ class TestFields:
         }
         ((push, _),) = lists_of(row(1, 10, 20, **columns))
         assert push == LegacyEvent(
-            LegacyKind.PUSH_RANGE,
+            EventKind.PUSH_RANGE,
             "aten::mm",
             MAIN_THREAD.thread_id,
             77,
@@ -70,7 +69,7 @@ class TestFields:
 
     def test_a_pop_says_when_and_where_alone(self) -> None:
         ((_, pop),) = lists_of(row(1, 10, 20, handle=77, sequence_nr=4, scope=RecordScope.USER_SCOPE, flops=96))
-        expected = LegacyEvent(LegacyKind.POP_RANGE, "", 1, 77, cpu_ns=BASE_NS + 20, event_id=make_event_id(1, 1))
+        expected = LegacyEvent(EventKind.POP_RANGE, "", 1, 77, cpu_ns=BASE_NS + 20, event_id=make_event_id(1, 1))
         assert pop == expected
 
     def test_backward_ranges_have_no_stack(self) -> None:
@@ -78,7 +77,7 @@ class TestFields:
         assert push.stack == ()
 
     def test_a_mark_has_no_handle(self) -> None:
-        ((mark,),) = lists_of(row(1, 10, 10, kind=EventKind.MARK, name="__start_profile", node_id=2))
+        ((mark,),) = lists_of(row(1, 10, 10, kind=RowKind.MARK, name="__start_profile", node_id=2))
         assert (mark.kind_str, mark.name, mark.handle, mark.node_id, mark.cpu_ns) == (
             "mark",
             "__start_profile",
@@ -88,7 +87,7 @@ class TestFields:
         )
 
     def test_memory_has_no_name_and_no_handle(self) -> None:
-        ((freed,),) = lists_of(row(1, 10, 10, kind=EventKind.MEMORY, name="[memory]", nbytes=-8, device="cuda:0"))
+        ((freed,),) = lists_of(row(1, 10, 10, kind=RowKind.MEMORY, name="[memory]", nbytes=-8, device="cuda:0"))
         assert (freed.kind_str, freed.name, freed.handle) == ("memory_alloc", "", 0)
         assert (freed.cpu_memory_usage, freed.cuda_memory_usage) == (0, -8)
 
@@ -115,19 +114,19 @@ class TestThreads:
 class TestCuda:
     def test_events_get_their_times(self) -> None:
         times = CudaTimes(100)
-        for kind, key in ((LegacyKind.PUSH_RANGE, 7), (LegacyKind.POP_RANGE, 7), (LegacyKind.MARK, make_event_id(1, 2))):
+        for kind, key in ((EventKind.PUSH_RANGE, 7), (EventKind.POP_RANGE, 7), (EventKind.MARK, make_event_id(1, 2))):
             times.record(kind, key)
-        rows = row(1, 10, 20, handle=7), row(2, 30, 30, kind=EventKind.MARK), row(3, 40, 50, handle=8)
+        rows = row(1, 10, 20, handle=7), row(2, 30, 30, kind=RowKind.MARK), row(3, 40, 50, handle=8)
         (events,) = lists_of(*rows, times=times)
         assert [event.has_cuda for event in events] == [True, True, True, False, False]
         assert events[0].cuda_elapsed_us(events[1]) == 1000.0
 
     def test_no_more_than_may_be_kept(self) -> None:
         times = CudaTimes(1)
-        times.record(LegacyKind.PUSH_RANGE, 1)
-        times.record(LegacyKind.POP_RANGE, 1)
-        assert times.take(LegacyKind.PUSH_RANGE, 1) is not None
-        assert times.take(LegacyKind.POP_RANGE, 1) is None
+        times.record(EventKind.PUSH_RANGE, 1)
+        times.record(EventKind.POP_RANGE, 1)
+        assert times.take(EventKind.PUSH_RANGE, 1) is not None
+        assert times.take(EventKind.POP_RANGE, 1) is None
 
 
 @st.composite
@@ -151,7 +150,7 @@ def programs(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[dict[str, Any
         elif action in ("memory_alloc", "mark"):
             ordinal += 1
             happened.append((action, ordinal))
-            rows.append(row(ordinal, now, now, kind=EventKind.MARK if action == "mark" else EventKind.MEMORY, device="cpu"))
+            rows.append(row(ordinal, now, now, kind=RowKind.MARK if action == "mark" else RowKind.MEMORY, device="cpu"))
     rows += [row(began, start, now, flags=EventFlag.PARTIAL) for began, start in reversed(open_ranges)]
     return happened, rows
 
@@ -176,7 +175,7 @@ def test_every_pop_follows_its_push_also_when_others_ended_it(
 
 
 def event(number: int) -> LegacyEvent:
-    return LegacyEvent(LegacyKind.MARK, str(number), 1, event_id=number)
+    return LegacyEvent(EventKind.MARK, str(number), 1, event_id=number)
 
 
 class Maker:

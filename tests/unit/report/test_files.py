@@ -17,7 +17,7 @@ from batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.call_tree import tree_of_rows
 from otel_recfn.cli import main
 from otel_recfn.errors import TraceFileError
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.report.files import read_processes
 from otel_recfn.report.report import Report
 from otel_recfn.sinks.chrome.writer import export
@@ -43,7 +43,7 @@ def exported(path: Path) -> Path:
     """A trace of ours of a small batch."""
     ids = [make_event_id(1, number) for number in range(1, 6)]
     step = {"name": "train", "step_number": 3, "source": EventSource.STEP, "scope": RecordScope.USER_SCOPE, "cpu_time_ns": 700}
-    memory = {"name": "[memory]", "kind": EventKind.MEMORY, "nbytes": 128, "device": "cpu"}
+    memory = {"name": "[memory]", "kind": RowKind.MEMORY, "nbytes": 128, "device": "cpu"}
     waits = {"name": "waits", "flags": EventFlag.ASYNC, "end_thread": WORKER_THREAD}
 
     def row(begin: int, end: int, **told: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_a_trace_of_ours_says_what_the_batch_said(tmp_path: Path, suffix: str) -
     assert (train.step_number, train.source, train.cpu_time_ns) == (3, EventSource.STEP, 700)
     assert (product.start_ns, product.end_ns) == (base_ns() + 100, base_ns() + 500)
     assert product.parent == memory.parent == train.event_id
-    assert (memory.kind, memory.nbytes) == (EventKind.MEMORY, 128)
+    assert (memory.kind, memory.nbytes) == (RowKind.MEMORY, 128)
     assert events["waits"].flags & EventFlag.ASYNC
     assert events["waits"].duration_ns == 1200
     assert events["train"].thread.name == MAIN_THREAD.name
@@ -85,7 +85,7 @@ def test_a_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"a": ["[", 1], "traceEvents": events, "baseTimeNanoseconds": 7}, ensure_ascii=False, **form))
-    monkeypatch.setattr("otel_recfn.report.files.BLOCK", block)
+    monkeypatch.setattr("otel_recfn.report.files.BLOCK_BYTES", block)
     batch = read_processes([path])[0].batch
     assert [event.name for event in batch.events()] == [event["name"] for event in events]
     assert int(batch.start_ns[0]) == 7

@@ -17,7 +17,7 @@ from recorded_ranges import Ran, process
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.columns import Track
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, RowKind, make_event_id
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.recording import Process, Recording
 from otel_recfn.report.report import Report
@@ -163,7 +163,7 @@ def test_lanes_with_steps_stand_first_and_those_of_gpus_last() -> None:
 
 def test_memory_counts_to_the_innermost_range() -> None:
     ids = [make_event_id(1, number) for number in (1, 2, 3)]
-    memory = {"event_id": ids[2], "parent": ids[1], "kind": EventKind.MEMORY, "nbytes": 64, "name": "[memory]"}
+    memory = {"event_id": ids[2], "parent": ids[1], "kind": RowKind.MEMORY, "nbytes": 64, "name": "[memory]"}
     batch = make_batch([memory, {**memory, "event_id": ids[2] + 1, "nbytes": -64}, {"event_id": ids[1], "name": "op"}])
     shown = shown_in(Report([Process("p", batch)]).html())
     assert shown["flame"]["allocated"] == [64]
@@ -218,4 +218,4 @@ def test_a_name_cannot_leave_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_recorded_is_said() -> None:
     with pytest.raises(TraceFileError, match="no ranges to show"):
-        Report([Process("p", make_batch([{"kind": EventKind.MARK}]))])
+        Report([Process("p", make_batch([{"kind": RowKind.MARK}]))])

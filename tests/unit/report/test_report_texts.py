@@ -36,7 +36,7 @@ def test_what_took_the_time_is_said_in_words() -> None:
         "Backward passes took 50% of the time, 50 ms: aten::mm itself 40 ms of it.",
         "Calls of modules took 30% of the time, 30 ms: aten::addmm itself 28 ms of it.",
         "Optimizers took 15% of the time, 15 ms.",
-        "What isn't recorded, as Python between operators, took 5% of the time, 5 ms.",
+        "What isn't recorded (as Python between operators) took 5% of the time, 5 ms.",
     ]
 
 
@@ -51,7 +51,7 @@ def test_python_that_is_recorded_is_no_rest() -> None:
 
 def test_where_no_cpu_time_is_on_record_waiting_isnt_either() -> None:
     (*_, rest) = what_took_the_time(Recording([process(Ran("aten::mm", 100), Ran("aten::mm", 100), pause_us=50)]))
-    assert rest.endswith("and waiting, as this trace has no CPU time, took 20% of the time, 50 us.")
+    assert rest.endswith("or waiting: this trace has no CPU time) took 20% of the time, 50 us.")
 
 
 def test_several_processes_are_summed_up() -> None:

@@ -8,7 +8,7 @@ import pytest
 from recorded_ranges import Ran, process
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventFlag, EventKind, EventSource
+from otel_recfn.model.events import EventFlag, EventSource, RowKind
 from otel_recfn.report.recording import Process, Recording
 from otel_recfn.report.rules import MOST, Finding, findings
 
@@ -118,7 +118,7 @@ def test_copies_inside_of_an_operator_are_how_it_works() -> None:
 
 
 def test_large_tensors_are_told_of_only_where_memory_is_recorded() -> None:
-    report = Ran("[memory]", 0, (), {"kind": EventKind.MEMORY, "nbytes": 1 << 24})
+    report = Ran("[memory]", 0, (), {"kind": RowKind.MEMORY, "nbytes": 1 << 24})
     assert found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000, (report,)),))] * 64)["memory"].serious
     assert "memory" not in found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000),))] * 64)
 
@@ -158,7 +158,7 @@ def test_of_several_processes_the_worst_is_told_once() -> None:
     ranks = [process(Ran("aten::to", 2000), Ran("aten::mm", 2000), label="rank 0"), slow, process(Ran("w", 1), label="rank 2")]
     (finding,) = findings([Recording([rank]) for rank in ranks])
     assert (finding.process, finding.share) == ("rank 1", pytest.approx(0.75))
-    assert finding.text.endswith("So in 2 of 3 processes; this is rank 1.")
+    assert finding.text.endswith("Found in 2 of 3 processes; this is rank 1.")
 
 
 def test_a_process_without_ranges_has_no_findings() -> None:
@@ -167,7 +167,7 @@ def test_a_process_without_ranges_has_no_findings() -> None:
 
 
 def test_at_most_five_are_told_and_serious_ones_come_first() -> None:
-    report = Ran("[memory]", 0, (), {"kind": EventKind.MEMORY, "nbytes": 1 << 24})
+    report = Ran("[memory]", 0, (), {"kind": RowKind.MEMORY, "nbytes": 1 << 24})
     ran = [
         *[Ran(NEXT, 2000)] * 10,
         Ran("train", 40_000, (), {"cpu_time_ns": 0}),

@@ -28,8 +28,8 @@
 namespace recfn {
 
 struct ChromeColumns : BatchColumns {
-  bool is_range(Py_ssize_t row) const { return kind[row] == kRangeEvent; }
-  bool is_memory(Py_ssize_t row) const { return kind[row] == kMemoryEvent; }
+  bool is_range(Py_ssize_t row) const { return kind[row] == kRangeRow; }
+  bool is_memory(Py_ssize_t row) const { return kind[row] == kMemoryRow; }
   // What may end elsewhere or out of turn: as a slice it could overlap others of its thread.
   bool is_async(Py_ssize_t row) const { return (flags[row] & kOverlapping) != 0 || thread[row] != end_thread[row]; }
   bool is_partial(Py_ssize_t row) const { return (flags[row] & kPartial) != 0; }

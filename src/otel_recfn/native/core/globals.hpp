@@ -59,8 +59,7 @@ struct TaskView {
   uint64_t tasks[kMaxTasks] = {}, task_count = 1;  // the contextvars contexts that are entered in the thread, the innermost first
 };
 
-// Where the drain waits, and how a thread that writes much ends the wait: no lock and no allocation, at most one system call.
-
+// The wait of the drain, which a thread that writes much ends without a lock or an allocation, by one system call at most.
 class DrainWaker {
  public:
   // The next wait, or the one under way, ends at once.

@@ -132,7 +132,7 @@ struct Text {
   uint32_t size = 0;
 };
 
-// What few ends say; mostly nothing.
+// The values that few ends have beside their time; mostly none.
 struct Ending {
   Text error, stacktrace;  // of what the range was left by
   Text attributes;         // an object in JSON

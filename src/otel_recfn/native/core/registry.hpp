@@ -56,7 +56,7 @@ class Registry {
   // known). Whoever asked writes it, and sets `ended` then. Null without memory.
   ThreadBuffer* stand_in(uint64_t ident, uint64_t native_id);
 
-  // Where the drain waits.
+  // The waker of the thread that drains.
   DrainWaker& waker();
 
   void set_buffer_bytes(uint64_t bytes);

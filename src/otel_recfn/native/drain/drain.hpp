@@ -42,12 +42,12 @@ class Drain {
     uint64_t ordinal, key;
     bool compiles = false;  // it is a compilation, or lies in one
   };
-  // What a begin lies in.
+  // The ranges and the context around a begin.
   struct Place {
     uint64_t parent, root;  // 0: none; the begin's own
     uint32_t context;
   };
-  // Where a begin lies that names a range which another thread has ended since.
+  // A range that another thread has ended, which begins may still name as their parent.
   struct ClosedRemotely {
     uint64_t ordinal;
     Place place;

@@ -8,7 +8,7 @@
 namespace recfn {
 namespace {
 
-// By TextKind.
+// The column of each TextKind.
 constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
     &SeldomRow::module, &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
     &SeldomRow::code,   &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
@@ -220,9 +220,9 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
   if (is_of_earlier(thread, thread.word(at + 1))) return;
   FullRow row;
   fill(thread, row, head, coming(thread, head, thread.word(at + 1)));
-  row.kind = kind_of(head) == kMark ? kMarkEvent : kMemoryEvent;
+  row.kind = kind_of(head) == kMark ? kMarkRow : kMemoryRow;
   row.source = kRecordFunctionSource;
-  if (row.kind == kMemoryEvent) {
+  if (row.kind == kMemoryRow) {
     row.fill_seldom().device = std::exchange(row.name, names_.intern("[memory]"));
     row.fill_seldom().nbytes = static_cast<int64_t>(thread.word(at + 2));
   }

@@ -49,7 +49,7 @@ class BoundBuckets {
   size_t below_[kCells + 1]{};  // how many bounds are in lower cells
 };
 
-// How long rows took.
+// The durations of a batch's rows.
 struct DurationsOfRows {
   ColumnView<int64_t> start_ns, end_ns;
 

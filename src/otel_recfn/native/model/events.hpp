@@ -5,10 +5,10 @@
 
 namespace recfn {
 
-enum EventKind : uint8_t {
-  kRangeEvent = 0,
-  kMarkEvent = 1,
-  kMemoryEvent = 2,
+enum RowKind : uint8_t {
+  kRangeRow = 0,
+  kMarkRow = 1,
+  kMemoryRow = 2,
 };
 
 // The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.
@@ -72,7 +72,7 @@ enum RecordScope : uint32_t {
 
 constexpr uint32_t kNumScopes = 10;
 
-// Of each scope.
+// The name of each scope.
 constexpr const char* kScopeNames[kNumScopes] = {
     "FUNCTION",
     "BACKWARD_FUNCTION",

@@ -14,7 +14,7 @@
 
 namespace recfn {
 
-// As sinks/otlp/encoding.py numbers them.
+// The kinds of fragments, with the numbers of sinks/otlp/encoding.py.
 enum FragmentKind : uint32_t {
   kNameField = 0,
   kCodeAttributes = 1,

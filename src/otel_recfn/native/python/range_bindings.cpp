@@ -41,7 +41,7 @@ constexpr Arguments<kBeginParameters>::Names kOfBegin = {
     "handle", "debug_handle", "shapes", "dtypes", "step_number", "code"};
 constexpr Arguments<kEndParameters>::Names kOfEnd = {"event_id", "error", "flags", "stacktrace", "attributes"};
 
-// What begin() was given.
+// The arguments of begin().
 struct BeginCall {
   PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;

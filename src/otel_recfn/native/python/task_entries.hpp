@@ -147,7 +147,7 @@ void hand_on_later(ThreadBuffer* buffer, TaskEntry* entry);
 // The entry is over: if it is handed on, or would be later, `outer` is from here on.
 void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer);
 
-// To be called once.
+// Registers with the recorder what launches call; called once, as the module is made.
 void start_launches();
 
 }  // namespace recfn

@@ -27,7 +27,7 @@ struct Path {
   int64_t first_row = -1;  // -1: it may be gone
 };
 
-// Of two CPU times.
+// The sum of two CPU times, -1 if one isn't known.
 inline int64_t sum_of_known(int64_t one, int64_t other) {
   return one < 0 || other < 0 || one > INT64_MAX - other ? -1 : one + other;
 }

@@ -21,7 +21,7 @@ class ForwardRanges {
  public:
   static constexpr size_t kMost = 1 << 18;  // several steps of a large model
 
-  struct Range {
+  struct Forward {
     uint64_t key;  // its thread's id and its sequence number, laid out as an event id
     uint64_t event_id;
     int64_t start_ns;
@@ -42,22 +42,22 @@ class ForwardRanges {
     for (size_t at = 0; at < count && any_backward; ++at) {
       const Py_ssize_t row = row_at(at);
       if (!rows.is_backward(row)) continue;
-      const Range* const range = match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
+      const Forward* const range = match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
       if (range != nullptr) found(at, *range);
     }
   }
 
  private:
   // In place of another one, unless that has the same key and started later.
-  void remember(const Range& range) {
+  void remember(const Forward& range) {
     while (place_of(range.key).event_id != 0 && place_of(range.key).key != range.key && ranges_.size() < kMost) grow();
-    Range& place = place_of(range.key);
+    Forward& place = place_of(range.key);
     if (place.key != range.key || range.start_ns >= place.start_ns) place = range;
   }
 
   // For a backward range. Null where none is known.
-  const Range* match(uint64_t key) {
-    const Range& range = place_of(key);
+  const Forward* match(uint64_t key) {
+    const Forward& range = place_of(key);
     return range.event_id != 0 && range.key == key ? &range : nullptr;
   }
 
@@ -65,17 +65,17 @@ class ForwardRanges {
     return thread_id << kOrdinalBits | static_cast<uint64_t>(sequence_nr);
   }
 
-  Range& place_of(uint64_t key) { return ranges_[(scrambled(key >> kOrdinalBits) + key) & (ranges_.size() - 1)]; }
+  Forward& place_of(uint64_t key) { return ranges_[(scrambled(key >> kOrdinalBits) + key) & (ranges_.size() - 1)]; }
 
   void grow() {
-    std::vector<Range> before(2 * ranges_.size());
+    std::vector<Forward> before(2 * ranges_.size());
     ranges_.swap(before);
-    for (const Range& range : before) {
+    for (const Forward& range : before) {
       if (range.event_id != 0) place_of(range.key) = range;
     }
   }
 
-  std::vector<Range> ranges_ = std::vector<Range>(64);
+  std::vector<Forward> ranges_ = std::vector<Forward>(64);
 };
 
 // A row's link. Where its forward range is no span, or none yet, it leads to the one above that.

@@ -135,7 +135,7 @@ class PlannedRows {
   Fate fate_of(Py_ssize_t at, uint32_t* of) {
     const uint32_t context = rows_.context[at];
     const ContextRow& around = known_.contexts[context];
-    if (rows_.kind[at] != kRangeEvent) return kOtherKind;
+    if (rows_.kind[at] != kRangeRow) return kOtherKind;
     if (around.fate == kInSpan) {
       if (rows_.source[at] == kStepSource && around.of_step != 0 && rows_.parent[at] == 0) return kOtherKind;
       *of = unit_of_context(context);

@@ -86,7 +86,7 @@ struct BatchRows {
 
   Py_ssize_t size() const { return event_id.size(); }
 
-  bool is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeEvent; }
+  bool is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeRow; }
   bool is_of_backward(Py_ssize_t row) const { return scope[row] == kBackwardFunctionScope; }
   // What a link leads to, and from.
   bool is_forward(Py_ssize_t row) const { return has_sequence(row) && !is_of_backward(row) && forward_thread_id[row] == 0; }
@@ -95,7 +95,7 @@ struct BatchRows {
  private:
   bool has_sequence(Py_ssize_t row) const {
     const int64_t number = sequence_nr[row];
-    return number >= 0 && number >> kOrdinalBits == 0 && kind[row] == kRangeEvent;
+    return number >= 0 && number >> kOrdinalBits == 0 && kind[row] == kRangeRow;
   }
 };
 

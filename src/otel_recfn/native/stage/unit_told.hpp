@@ -300,7 +300,7 @@ class UnitTeller {
     return path.modules == kSeveral ? 0 : path.modules;
   }
 
-  // What a path hangs below.
+  // The path that a path hangs below.
   const Path& around(const Place& place) const {
     if (place.above != kNone) return *places_[static_cast<size_t>(place.above)].path;
     return place.holder == kNone ? *unit_->folded().root : *unit_->kept(kept_[static_cast<size_t>(place.holder)]).folded.root;
@@ -311,7 +311,7 @@ class UnitTeller {
   Decided& decided_;
   NameTimes names_;  // of one tree, or of all of the unit
 
-  // Of the unit that is told.
+  // The unit that is told, and what was told of it.
   const Unit* unit_ = nullptr;
   const UnitToDecide* wanted_ = nullptr;
   uint32_t number_ = 0;

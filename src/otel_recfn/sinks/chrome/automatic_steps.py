@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import distinct, is_in
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, Track
-from otel_recfn.model.events import OPTIMIZER_STEP, OVERLAPPING, EventKind, EventSource
+from otel_recfn.model.events import OPTIMIZER_STEP, OVERLAPPING, EventSource, RowKind
 
 STEP_NAME = "ProfilerStep"
 IDLE_NS = 1_000_000_000
@@ -73,7 +73,7 @@ class AutomaticSteps:
     def add(self, batch: Batch) -> list[StepSlice]:
         """Add a batch. Returns the steps that have ended."""
         over = list[StepSlice]()
-        is_slice = (batch.kind == EventKind.RANGE) & ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
+        is_slice = (batch.kind == RowKind.RANGE) & ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
         rows = np.flatnonzero(is_slice & (batch.parent == 0))
         optimizers = is_in(batch.name, _named(batch, OPTIMIZER_STEP))
         stepped = distinct(np.concatenate((self._stepped, batch.root[optimizers])))

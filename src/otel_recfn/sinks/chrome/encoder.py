@@ -18,7 +18,7 @@ import numpy as np
 
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import EventKind
+from otel_recfn.model.events import RowKind
 from otel_recfn.sinks.chrome.automatic_steps import StepSlice
 from otel_recfn.sinks.chrome.span_slices import SpanSlice
 from otel_recfn.support.texts import json_value
@@ -69,7 +69,7 @@ def encode_memory(batch: Batch, totals: dict[str, int], pid: int, base_ns: int) 
 
     ``totals`` are bytes by device, which the batch is added to.
     """
-    rows = np.flatnonzero(batch.kind == EventKind.MEMORY)
+    rows = np.flatnonzero(batch.kind == RowKind.MEMORY)
     if not len(rows):
         return b""
     events = []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import NUM_SCOPES, EventFlag, EventKind
+from otel_recfn.model.events import NUM_SCOPES, EventFlag, RowKind
 from otel_recfn.support.texts import text_of_utf8
 
 Numbers = NDArray[np.int64]
@@ -59,7 +59,7 @@ class SeriesTable:
     def numbers_of(self, batch: Batch) -> Slots:
         """The series of each row; negative if it has none. New series get a number."""
         slots, keys = self._slots_for(batch), batch.name.astype(np.int64) * NUM_SCOPES + batch.scope
-        counts = (batch.kind == EventKind.RANGE) & ((batch.flags & _DONT_COUNT) == 0)
+        counts = (batch.kind == RowKind.RANGE) & ((batch.flags & _DONT_COUNT) == 0)
         is_new = np.zeros(len(slots), np.bool_)
         is_new[keys[counts & (slots[keys] < 0)]] = True
         for key in np.flatnonzero(is_new).tolist():
@@ -96,7 +96,7 @@ class SumColumn(IntEnum):
     COUNT = 0
     TOTAL = 1
     LEAST = 2
-    """Of no meaning where ``COUNT`` is 0."""
+    """The shortest duration; without meaning where ``COUNT`` is 0."""
     MOST = 3
     LAST = 4
 

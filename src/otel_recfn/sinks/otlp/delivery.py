@@ -257,7 +257,7 @@ class RequestSender:
             self._changed.wait_for(lambda: self._ended or (asked_s is None and not self.failures), seconds)
 
     def _go_on(self) -> None:
-        """End our pauses."""
+        """End the pauses after failures."""
         with self._changed:
             self.failures = 0
             self._changed.notify_all()

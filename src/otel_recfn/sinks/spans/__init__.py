@@ -1,1 +1,1 @@
-"""Spans from rows."""
+"""Spans that are made of rows, for a tracer provider's processors."""

@@ -35,7 +35,7 @@ from otel_recfn.batches.stage import (
     span_context,
 )
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import LEAST_WAIT_NS, WAIT_TIME, EventFlag, EventKind, wait_time_ns
+from otel_recfn.model.events import LEAST_WAIT_NS, WAIT_TIME, EventFlag, RowKind, wait_time_ns
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
 from otel_recfn.sinks.spans.mapping import SpanMapper, sums_of
@@ -326,7 +326,7 @@ class OpenTraces:
         """
         self._reported = self._reported[is_in(self._reported, batch.event_id)]
         fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
-        unreported = (batch.kind == EventKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._reported)
+        unreported = (batch.kind == RowKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._reported)
         rows = np.flatnonzero(unreported)
         trees: dict[int, list[int]] = {}
         for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():

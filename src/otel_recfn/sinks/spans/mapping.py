@@ -196,7 +196,7 @@ class SpanMapper:
         return spans
 
     def _of_single(self, decided: Decided, which: slice) -> Iterator[Attributes]:
-        """What rows say that these summaries stand for, one at a time."""
+        """The attributes of the rows that these summaries stand for, one at a time."""
         has_row = decided.summaries["row"] >= 0
         first = int(has_row[: which.start].sum())
         rows = np.arange(first, first + int(has_row[which].sum()))

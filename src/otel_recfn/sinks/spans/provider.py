@@ -235,7 +235,7 @@ def exporters_of(processors: Sequence[Any]) -> list[Any]:
 
 
 def queue_before(exporter: object, processors: Sequence[Any]) -> deque[ReadableSpan] | None:
-    """What waits for the exporter in the one processor that it has; None if that isn't known."""
+    """The queue of spans before the exporter, in the one processor that it has; None if that isn't known."""
     having = [processor for processor in processors if getattr(processor, "span_exporter", None) is exporter]
     queue = getattr(getattr(having[0], "_batch_processor", None), "_queue", None)
     return queue if len(having) == 1 and type(queue) is deque else None

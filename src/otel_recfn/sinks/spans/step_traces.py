@@ -36,7 +36,7 @@ from opentelemetry.trace import SpanContext
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
-from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventKind, EventSource, trace_name
+from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventSource, RowKind, trace_name
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 
@@ -231,7 +231,7 @@ class StepTraces:
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()
         rootless = np.array([fate_of(one) == Fate.ROOTLESS for one in batch.contexts])
-        is_range = batch.kind == np.uint8(EventKind.RANGE)  # of another type, numpy crashes where it finds no memory for that
+        is_range = batch.kind == np.uint8(RowKind.RANGE)  # of another type, numpy crashes where it finds no memory for that
         ranges = np.flatnonzero(np.take(rootless, batch.context) & is_range)
         begins = batch.opened.in_contexts(rootless)
         if not len(begins) and not len(ranges):

@@ -138,7 +138,7 @@ class PromisedTraces:
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._decided: dict[int, tuple[bool, RootStart | None]] = {}
-        """By outermost range: the root span, None if there is none, and whether the sink doesn't know of it yet."""
+        """The decision for each outermost range: the root span or None, and whether the sink doesn't know of it yet."""
         self._deciding = threading.local()
 
     def trace_of(self, root: int, start: Callable[[], RootStart | None]) -> SpanContext | None:

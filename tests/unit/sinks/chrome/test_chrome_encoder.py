@@ -14,7 +14,7 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from models.chrome_events import model_events, model_flows
 from otel_recfn._native import encode_chrome_events, encode_chrome_flows
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventFlag, EventKind, EventSource, RecordScope
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
 
 PID = 4242
 
@@ -28,7 +28,7 @@ rows = st.fixed_dictionaries(
     {},
     optional={
         "event_id": unsigned,
-        "kind": st.sampled_from(EventKind),
+        "kind": st.sampled_from(RowKind),
         "name": st.one_of(any_text, st.just("step"), st.from_regex(r"nn\.Module: \w*_?\d{0,11}", fullmatch=True)),
         "scope": st.sampled_from(RecordScope),
         "source": st.sampled_from(EventSource),

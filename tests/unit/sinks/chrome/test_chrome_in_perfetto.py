@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.model.events import EventFlag, EventKind, RecordScope, make_event_id
+from otel_recfn.model.events import EventFlag, RecordScope, RowKind, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 
@@ -89,7 +89,7 @@ def test_arrows_marks_and_arguments(path: Path) -> None:
     forward = row(1, "aten::mul", 0, 100, sequence_nr=7, shapes="[[2,3],[]]", dtypes='["float","Scalar"]', handle=1 << 62)
     node = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 7, "forward_thread_id": 1, "thread": WORKER_THREAD}
     backward = row(2, "MulBackward0", 200, 300, **node)
-    mark = row(3, "a mark", 400, 400, kind=EventKind.MARK)
+    mark = row(3, "a mark", 400, 400, kind=RowKind.MARK)
     write(path, [forward, backward, mark])
     arrows, marks, handles, shapes, complaints = ask_perfetto(
         path,

@@ -14,7 +14,7 @@ from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn._native import ForwardRanges
 from otel_recfn.batches.forward_links import find_links
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import ORDINAL_MASK, EventKind, RecordScope
+from otel_recfn.model.events import ORDINAL_MASK, RecordScope, RowKind
 
 pytestmark = pytest.mark.one_python
 
@@ -54,7 +54,7 @@ any_row = st.fixed_dictionaries(
         "sequence_nr": NUMBERS,
         "start_ns": st.integers(BASE_NS, BASE_NS + 3),
         "forward_thread_id": st.sampled_from([0, 0, 1, 2, 99]),
-        "kind": st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+        "kind": st.sampled_from([RowKind.RANGE, RowKind.RANGE, RowKind.MARK]),
         "scope": st.sampled_from([RecordScope.FUNCTION, BACKWARD]),
         "thread": st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
     }
@@ -65,7 +65,7 @@ any_row = st.fixed_dictionaries(
 def test_any_rows_are_linked_as_the_definition_says(batches: list[Batch]) -> None:
     links, last_started = ForwardRanges(), {}
     for batch in batches:
-        rows = [(at, row) for at, row in enumerate(batch.events()) if row.kind == EventKind.RANGE]
+        rows = [(at, row) for at, row in enumerate(batch.events()) if row.kind == RowKind.RANGE]
         numbered = [(at, row) for at, row in rows if 0 <= row.sequence_nr <= ORDINAL_MASK]
         for _, row in numbered:
             if row.scope != BACKWARD and not row.forward_thread_id:

@@ -9,7 +9,7 @@ import pytest
 
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn import profile
-from otel_recfn.model.events import EventKind, RecordScope, make_event_id
+from otel_recfn.model.events import RecordScope, RowKind, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
 from perfetto_ui import ask_perfetto
 from trace_files import base_ns, events_in
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.one_python
 
 def change(at: int, nbytes: int, device: str = "cpu", **more: Any) -> dict[str, Any]:
     times = {"start_ns": BASE_NS + at, "end_ns": BASE_NS + at}
-    return {"name": "[memory]", "kind": EventKind.MEMORY, "nbytes": nbytes, "device": device, **times, **more}
+    return {"name": "[memory]", "kind": RowKind.MEMORY, "nbytes": nbytes, "device": device, **times, **more}
 
 
 def counted(path: Path) -> list[tuple[str, int, int]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
 
 from batches import make_batch
-from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
 from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, SeriesTable, SumColumn, least_above
 from thoroughness import examples
@@ -26,7 +26,7 @@ ROWS = st.lists(
         {
             "name": st.sampled_from(["a", "b", "c", "d"]),
             "scope": st.integers(0, 9),
-            "kind": st.sampled_from([EventKind.RANGE, EventKind.RANGE, EventKind.RANGE, EventKind.MARK]),
+            "kind": st.sampled_from([RowKind.RANGE, RowKind.RANGE, RowKind.RANGE, RowKind.MARK]),
             "flags": st.sampled_from([EventFlag.NONE, EventFlag.ASYNC, EventFlag.PARTIAL, EventFlag.IN_COMPILATION]),
             "start_ns": st.integers(0, 1000),
             "end_ns": st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 50)),
@@ -45,7 +45,7 @@ def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -
         sums.add(batch, table.numbers_of(batch))
         known = {(one.scope, one.name): number for number, one in enumerate(table.series) if one is not None}
         for row in batch.events():
-            if row.kind == EventKind.RANGE and not row.flags & (EventFlag.PARTIAL | EventFlag.IN_COMPILATION):
+            if row.kind == RowKind.RANGE and not row.flags & (EventFlag.PARTIAL | EventFlag.IN_COMPILATION):
                 durations[known.get((row.scope, row.name), OVERFLOW)].append(max(row.end_ns - row.start_ns, 0))
     for number, all_ns in enumerate(durations):
         if all_ns:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.view import View
 
 from batches import make_batch
 from forked import fork, in_child
-from otel_recfn.model.events import EventFlag, EventKind
+from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.sums import SumColumn
 from patience import PATIENCE_S
@@ -28,7 +28,7 @@ class TestWhatCounts:
     def test_ranges_that_have_ended(self, ours: Ours) -> None:
         rows = [
             {"name": "aten::add"},
-            {"name": "mark", "kind": EventKind.MARK},
+            {"name": "mark", "kind": RowKind.MARK},
             {"name": "open", "flags": EventFlag.PARTIAL},
             {"name": "turned", "start_ns": 10, "end_ns": 5},
         ]

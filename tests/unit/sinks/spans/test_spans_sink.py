@@ -17,7 +17,7 @@ from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced
 from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.stage import Fate
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
-from otel_recfn.model.events import ContextFlag, EventFlag, EventKind, make_event_id
+from otel_recfn.model.events import ContextFlag, EventFlag, RowKind, make_event_id
 from otel_recfn.sinks.spans.folding import EveryRange
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
@@ -90,7 +90,7 @@ class TestNoSpans:
             ({"context": REQUEST._replace(flags=0)}, "unsampled"),
             ({"context": REQUEST._replace(flags=ContextFlag.SAMPLED | ContextFlag.SUPPRESSED)}, "unsampled"),
             ({"context": NO_CONTEXT._replace(flags=ContextFlag.SUPPRESSED)}, "unsampled"),
-            ({"context": REQUEST, "kind": EventKind.MARK}, None),
+            ({"context": REQUEST, "kind": RowKind.MARK}, None),
         ],
     )
     def test_is_counted(self, row: dict[str, Any], counter: str | None) -> None:

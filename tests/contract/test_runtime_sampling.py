@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback, tries_until_run
-from otel_recfn.callbacks.record_function import RecordFunction
+from otel_recfn.callbacks.record_function import RecordFunction, observe_range
 from otel_recfn.callbacks.registry import (
     add_global_callback,
     add_thread_local_callback,
@@ -87,6 +88,29 @@ def test_an_improbable_callback_draws_once_for_many_calls(monkeypatch: pytest.Mo
     add_thread_local_callback(sampled(1e-3))
     runs = count_runs(20_000)
     assert len(draws) == runs + 1
+
+
+def test_a_callback_is_sampled_on_where_a_draw_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_global_callback(sampled(0.5))
+    count_runs(1)
+    with monkeypatch.context() as patched:
+        patched.setattr("otel_recfn.callbacks.callback.tries_until_run", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            count_runs(1_000)
+    assert abs(count_runs(10_000) - 5_000) <= 5 * 50
+
+
+@pytest.mark.parametrize(("probability", "most"), [(0.0, 1), (1e-9, 1), (0.01, 200)])
+def test_ranges_that_no_callback_wants_are_left_to_the_recorder_without_asking(
+    runtime: Recorder, monkeypatch: pytest.MonkeyPatch, probability: float, most: int
+) -> None:
+    observer = Mock(side_effect=observe_range)
+    monkeypatch.setattr("otel_recfn.callbacks.registry._observer", observer)
+    add_global_callback(sampled(probability))
+    for _ in range(5_000):
+        with _native.record_function("range"):
+            pass
+    assert 1 <= observer.call_count <= most
 
 
 @pytest.mark.parametrize("probability", [0.999999, 0.5, 1e-9, 1e-300])

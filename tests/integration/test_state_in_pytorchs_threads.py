@@ -76,6 +76,14 @@ def test_callbacks_of_the_thread_that_launched_see_both_kinds_of_ranges(seen: li
     assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
 
 
+def test_they_see_ranges_in_a_thread_that_left_its_next_ones_unobserved(seen: list[str]) -> None:
+    otel_recfn.add_global_callback(noting([]).sampling_prob(0.0))
+    in_autograds_thread(both_kinds)
+    otel_recfn.add_thread_local_callback(noting(seen))
+    in_autograds_thread(both_kinds)
+    assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
+
+
 def test_where_the_launching_thread_is_switched_off_nobody_sees_either(seen: list[str]) -> None:
     otel_recfn.add_global_callback(noting(seen))
     with otel_recfn.profile() as prof, DisableRecordFunctionGuard():

@@ -215,7 +215,7 @@ class ScopeSampler:
     def count(self) -> None:
         """Count a range that begins."""
         self._countdown -= 1
-        if self._countdown == 0:
+        if self._countdown <= 0:  # a signal handler may have interrupted the counting
             self._pick()
 
     def ranges_without_callbacks(self) -> int:
@@ -228,20 +228,20 @@ class ScopeSampler:
 
     def _pick(self) -> None:
         """Choose the callbacks that run until the countdown ends: on this range alone if a sampled one runs now."""
-        self._picked: list[_Candidate] = []
-        self._countdown = NEVER
+        picked: list[_Candidate] = []
+        countdown = NEVER
         for each in self._candidates:
             if each.probability == 1.0:
-                self._picked.append(each)
+                picked.append(each)
                 continue
             each.tries_left -= self._steps
             due = each.tries_left
-            if due == 0:
-                self._picked.append(each)
+            if due <= 0:
+                picked.append(each)
                 each.tries_left = tries_until_run(self._generator, each.probability)
                 due = 1
-            self._countdown = min(self._countdown, due)
-        self._steps = self._countdown
+            countdown = min(countdown, due)
+        self._picked, self._countdown, self._steps = picked, countdown, countdown
         self._ready = self._assemble([each.entry for each in self._picked], self._ready.thread_id)
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:

@@ -46,7 +46,9 @@ INVALID_CALLBACK_HANDLE = 0
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _lock = ForkSafeLock()
 _version = 0
-"""The version of the global callbacks. A cache reads it before them, so that a change in between is noticed."""
+"""The version of the global callbacks. A cache reads it before them, so that a change in between is noticed.
+
+A new one ends what threads left unobserved."""
 _global_entries: Entries = ()
 _failed: set[int] = set()
 _threads_with_callbacks: weakref.WeakSet[ThreadState] = weakref.WeakSet()
@@ -195,9 +197,12 @@ def install(entries: Entries) -> None:
 
 
 def _take_over(state: ThreadState, entries: Entries) -> None:
+    global _version
     state.callbacks = entries
     _draw_anew(state)
     with _lock:
+        if not _threads_with_callbacks:
+            _version += 1  # threads that may work for this one from now on have left ranges unobserved
         (_threads_with_callbacks.add if any(entry.enabled for entry in entries) else _threads_with_callbacks.discard)(state)
         watch_ranges()
 
@@ -234,9 +239,9 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
 def leave_next_unobserved() -> None:
     """Leave the calling thread's next ranges of ``record_function`` to the recorder, as many as run no callbacks."""
     state = thread_locals.current()
+    sampler = state.samplers.get(RecordScope.USER_SCOPE)
     may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
-    if not may_work_for_another:
-        sampler = _sampler(state, RecordScope.USER_SCOPE)
+    if sampler is not None and not may_work_for_another:
         sampler.pass_over(_native.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
 
 

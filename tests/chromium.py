@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 SWITCHES = (
     "--headless",

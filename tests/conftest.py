@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from left_out import is_left_out
+from deselected_files import is_left_out
+from example_counts import BRIEF
 from otel_recfn import OtelRecordFunctionInstrumentor, profiling
 from otel_recfn import instrumentor as instrumenting
 from otel_recfn.legacy import profiler as legacy_profiler
 from otel_recfn.recording.watched import Watched
-from patience import PATIENCE_S, let_time_pass
-from thoroughness import BRIEF
+from timeouts import PATIENCE_S, let_time_pass
 
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 ENGINE = Path(__file__).with_name("perfetto_engine.js")
 APPEND, FINALIZE, QUERY = 1, 2, 3

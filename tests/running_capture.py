@@ -7,7 +7,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class Running:

@@ -14,7 +14,7 @@ from otel_recfn.model.batch import Batch, Event, Opened
 from otel_recfn.model.events import ALL_SCOPES_MASK, OVERLAPPING, EventFlag, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from otel_recfn.callbacks.operations import record_function_enter, record_functi
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback
 from otel_recfn.model.events import RecordScope
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 

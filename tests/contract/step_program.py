@@ -18,7 +18,7 @@ from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sources.steps import step
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class Program:

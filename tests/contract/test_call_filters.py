@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import check_laws
 
+from example_counts import examples
 from otel_recfn import PythonCalls, _native
 from otel_recfn.recording.recorder import Recorder
-from thoroughness import examples
 
 HERE = Path(__file__)
 CALLING = sys.modules[call.__module__].__file__ or ""

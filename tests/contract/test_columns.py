@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import SOURCE, USER, Capture, by_name, events
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, Event
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, Extra, RecordScope, RowKind
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from thoroughness import examples
 
 
 def test_a_begin_carries_its_columns(capture: Capture) -> None:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from opentelemetry import context
 from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, by_name, reset
 
+from cpu_work import work
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
-from patience import PATIENCE_S
-from thoroughness import examples
-from worked import work
+from timeouts import PATIENCE_S
 
 FUNCTION, MODULE, STEP = int(RecordScope.FUNCTION), int(EventSource.MODULE), int(EventSource.STEP)
 WORK_NS = 20_000_000

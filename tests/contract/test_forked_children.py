@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import pytest
 from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, reset, run_threads
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import ORDINAL_BITS, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.session import Session
-from patience import PATIENCE_S, wait_until
 from running_capture import Running
+from timeouts import PATIENCE_S, wait_until
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

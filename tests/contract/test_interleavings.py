@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, CROSSING, PARTIAL, Capture, Worker, check_laws, reset, tops, workers_of
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
-from thoroughness import examples
 
 
 @dataclass(eq=False)

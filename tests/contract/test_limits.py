@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import ASYNC, LIMITS, SOURCE, USER, Capture, Worker, check_laws, reset, workers_of
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from patience import PATIENCE_S
-from thoroughness import examples
+from timeouts import PATIENCE_S
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=[]), max_size=40)
 LONG_TEXTS = st.builds(

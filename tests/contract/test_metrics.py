@@ -18,7 +18,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, _native
 from otel_recfn.model.counters import FATES
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class Program:

@@ -18,7 +18,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.protocol import Sink
-from patience import PATIENCE_S, wait_until
+from timeouts import PATIENCE_S, wait_until
 
 USER = RecordScope.USER_SCOPE
 

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 from recording_helpers import Clock, reset, run_threads, workers_of
 from step_program import Program
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import EventSource
@@ -23,8 +24,7 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session import draining
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
-from patience import PATIENCE_S
-from thoroughness import examples
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

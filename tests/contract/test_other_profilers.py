@@ -15,7 +15,7 @@ from calling_program import Traced, by_end, short, tree
 from recording_helpers import check_laws
 
 from otel_recfn.model.events import EventFlag
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 TOLD = "another profiler is or was active"
 

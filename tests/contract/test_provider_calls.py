@@ -12,11 +12,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.sinks.spans import delivery
 from otel_recfn.sinks.spans.delivery import ProviderCalls
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 RANGES = 20
 CALLS: list[Callable[[TracerProvider], Any]] = [lambda provider: provider.force_flush(), lambda provider: provider.shutdown()]

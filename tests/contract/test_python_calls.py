@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import check_laws
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
@@ -23,8 +24,7 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from patience import PATIENCE_S, wait_until
-from thoroughness import examples
+from timeouts import PATIENCE_S, wait_until
 
 
 @pytest.fixture

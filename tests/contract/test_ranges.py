@@ -8,12 +8,12 @@ import time
 import numpy as np
 from recording_helpers import CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
 
+from example_counts import one_in
 from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
-from thoroughness import one_in
 
 
 def test_a_row_says_what_was_recorded(capture: Capture) -> None:

@@ -22,7 +22,7 @@ from otel_recfn.callbacks.operations import (
 from otel_recfn.callbacks.registry import add_global_callback, add_thread_local_callback
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.errors import UnknownHandleError
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

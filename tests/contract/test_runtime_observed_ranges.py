@@ -10,7 +10,7 @@ import pytest
 from recording_helpers import Capture
 from runtime_helpers import USER, Notes, in_thread, pairs, run_range
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import _native
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import RecordFunctionCallback
@@ -22,7 +22,7 @@ from otel_recfn.callbacks.registry import (
     remove_callback,
 )
 from otel_recfn.recording.recorder import Recorder
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

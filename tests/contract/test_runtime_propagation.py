@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recording_helpers import Capture
 from runtime_helpers import Notes, in_thread, pairs, run_range
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import (
@@ -34,8 +35,7 @@ from otel_recfn.callbacks.state import (
 )
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.recording.recorder import Recorder
-from patience import PATIENCE_S
-from thoroughness import examples
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO

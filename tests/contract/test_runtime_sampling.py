@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.callbacks.callback import RecordFunctionCallback, tries_until_run
 from otel_recfn.callbacks.record_function import RecordFunction, observe_range
@@ -25,7 +26,6 @@ from otel_recfn.callbacks.registry import (
 from otel_recfn.callbacks.state import set_record_function_seed_for_testing
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
-from thoroughness import examples
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

@@ -15,8 +15,8 @@ from otel_recfn.errors import CallRefused
 from otel_recfn.model.batch import Batch
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
-from patience import PATIENCE_S
 from running_capture import Running
+from timeouts import PATIENCE_S
 
 Interrupt = Callable[[Callable[[], object]], None]
 

@@ -16,8 +16,8 @@ from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.protocol import Source, Wanted
-from patience import PATIENCE_S
 from running_capture import Running
+from timeouts import PATIENCE_S
 
 FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}

@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from step_program import Program
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

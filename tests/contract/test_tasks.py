@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
 from recording_helpers import ASYNC, Capture, Worker, check_laws, reset, workers_of
 
+from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.model.batch import Event
 from otel_recfn.recording.recorder import Recorder
@@ -24,7 +25,6 @@ from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
 from otel_recfn.sources.range_spans import ShownRanges
 from otel_recfn.support.span_ids import span_id
-from thoroughness import examples
 
 TRACER = TracerProvider().get_tracer("programs")
 

@@ -13,7 +13,7 @@ from otel_recfn import _native
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 def nest(capture: Capture, rounds: int, begun: list[int]) -> None:

@@ -17,7 +17,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.support.forks import OwnThread
-from patience import PATIENCE_S, wait_until
+from timeouts import PATIENCE_S, wait_until
 
 
 def leaf() -> int:

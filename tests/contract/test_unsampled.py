@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import _native
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Event
@@ -21,8 +21,8 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from patience import PATIENCE_S
 from running_capture import Running
+from timeouts import PATIENCE_S
 
 
 class SampledSink(InMemorySink):

@@ -19,7 +19,7 @@ import otel_recfn
 from otel_recfn import OtelRecordFunctionInstrumentor, observing
 from otel_recfn.model.batch import Event
 from otel_recfn.sinks.in_memory import InMemorySink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 if TYPE_CHECKING:
     from recorded_modules import Recording

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from otel_recfn import OtelRecordFunctionInstrumentor
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 EVERY_RANGE: dict[str, Any] = dict.fromkeys(
     ["span_budget", "ordinary_span_budget", "trace_span_budget", "spans_per_second", "roots_per_second"]

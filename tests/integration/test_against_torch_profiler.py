@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from compared_profiles import assert_same_in_each_thread
 from kineto import shapes_of
-from same_in_each_thread import assert_same_in_each_thread
 
 from otel_recfn import record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource, RecordScope
-from patience import wait_until
+from timeouts import wait_until
 
 torch = pytest.importorskip("torch")
 from kineto import profile_of_all_threads  # noqa: E402

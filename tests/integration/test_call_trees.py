@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
 from opentelemetry.trace import StatusCode  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from patience import PATIENCE_S  # noqa: E402
+from timeouts import PATIENCE_S  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.model.batch import Batch
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
-from patience import PATIENCE_S, wait_until
+from timeouts import PATIENCE_S, wait_until
 
 
 class Program:

@@ -11,7 +11,7 @@ import pytest
 from prepared_programs import PreparedPrograms
 
 from otlp_server import OtlpServer
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

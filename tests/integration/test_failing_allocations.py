@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from thoroughness import SOAK
+from example_counts import SOAK
 
 pytestmark = pytest.mark.one_python
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from example_counts import SOAK
 from otlp_server import OtlpServer
-from patience import PATIENCE_S
-from thoroughness import SOAK
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 SCRIPT = Path(__file__).parents[1] / "soak" / "fork_soak.py"

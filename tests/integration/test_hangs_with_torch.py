@@ -11,7 +11,7 @@ import pytest
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.sinks.in_memory import InMemorySink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
-from patience import within_time
+from timeouts import within_time
 from trace_files import names_in
 
 trace_analysis = pytest.importorskip("hta.trace_analysis")

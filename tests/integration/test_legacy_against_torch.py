@@ -20,7 +20,7 @@ from otel_recfn.model.events import RecordScope
 
 torch = pytest.importorskip("torch")
 
-from same_in_each_thread import assert_same_in_each_thread  # noqa: E402
+from compared_profiles import assert_same_in_each_thread  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otlp_server import OtlpServer
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
-from observed import Observed, observed  # noqa: E402
+from observed_operators import Observed, observed  # noqa: E402
 from torch.autograd import profiler_legacy  # noqa: E402
 from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
 from torch_programs import run_together, scripted_programs  # noqa: E402

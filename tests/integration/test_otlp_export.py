@@ -23,7 +23,7 @@ from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.support.span_ids import span_id
 from otlp_server import OtlpServer
-from patience import PATIENCE_S, wait_until
+from timeouts import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.one_python
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thoroughness import SOAK
+from example_counts import SOAK
 from trace_files import names_in
 
 pytest.importorskip("torch")

@@ -15,7 +15,7 @@ import pytest
 
 from otel_recfn.pytorch import observer_build
 from otlp_server import OtlpServer
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from otel_recfn import profile, record_function
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 torch = pytest.importorskip("torch")
-from observed import observed  # noqa: E402
+from observed_operators import observed  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training  # noqa: E402

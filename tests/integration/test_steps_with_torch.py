@@ -13,11 +13,11 @@ import pytest
 from exported_traces import Traces
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
+from cpu_work import work
 from otel_recfn import profile, record_function, step
 from otel_recfn.model.events import EventSource
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 from trace_files import read_trace
-from worked import work
 
 torch = pytest.importorskip("torch")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from example_counts import SOAK
 from otel_recfn.model.batch import Event
-from patience import PATIENCE_S
-from thoroughness import SOAK
+from timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from counting import Counting, is_set_to  # noqa: E402
+from counting_callback import Counting, is_set_to  # noqa: E402
 from kineto import profile_of_all_threads  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from torch_programs import Training, run_together, scripted_programs  # noqa: E402

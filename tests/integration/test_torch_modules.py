@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recorded_modules import Recording, X
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import _native
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag
 from otel_recfn.sources.protocol import Wanted

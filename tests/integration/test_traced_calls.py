@@ -10,9 +10,9 @@ import pytest
 from exported_traces import Traces
 from opentelemetry.sdk.trace import ReadableSpan
 
+from example_counts import SOAK
 from otel_recfn import profile, record_function
 from otel_recfn.model.events import EventSource
-from thoroughness import SOAK
 
 
 def load() -> int:
@@ -83,7 +83,7 @@ def test_a_module_has_one_range(modules: bool) -> None:
 
 PROGRAM = """
 import os, select, signal, threading
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 fork_comes, held, forked = threading.Event(), threading.Event(), threading.Event()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -17,7 +17,7 @@ import logging, os, sys
 from opentelemetry import trace
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function, step
 from otel_recfn.session import lifetime
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 import threading
 
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.WARNING)

@@ -17,7 +17,7 @@ from otel_recfn.cli import doctor
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.version import __version__
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

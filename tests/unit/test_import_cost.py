@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from otel_recfn.instrumentor import USED_WITH
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 HEAVY = ("torch", "numpy", "grpc")
 

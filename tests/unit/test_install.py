@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 

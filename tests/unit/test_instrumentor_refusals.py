@@ -10,7 +10,7 @@ import pytest
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, record_function
 from otel_recfn.errors import SettingError
 from otel_recfn.settings.table import Settings
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

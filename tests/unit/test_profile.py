@@ -13,7 +13,7 @@ import pytest
 
 from otel_recfn import RecordScope, profile, record_function
 from otel_recfn.errors import RecfnError, SettingError
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 def names(prof: profile) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 import otel_recfn
 from otel_recfn import errors, legacy, observing
 from otel_recfn.settings.table import ProfileSettings, Settings
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 NAMES = """
     DebugInfoGuard DebugInfoKind DisableRecordFunctionGuard INVALID_CALLBACK_HANDLE InMemorySink NUM_SCOPES

@@ -10,11 +10,11 @@ from fold_programs import Row, finished, nested, planned, same, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from models.call_tree import SHARES_OF_ONE, least_of_path
 from models.finished import FinishedUnits
 from models.folding import LEAST_SHARE, FoldModel
 from otel_recfn.model.events import ORDINAL_BITS, EventFlag, make_event_id
-from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 

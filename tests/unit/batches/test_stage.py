@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import SpanContext
 
 from batches import context, make_batch
+from example_counts import examples
 from models.folding import LINKABLE, MAX_AWAITED
 from models.staging import Model
 from otel_recfn.batches import stage as stage_module
@@ -27,7 +28,6 @@ from otel_recfn.batches.stage import MOST_WAITING, Decided, Stage, UnitToDecide
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind, make_event_id
-from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 

@@ -14,7 +14,7 @@ import pytest
 from otel_recfn import cli, profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
 from otel_recfn.errors import RecfnError, SchemaError
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

@@ -36,7 +36,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
 from otel_recfn.sinks.in_memory import InMemorySink
-from patience import PATIENCE_S, wait_until
+from timeouts import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 CPU = ProfilerConfig(ProfilerState.CPU)

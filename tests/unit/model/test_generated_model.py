@@ -16,7 +16,7 @@ from batches import make_batch
 from otel_recfn.model import columns
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "generate_model.py"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 NATIVE = Path(__file__).parents[3] / "src/otel_recfn/native"
 PROGRAM = """

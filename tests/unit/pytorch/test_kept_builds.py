@@ -16,7 +16,7 @@ from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import LIBRARIES, TORCH_OBSERVER, NativeLibrary, TorchInstallation
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_recfn.pytorch import late_import as late_torch
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, use_compiler
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER

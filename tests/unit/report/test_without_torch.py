@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -23,7 +23,7 @@ from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 NOTHING = {"dropped.buffer_full": 0, "dropped.error": 0, "incomplete": 0}
 

@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 INTERRUPTED_READER = """
 import os

@@ -11,7 +11,7 @@ import pytest
 
 from otel_recfn.errors import RecorderUnavailable
 from otel_recfn.support import native_part
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 @pytest.fixture

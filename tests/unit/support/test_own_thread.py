@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from example_counts import SOAK
 from otel_recfn.support import forks
 from otel_recfn.support.forks import OwnThread, at_work, resting
-from patience import PATIENCE_S
 from small_process import Run
-from thoroughness import SOAK
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 FORKS = 40 * SOAK

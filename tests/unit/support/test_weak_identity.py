@@ -9,7 +9,7 @@ import pytest
 
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class Equal:

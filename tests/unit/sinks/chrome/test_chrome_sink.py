@@ -13,7 +13,7 @@ from batches import make_batch, open_for_long
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import ROW_BYTES
 from otel_recfn.sinks.chrome.sink import ROWS_OF_A_BATCH, ChromeTraceSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 Make = Callable[..., ChromeTraceSink]
 

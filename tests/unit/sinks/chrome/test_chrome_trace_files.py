@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batches import make_batch
-from forked import in_child
+from forked_work import in_child
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.chrome.writer import TraceWriter

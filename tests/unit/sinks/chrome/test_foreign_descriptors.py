@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from batches import make_batch
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 from trace_files import names_in
 
 pytestmark = [

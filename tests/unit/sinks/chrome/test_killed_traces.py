@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from batches import make_batch
-from forked import killed_in_child
+from forked_work import killed_in_child
 from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome.writer import TraceWriter

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from forked import in_child
+from forked_work import in_child
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.sinks.growing_file import GrowingFile
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 from trace_files import events_in, names_in, names_in_cut, read_trace
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from measured import Ours, reader
+from measured_metrics import Ours, reader
 from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
 
 from batches import make_batch
+from example_counts import examples
 from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
 from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, SeriesTable, SumColumn, least_above
-from thoroughness import examples
 
 pytestmark = pytest.mark.one_python
 

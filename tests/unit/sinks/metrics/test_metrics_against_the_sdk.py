@@ -10,13 +10,13 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, provider, reader, view
+from measured_metrics import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, provider, reader, view
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
+from example_counts import examples
 from otel_recfn.sinks.metrics.instruments import DURATION
-from patience import PATIENCE_S
-from thoroughness import examples
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from measured import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, points, provider, reader, values, view
+from measured_metrics import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, points, provider, reader, values, view
 from opentelemetry import metrics as api
 
 from otel_recfn.sinks.metrics import sdk_streams

@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from measured import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, points, reader, values, view
+from measured_metrics import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, points, reader, values, view
 from opentelemetry.sdk.metrics.view import View
 
 from batches import make_batch
-from forked import fork, in_child
+from forked_work import fork, in_child
 from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.sums import SumColumn
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 DELTA, CUMULATIVE = TEMPORALITIES

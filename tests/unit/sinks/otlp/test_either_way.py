@@ -26,7 +26,7 @@ from otel_recfn.sinks.otlp.delivery import OtlpDelivery, otlp_delivery
 from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Outcome, Verdict, made, transport_of
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class Keeps:

@@ -38,7 +38,7 @@ from faulty_server import (
     take_and_break_off,
     take_partly,
 )
-from patience import PATIENCE_S, wait_until
+from timeouts import PATIENCE_S, wait_until
 
 MakeSending = Callable[..., Any]
 PAST = format_datetime(datetime(2020, 1, 1, tzinfo=timezone.utc), usegmt=True)

@@ -15,7 +15,7 @@ from jaeger_upload import uploaded
 from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 200, 0)])

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
 from otlp_plans import plan_of, plans, target
 
 from batches import context
+from example_counts import examples
 from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import RequestSender
@@ -24,8 +25,7 @@ from otel_recfn.sinks.otlp.encoding import EncodedSpans, OtlpMapper, Request, Re
 from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from patience import PATIENCE_S, wait_until
-from thoroughness import examples
+from timeouts import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.one_python
 

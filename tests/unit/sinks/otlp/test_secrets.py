@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from faulty_server import Act, Answers, free_port, grpc_server, http_server, take_partly
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 MakeSending = Callable[..., Any]
 USER, PASSWORD, KEY, TOKEN = "some-user", "pa%2Fss'w0rd", "k3y-0f-query", "t0ken-of-header"

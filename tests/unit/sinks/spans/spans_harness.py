@@ -17,7 +17,7 @@ from otel_recfn.model.counters import FATES
 from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 REQUEST = context(trace_id=0xABC, span_id=0xDEF)
 FORWARD: dict[str, Any] = {"event_id": make_event_id(1, 1), "sequence_nr": 5, "name": "forward"}

@@ -20,12 +20,12 @@ from opentelemetry.trace import Status, StatusCode
 from spans_harness import Harness, assert_balanced
 
 from batches import BASE_NS, MAIN_THREAD, context, make_batch
+from example_counts import examples
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
-from patience import PATIENCE_S
-from thoroughness import examples
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 FOLDED, OF_UNIT = "recfn.folded.count", "recfn.unit.folded.count"

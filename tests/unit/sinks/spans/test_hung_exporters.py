@@ -22,7 +22,7 @@ from otel_recfn.sinks.spans.delivery import SpanDelivery
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from otel_recfn.support.forks import OwnThread
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -23,7 +23,7 @@ from otel_recfn.sinks.spans import sender
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sender import DecidedUnits
 from otel_recfn.sinks.spans.sink import SpansSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 QUEUE, CHUNK = 2048, 512
 UNITS, ROWS = 30, 300

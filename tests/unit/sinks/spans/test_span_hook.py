@@ -24,7 +24,7 @@ from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.span_hook import SpanHook
 from otel_recfn.sinks.spans.surroundings import ProgramSpans
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

@@ -11,7 +11,7 @@ from spans_harness import REQUEST, Gated, Harness, assert_balanced
 
 from batches import make_batch
 from otel_recfn.sinks.spans.sink import SpansSink
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 def new_provider(*exporters: SpanExporter, **options: Any) -> TracerProvider:

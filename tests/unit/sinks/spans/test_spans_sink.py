@@ -22,7 +22,7 @@ from otel_recfn.sinks.spans.folding import EveryRange
 from otel_recfn.sinks.spans.sink import SpansSink
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
 from otel_recfn.support.span_ids import span_id
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class TestTree:

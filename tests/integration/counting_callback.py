@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_recfn.model.events import RecordScope
 from otel_recfn.observing import RecordFunctionCallback
-from patience import PATIENCE_S
+from timeouts import PATIENCE_S
 
 
 class Counting:

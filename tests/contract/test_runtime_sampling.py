@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,6 +26,7 @@ from otel_recfn.callbacks.registry import (
     remove_callback,
 )
 from otel_recfn.callbacks.state import set_record_function_seed_for_testing
+from otel_recfn.callbacks.thread_locals import current
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
 
@@ -100,6 +103,50 @@ def test_a_callback_is_sampled_on_where_a_draw_was_interrupted(monkeypatch: pyte
     assert abs(count_runs(10_000) - 5_000) <= 5 * 50
 
 
+@pytest.mark.parametrize("kinds", ["first, then the other", "the other, then the first"])
+def test_the_rate_is_right_with_ranges_of_signal_handlers_wherever_they_interrupt(runtime: Recorder, kinds: str) -> None:
+    """A handler runs between any two lines of the sampling, and has two ranges."""
+    seen: list[str] = []
+    for probability in (0.3, 0.05):
+        add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(probability).scopes({USER}))
+    set_record_function_seed_for_testing(5)
+    in_order = (run_other, record_function_range) if kinds.startswith("first") else (record_function_range, run_other)
+    until_interrupted, begun = 0, 0
+
+    def at_line(frame: FrameType, _event: str, _argument: Any) -> Any:
+        nonlocal begun, until_interrupted
+        if not frame.f_code.co_filename.endswith(("callbacks/callback.py", "callbacks/registry.py")):
+            return None
+        until_interrupted -= 1
+        if until_interrupted == 0 and not current().in_callback:
+            begun += 2
+            for run in in_order:
+                run()
+        return at_line
+
+    before = sys.gettrace()
+    sys.settrace(at_line)
+    try:
+        for number in range(4_000):
+            until_interrupted = 1 + number % 150
+            for _ in range(12):
+                record_function_range()
+            begun += 12
+    finally:
+        sys.settrace(before)
+    deviation = math.sqrt(begun * (0.3 * 0.7 + 0.05 * 0.95))
+    assert abs(len(seen) - 0.35 * begun) <= 5 * deviation
+
+
+def run_other() -> None:
+    run_range("other", USER)
+
+
+def record_function_range() -> None:
+    with _native.record_function("range"):
+        pass
+
+
 @pytest.mark.parametrize(("probability", "most"), [(0.0, 1), (1e-9, 1), (0.01, 200)])
 def test_ranges_that_no_callback_wants_are_left_to_the_recorder_without_asking(
     runtime: Recorder, monkeypatch: pytest.MonkeyPatch, probability: float, most: int
@@ -108,8 +155,7 @@ def test_ranges_that_no_callback_wants_are_left_to_the_recorder_without_asking(
     monkeypatch.setattr("otel_recfn.callbacks.registry._observer", observer)
     add_global_callback(sampled(probability))
     for _ in range(5_000):
-        with _native.record_function("range"):
-            pass
+        record_function_range()
     assert 1 <= observer.call_count <= most
 
 

@@ -178,19 +178,22 @@ def tries_until_run(generator: Random, probability: float) -> int:
 class _Candidate:
     """A callback that selects the scope."""
 
-    __slots__ = ("asked", "entry", "probability", "tries_left")
+    __slots__ = ("asked", "due", "entry", "probability")
 
     def __init__(self, entry: CallbackEntry, generator: Random) -> None:
         self.entry = entry
         self.asked = entry.callback.should_run() is not None
         self.probability = 1.0 if self.asked else entry.callback.sampling_prob()
-        self.tries_left = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else NEVER
+        self.due = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else NEVER
 
 
 class ScopeSampler:
-    """The callbacks of one thread for one scope, in the order in which they run."""
+    """The callbacks of one thread for one scope, in the order in which they run.
 
-    __slots__ = ("_ask", "_asks", "_candidates", "_countdown", "_generator", "_picked", "_ready", "_scope", "_steps")
+    Ranges are numbered, so that those of a signal handler, which may interrupt any method, are but later ones.
+    """
+
+    __slots__ = ("_ask", "_asks", "_begun", "_candidates", "_generator", "_next_pick", "_picked", "_ready", "_scope")
 
     def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random, ask: Ask) -> None:
         self._scope, self._generator, self._ask = scope, generator, ask
@@ -199,7 +202,7 @@ class ScopeSampler:
         self._candidates = [each for each in candidates if each.probability > 0.0]
         self._asks = any(each.asked for each in self._candidates)
         self._ready = StepCallbacks((), 0, scope)
-        self._steps = 0
+        self._begun = 0
         self._pick()
 
     def step(self, thread_id: int) -> StepCallbacks:
@@ -214,35 +217,33 @@ class ScopeSampler:
 
     def count(self) -> None:
         """Count a range that begins."""
-        self._countdown -= 1
-        if self._countdown <= 0:  # a signal handler may have interrupted the counting
+        self._begun += 1
+        if self._begun >= self._next_pick:
             self._pick()
 
     def ranges_without_callbacks(self) -> int:
         """The number of next ranges on which no callback runs."""
-        return self._countdown - 1 if not self._picked else 0
+        return max(0, self._next_pick - self._begun - 1) if not self._picked else 0
 
     def pass_over(self, ranges: int) -> None:
         """Count so many ranges that run no callbacks; a negative number takes that back."""
-        self._countdown -= ranges
+        self._begun += ranges
 
     def _pick(self) -> None:
-        """Choose the callbacks that run until the countdown ends: on this range alone if a sampled one runs now."""
+        """Choose the callbacks that run until the next pick: on this range alone if a sampled one runs now."""
         picked: list[_Candidate] = []
-        countdown = NEVER
+        next_pick = NEVER
         for each in self._candidates:
             if each.probability == 1.0:
                 picked.append(each)
-                continue
-            each.tries_left -= self._steps
-            due = each.tries_left
-            if due <= 0:
+            elif each.due <= self._begun:
                 picked.append(each)
-                each.tries_left = tries_until_run(self._generator, each.probability)
-                due = 1
-            countdown = min(countdown, due)
-        self._picked, self._countdown, self._steps = picked, countdown, countdown
-        self._ready = self._assemble([each.entry for each in self._picked], self._ready.thread_id)
+                each.due = self._begun + tries_until_run(self._generator, each.probability)
+                next_pick = self._begun + 1
+            else:
+                next_pick = min(next_pick, each.due)
+        ready = self._assemble([each.entry for each in picked], self._ready.thread_id)
+        self._picked, self._next_pick, self._ready = picked, next_pick, ready
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
         found = [entry.callback for entry in entries]

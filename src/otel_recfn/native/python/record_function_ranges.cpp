@@ -42,15 +42,18 @@ PyObject* set_range_observer(PyObject*, PyObject* args) {
 
 PyObject* range_observer(PyObject*, PyObject*) { return Py_NewRef(observer != nullptr ? observer : Py_None); }
 
+uint64_t ranges_left() { return unobserved.version == observer_version ? unobserved.ranges : 0; }
+
 PyObject* leave_unobserved(PyObject*, PyObject* args) {
   unsigned long long ranges, version;
   if (!PyArg_ParseTuple(args, "KK", &ranges, &version)) return nullptr;
-  unobserved = {version == observer_version ? ranges : 0, version};
-  return PyLong_FromUnsignedLongLong(unobserved.ranges);
+  if (version != observer_version) ranges = 0;
+  unobserved = {ranges_left() + ranges, observer_version};
+  return PyLong_FromUnsignedLongLong(ranges);
 }
 
 PyObject* take_back_unobserved(PyObject*, PyObject*) {
-  const uint64_t left = unobserved.version == observer_version ? unobserved.ranges : 0;
+  const uint64_t left = ranges_left();
   unobserved.ranges = 0;
   return PyLong_FromUnsignedLongLong(left);
 }
@@ -64,7 +67,7 @@ PyMethodDef observer_functions[] = {
 
 // Whether the calling thread's next range, which begins now, is one that is left unobserved.
 bool begins_unobserved() {
-  if (unobserved.ranges == 0 || unobserved.version != observer_version) return false;
+  if (ranges_left() == 0) return false;
   --unobserved.ranges;
   return true;
 }

@@ -135,7 +135,7 @@ class Operator:
 
     def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the operator in a range for the recorder alone, which takes half as long as a RecordFunction."""
-        shapes, dtypes = input_texts((*args, *kwargs.values())) if recorder.extras & SHAPES else ("", "")
+        shapes, dtypes = input_texts((*args, *kwargs.values())) if recorder.extras & SHAPES and (args or kwargs) else ("", "")
         sequence_nr = self._sequence_nr()
         event_id = _native.begin(self.name, RecordScope.FUNCTION, SOURCE, sequence_nr=sequence_nr, shapes=shapes, dtypes=dtypes)
         try:

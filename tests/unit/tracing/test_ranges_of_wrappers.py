@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy_wrappers as ops
@@ -25,6 +26,7 @@ from otel_recfn import (
 )
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
+from otel_recfn.tracing.wrappers import Library, Recorded
 
 A = np.arange(4.0)
 pytestmark = pytest.mark.usefixtures("nobody_watches")
@@ -51,6 +53,30 @@ def test_ranges_nest_and_carry_shapes() -> None:
     assert twice.parent == outer.event_id
     assert [(each.name, each.parent) for each in adds] == [("arrays::add", twice.event_id)] * 2
     assert twice.shapes == "[[4]]"
+
+
+class Refusing:
+    """An input whose shape can't be read."""
+
+    dtype = "none"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise RuntimeError("no shape")
+
+
+@pytest.mark.parametrize("args", [(), (A,), (A, Refusing()), ([A, A], 2.0, None)])
+@pytest.mark.parametrize("error", [None, ValueError("no such array"), KeyboardInterrupt(), StopIteration()])
+def test_a_range_is_recorded_alike_with_and_without_a_callback(args: tuple[Any, ...], error: BaseException | None) -> None:
+    arguments = dict.fromkeys(("a", "b", "c")[: len(args)], "Tensor")
+    library = Library("arrays", {"any": Mock(side_effect=error)})
+    operator = library.operator("any", "", arguments, ("Tensor",), Recorded("any"))
+    with profile(record_shapes=True) as prof:
+        for add in (lambda _: 0, add_global_callback):
+            with observed(RecordFunctionCallback(lambda fn: None), add), suppress(BaseException):
+                operator.observed(args, {})
+    alone, seen = [(each.name, each.scope, each.shapes, each.dtypes, each.flags, each.error) for each in prof.events()]
+    assert alone == seen
 
 
 def test_scopes_that_are_not_selected_are_not_recorded() -> None:

@@ -4,8 +4,8 @@
 set -euo pipefail
 venv=$1 extras=$2 with_pip=${3:-$1}
 
-# setuptools keeps what it built in build/ and compiles only after a change; a module that was deleted would stay there too.
-[ ! -d build ] || find build -name '*.py' -delete
+# setuptools keeps what it built in build/ and compiles only after a change; a source file that was deleted would stay there too.
+[ ! -d build ] || find build \( -name '*.py' -o -name '*.hpp' -o -name '*.cpp' \) -delete
 # Others' modules are compiled to bytecode as they are imported, which most of them never are; what tests import most is, below.
 "$with_pip/bin/python" -m pip --python "$venv/bin/python" install -q --no-compile --no-build-isolation ".[$extras]"
 unset PYTHONDONTWRITEBYTECODE

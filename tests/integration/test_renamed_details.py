@@ -184,6 +184,59 @@ def test_every_detail_has_a_test_and_a_line_in_the_table() -> None:
     assert {*CALLBACKS} == {*details.CALLBACKS}
 
 
+RENAMED_BY_PYTORCH = """
+import json, os, torch, torch._dynamo, torch.profiler
+from otel_recfn.pytorch import details
+
+if os.environ["RENAMED"] == "yes":
+    for name, detail in details.PYTHON.items():
+        if details._look_up(detail) is not None:
+            known = details.place_of(name)[1]
+            details.PYTHON[name] = detail._replace(what=detail.what + "_of_a_newer_torch", before=known)
+
+import otel_recfn
+from otel_recfn import record_function
+from otel_recfn.callbacks.thread_locals import look
+
+class Notes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        with record_function("in the backward"):
+            return grad.cos()
+
+layer, compiled = torch.nn.Linear(2, 2), torch.compile(torch.cos, backend="aot_eager", dynamic=False)
+with otel_recfn.profile() as prof, torch.profiler.profile() as theirs:
+    with record_function("ours"):
+        Notes.apply(layer(torch.ones(1, 2))).sum().backward()
+        torch.optim.SGD(layer.parameters()).step()
+        compiled(torch.ones(2)), compiled(torch.ones(3))
+handle = otel_recfn.add_thread_local_callback(otel_recfn.RecordFunctionCallback(lambda fn: None))
+carried = torch.jit.fork(lambda: len(look().callbacks)).wait(), torch._C._is_key_in_tls("otel_recfn")
+events = prof.events()
+print(json.dumps({
+    "names": sorted({event.name for event in events}),
+    "attributes": sorted({key for event in events for key in json.loads(event.attributes or "{}")}),
+    "parents": sorted({(event.name, event.cpu_parent.name if event.cpu_parent else "") for event in events}),
+    "shown": sorted({event.name for event in theirs.events()} & {"ours", "in the backward"}),
+    "carried": carried,
+}))
+"""
+
+
+def test_a_detail_with_a_new_name_is_used_as_under_the_old_one(run_with_torch: Run) -> None:
+    """One line in the table is enough: the new name, and the known one as that of earlier PyTorchs."""
+    as_known, renamed = (run_with_torch(RENAMED_BY_PYTORCH, RENAMED=word) for word in ("no", "yes"))
+    assert "differs" not in renamed.stderr
+    seen = json.loads(as_known.stdout.splitlines()[-1])
+    assert seen == json.loads(renamed.stdout.splitlines()[-1])
+    assert seen["shown"] == ["in the backward", "ours"]
+    assert seen["carried"] == [1, True]
+
+
 Lack = Callable[[str], None]
 STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
 

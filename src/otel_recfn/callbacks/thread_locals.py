@@ -134,8 +134,8 @@ KEY = "otel_recfn"
 class TorchState:
     """A place for one of our objects in PyTorch's thread-local state."""
 
-    def __init__(self, torch_c: Any) -> None:
-        self._has, self._get, self._stash = torch_c._is_key_in_tls, torch_c._get_obj_in_tls, torch_c._stash_obj_in_tls
+    def __init__(self, has: Callable[[str], bool], get: Callable[[str], Any], stash: Callable[[str, Any], None]) -> None:
+        self._has, self._get, self._stash = has, get, stash
         self._takes_reference = True
         kept = Carried()
         before = sys.getrefcount(kept)
@@ -191,8 +191,9 @@ def is_handed_on() -> bool:
 def _carry_with_torch() -> None:
     """Have PyTorch hand on the state of threads: of this one from now on, of others from their next change on."""
     global _torch_state
-    if details.find("carries") is not None:
-        _torch_state = TorchState(sys.modules["torch"]._C)
+    functions = [details.find(name) for name in ("carried_has", "carried_get", "carried_put")]
+    if None not in functions:
+        _torch_state = TorchState(*functions)
         _hand_on()
 
 

@@ -215,8 +215,7 @@ def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
 
 def _replace(detail: str, ours: Any) -> Callable[[], bool]:
     """Put ours in the place of a function of PyTorch's, and return the way to put that back: False if ours isn't there then."""
-    place, name = details.PYTHON[detail].place
-    module = sys.modules[place]
+    module, name = details.place_of(detail)
     theirs = getattr(module, name)
     setattr(module, name, ours)
 

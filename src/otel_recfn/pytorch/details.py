@@ -37,6 +37,7 @@ class Detail(NamedTuple):
 
 
 RPC_LOST = "what a remote call runs is in traces of its own"
+NOT_CARRIED = "in PyTorch's own threads, callbacks of a thread see no Python ranges"
 NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
 
 OPERATORS: Mapping[str, Detail] = {
@@ -110,7 +111,9 @@ PYTHON: Mapping[str, Detail] = {
     "thread_switch": Detail(
         "torch.autograd:_enable_record_function", "PyTorch's operators are announced also where RecordFunction is switched off"
     ),
-    "carries": Detail("torch._C:_stash_obj_in_tls", "in PyTorch's own threads, callbacks of a thread see no Python ranges"),
+    "carried_put": Detail("torch._C:_stash_obj_in_tls", NOT_CARRIED),
+    "carried_has": Detail("torch._C:_is_key_in_tls", NOT_CARRIED),
+    "carried_get": Detail("torch._C:_get_obj_in_tls", NOT_CARRIED),
     "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
     "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
     "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),
@@ -149,6 +152,11 @@ def find(name: str) -> Any:
     return found
 
 
+def place_of(name: str) -> tuple[Any, str]:
+    """The object that has the detail of PYTHON of this name, or None, and the attribute's name in this PyTorch."""
+    return _place_of(PYTHON[name])
+
+
 def missing_in_python() -> list[str]:
     """The names in PYTHON that this PyTorch lacks, among the modules that are imported."""
     there = {name: detail for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _is_expected(detail)}
@@ -184,8 +192,14 @@ def _log_once(lost: str) -> None:
 
 
 def _look_up(detail: Detail) -> Any:
+    owner, attribute = _place_of(detail)
+    return getattr(owner, attribute, None)
+
+
+def _place_of(detail: Detail) -> tuple[Any, str]:
     module, path = detail.place
-    found: Any = sys.modules.get(module)
-    for attribute in path.split("."):
-        found = getattr(found, attribute, getattr(found, detail.before, None) if detail.before else None)
-    return found
+    owner: Any = sys.modules.get(module)
+    *around, attribute = path.split(".")
+    for each in around:
+        owner = getattr(owner, each, None)
+    return owner, detail.before if detail.before and not hasattr(owner, attribute) else attribute

@@ -13,7 +13,6 @@ import contextvars
 import functools
 import json
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -51,16 +50,12 @@ class BackwardPasses:
         except TypeError:  # a class that can't be derived from, or is made otherwise
             log.debug("backward passes are not watched", exc_info=True)
             return
-        _variable()._execution_engine = self._ours
+        setattr(*details.place_of("backward"), self._ours)
 
     def leave(self) -> None:
         """Put PyTorch's engine back, unless somebody has replaced ours."""
-        if self._ours is not None and _variable()._execution_engine is self._ours:
-            _variable()._execution_engine = self._theirs
-
-
-def _variable() -> Any:
-    return sys.modules["torch.autograd.variable"].Variable
+        if self._ours is not None and details.find("backward") is self._ours:
+            setattr(*details.place_of("backward"), self._theirs)
 
 
 METHODS = ("then", "add_done_callback")

@@ -60,7 +60,7 @@ def _wrap_all() -> None:
     for name in {**changes, **dict.fromkeys(NEED_MEMORY)}:
         if details.find(name) is not None:
             _wrap(name, changes.get(name, 0))
-    if getattr(sys.modules["torch.autograd.profiler"], "_is_profiler_enabled", False):
+    if details.find("profiler_runs"):
         _change(1)
 
 
@@ -77,7 +77,7 @@ def _wrap(name: str, change: int) -> None:
         _change(change)
         return result
 
-    attribute = details.PYTHON[name].place[1]
+    _, attribute = details.place_of(name)
     for module in map(sys.modules.get, IMPORTED_BY_NAME):
         if getattr(module, attribute, None) is original:
             setattr(module, attribute, watched)

@@ -184,7 +184,7 @@ class _Candidate:
         self.entry = entry
         self.asked = entry.callback.should_run() is not None
         self.probability = 1.0 if self.asked else entry.callback.sampling_prob()
-        self.due = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else NEVER
+        self.due = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else 0
 
 
 class ScopeSampler:
@@ -202,6 +202,7 @@ class ScopeSampler:
         self._candidates = [each for each in candidates if each.probability > 0.0]
         self._asks = any(each.asked for each in self._candidates)
         self._ready = StepCallbacks((), 0, scope)
+        self._picked: list[_Candidate] = []
         self._begun = 0
         self._pick()
 
@@ -234,15 +235,15 @@ class ScopeSampler:
         picked: list[_Candidate] = []
         next_pick = NEVER
         for each in self._candidates:
-            if each.probability == 1.0:
-                picked.append(each)
-            elif each.due <= self._begun:
-                picked.append(each)
+            if each.due > self._begun:
+                next_pick = min(next_pick, each.due)
+                continue
+            picked.append(each)
+            if each.probability < 1.0:
                 each.due = self._begun + tries_until_run(self._generator, each.probability)
                 next_pick = self._begun + 1
-            else:
-                next_pick = min(next_pick, each.due)
-        ready = self._assemble([each.entry for each in picked], self._ready.thread_id)
+        is_same = picked == self._picked
+        ready = self._ready if is_same else self._assemble([each.entry for each in picked], self._ready.thread_id)
         self._picked, self._next_pick, self._ready = picked, next_pick, ready
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:

@@ -229,7 +229,16 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     Within a callback, and while RecordFunction is off, none run.
     """
     state, thread_id = thread_locals.current(), _native.current_thread_id()
-    sampler = _sampler(state, scope)
+    unobserved = _native.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
+    own = thread_entries()
+    if state.version != _version:
+        state.version, state.samplers = _version, {}
+    sampler = state.samplers.get(scope)
+    if sampler is None:
+        entries = (*_global_entries, *own)
+        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
+    elif unobserved:
+        sampler.pass_over(-unobserved)
     if state.in_callback or not is_record_function_enabled():
         sampler.count()
         return StepCallbacks((), thread_id, scope)
@@ -243,21 +252,6 @@ def leave_next_unobserved() -> None:
     may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
     if sampler is not None and not may_work_for_another:
         sampler.pass_over(_native.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
-
-
-def _sampler(state: ThreadState, scope: RecordScope) -> ScopeSampler:
-    """The calling thread's sampler, which has counted all ranges that have begun."""
-    unobserved = _native.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
-    own = thread_entries()
-    if state.version != _version:
-        state.version, state.samplers = _version, {}
-    sampler = state.samplers.get(scope)
-    if sampler is None:
-        entries = (*_global_entries, *own)
-        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
-    elif unobserved:
-        sampler.pass_over(-unobserved)
-    return sampler
 
 
 def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:

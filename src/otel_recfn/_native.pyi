@@ -174,13 +174,13 @@ def set_record_function_helpers(
     stand_in: type[Any],
     /,
 ) -> None: ...
-def set_range_observer(observer: RangeObserver | None, version: int = 0, /) -> None:
+def set_range_observer(observer: RangeObserver | None, version: int, /) -> None:
     """Let an observer open the ranges of ``record_function`` in the recorder's place, also while nothing is recorded. What it
     raises goes on to the program. A new version ends what ``leave_unobserved`` left, in every thread."""
 
 def range_observer() -> RangeObserver | None: ...
 def leave_unobserved(ranges: int, version: int, /) -> int:
-    """Leave so many of the calling thread's next ranges to the recorder, if the observer has this version. Returns how many."""
+    """Leave so many more of this thread's next ranges to the recorder, if the observer has this version. Returns how many."""
 
 def take_back_unobserved() -> int:
     """Have the observer open the calling thread's next range again; how many were still left to the recorder."""

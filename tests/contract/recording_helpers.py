@@ -42,7 +42,6 @@ def reset(recorder: Recorder) -> None:
     """As new, but for counters and thread numbers."""
     recorder.stop()
     recorder.set_context_reader(None)
-    _native.take_back_unobserved()  # callbacks of earlier tests may have left some
     recorder.drain(close_open=True)
 
 

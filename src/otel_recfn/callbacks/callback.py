@@ -6,8 +6,8 @@ As with ``at::RecordFunctionCallback``, each property is a method of two forms: 
 so that calls chain; without one it returns the value.
 
 Whether a sampled callback runs is not drawn at each range. Instead we draw how many ranges pass until it runs next (a number of
-the geometric distribution), and count them down. So sampled callbacks cost one subtraction a range however many there are,
-because only the next one that runs is waited for. Each thread has draws of its own: threads share nothing, and a seed makes a
+the geometric distribution), and count ranges. So sampled callbacks cost the same however many there are, because only the next
+one that runs is waited for. Each thread has draws of its own: threads share nothing, and a seed makes a
 thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
 """
 

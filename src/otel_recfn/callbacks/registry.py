@@ -249,7 +249,7 @@ def leave_next_unobserved() -> None:
     """Leave the calling thread's next ranges of ``record_function`` to the recorder, as many as run no callbacks."""
     state = thread_locals.current()
     sampler = state.samplers.get(RecordScope.USER_SCOPE)
-    may_work_for_another = thread_locals.is_handed_on() and len(_threads_with_callbacks) > 0
+    may_work_for_another = thread_locals.torch_hands_on() and len(_threads_with_callbacks) > 0
     if sampler is not None and not may_work_for_another:
         sampler.pass_over(_native.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
 

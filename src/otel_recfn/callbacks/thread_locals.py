@@ -183,8 +183,8 @@ def put(carried: Carried) -> None:
     _hand_on()
 
 
-def is_handed_on() -> bool:
-    """Whether a thread may work with the state of another one."""
+def torch_hands_on() -> bool:
+    """Whether PyTorch hands on the state of threads."""
     return _torch_state is not None
 
 

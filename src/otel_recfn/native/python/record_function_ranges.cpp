@@ -26,8 +26,8 @@ thread_local Unobserved unobserved RECFN_FAST_TLS = {0, 0};
 
 PyObject* set_range_observer(PyObject*, PyObject* args) {
   PyObject* wanted;
-  unsigned long long version = 0;
-  if (!PyArg_ParseTuple(args, "O|K", &wanted, &version)) return nullptr;
+  unsigned long long version;
+  if (!PyArg_ParseTuple(args, "OK", &wanted, &version)) return nullptr;
   PyObject* before = observer;
   observer = wanted != Py_None ? Py_NewRef(wanted) : nullptr;
   observer_version = version;
@@ -59,7 +59,7 @@ PyObject* take_back_unobserved(PyObject*, PyObject*) {
 }
 
 PyMethodDef observer_functions[] = {
-    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version=0)"},
+    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version)"},
     {"range_observer", range_observer, METH_NOARGS, "range_observer() -> what was set, or None"},
     {"leave_unobserved", leave_unobserved, METH_VARARGS, "leave_unobserved(ranges, version) -> how many are left unobserved"},
     {"take_back_unobserved", take_back_unobserved, METH_NOARGS, "take_back_unobserved() -> how many of them have not begun"},

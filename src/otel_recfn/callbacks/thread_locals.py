@@ -149,7 +149,11 @@ class TorchState:
         return self._get(KEY) if self._has(KEY) else None
 
     def put(self, state: Carried | None) -> None:
-        """Put an object into the calling thread's state."""
+        """Put an object into the calling thread's state; None removes what is there."""
+        if state is None and (remove := details.find("carried_remove")) is not None:
+            if self._has(KEY):  # PyTorch takes the GIL for an object as its thread ends, which aborts a process that ends, too
+                remove(KEY)
+            return
         if not self._takes_reference:
             _take_reference(state)
         self._stash(KEY, state)

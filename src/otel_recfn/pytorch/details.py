@@ -114,6 +114,9 @@ PYTHON: Mapping[str, Detail] = {
     "carried_put": Detail("torch._C:_stash_obj_in_tls", NOT_CARRIED),
     "carried_has": Detail("torch._C:_is_key_in_tls", NOT_CARRIED),
     "carried_get": Detail("torch._C:_get_obj_in_tls", NOT_CARRIED),
+    "carried_remove": Detail(
+        "torch._C:_remove_obj_from_tls", "a thread with callbacks that ends as the process does may abort it", since=(2, 13)
+    ),
     "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
     "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
     "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),

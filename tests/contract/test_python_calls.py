@@ -13,7 +13,7 @@ import pytest
 from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import check_laws
+from recording_helpers import LIMITS, check_laws
 
 from example_counts import examples
 from otel_recfn import _native
@@ -96,6 +96,20 @@ def test_recursion_to_a_high_limit_ends_every_call(traced: Traced, recorder: Rec
     [after], by_id = [row for row in rows if short(row) == "leaf"], {row.event_id: row for row in rows}
     assert short(by_id[after.parent]) == "program"
     check_laws(by_end(rows))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="each Python call takes some of the C stack")
+def test_calls_too_deep_to_be_followed_are_counted(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
+    def recur(depth: int) -> None:
+        if depth > 1:
+            recur(depth - 1)
+
+    before, called = recorder.counters().dropped, LIMITS["MAX_DEPTH"] + 500
+    sys.setrecursionlimit(called + 1000)
+    rows = traced.run(lambda: recur(called))
+    recorded = len([row for row in rows if short(row) == "recur"])
+    assert recorded > LIMITS["MAX_DEPTH"] - 500
+    assert recorded + recorder.counters().dropped - before == called
 
 
 def test_threads_that_start_and_end_while_it_traces(traced: Traced) -> None:

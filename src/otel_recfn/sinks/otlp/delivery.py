@@ -167,8 +167,8 @@ class RequestSender:
         self.queue: TaskQueue[Request] = TaskQueue(queue_bytes, weigh=lambda request: len(request.body))
         self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
         self._changed = threading.Condition()
-        self.failures = 0
-        """The attempts since the last one that was answered, or the last flush."""
+        self.failures = self._pauses = 0
+        """The attempts since the last one that was answered; the pauses since then, or since the last flush."""
         self._ended = False
         """Whether nothing more is sent."""
         self._logged: set[str] = set()
@@ -197,7 +197,7 @@ class RequestSender:
         if all(thread.ident is None for thread in self._threads):
             return self.queue.is_empty
         flush = self.queue.put_flush(timeout_s)
-        self._go_on()
+        self._go_on(answered=False)
         if flush is None:
             return False
         flushed = flush.wait()
@@ -243,7 +243,7 @@ class RequestSender:
                     if not self._ended:  # else its connection was closed under it
                         self._log_outcome(outcome)
                 if outcome.verdict is not Verdict.AGAIN:
-                    self._go_on()
+                    self._go_on(answered=True)
                     break
                 self._pause(outcome.delay_s)
         finally:
@@ -252,14 +252,14 @@ class RequestSender:
     def _pause(self, asked_s: float | None) -> None:
         """Wait as long as the server asks; else ever longer, but only until the next answer or flush."""
         with self._changed:
-            self.failures += 1
-            seconds = pause_s(self.failures) if asked_s is None else asked_s
-            self._changed.wait_for(lambda: self._ended or (asked_s is None and not self.failures), seconds)
+            self.failures, self._pauses = self.failures + 1, self._pauses + 1
+            seconds = pause_s(self._pauses) if asked_s is None else asked_s
+            self._changed.wait_for(lambda: self._ended or (asked_s is None and not self._pauses), seconds)
 
-    def _go_on(self) -> None:
-        """End the pauses after failures."""
+    def _go_on(self, *, answered: bool) -> None:
+        """End the pauses after failures, which a flush doesn't forget: at the end nobody waits for a server that is down."""
         with self._changed:
-            self.failures = 0
+            self.failures, self._pauses = 0 if answered else self.failures, 0
             self._changed.notify_all()
 
     def _count(self, request: Request, outcome: Outcome) -> None:
@@ -286,9 +286,9 @@ class RequestSender:
             _logger.warning("otel-recfn: spans to %s: %s", self._transport.where, message)
 
 
-def pause_s(failures: int) -> float:
+def pause_s(pauses: int) -> float:
     """Seconds before a request is sent again: ever longer, and by chance, so that not all clients come back at once."""
-    longest_s = min(FIRST_PAUSE_S * FACTOR ** min(failures - 1, 50), LONGEST_PAUSE_S)
+    longest_s = min(FIRST_PAUSE_S * FACTOR ** min(pauses - 1, 50), LONGEST_PAUSE_S)
     return longest_s * (1 - JITTER + 2 * JITTER * _chance())
 
 

@@ -164,6 +164,16 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
         sender.end(PATIENCE_S)
 
 
+def test_a_server_that_failed_before_a_flush_and_after_it_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 2 * PATIENCE_S)
+    sender = RequestSender(Scripted([Outcome(Verdict.AGAIN)] * 2), 1 << 20)
+    sender.put(Request(b"1", 1))
+    wait_until(lambda: sender.failures == 1)
+    assert not sender.flush(0.1)
+    wait_until(lambda: sender.failures == delivery.FAILURES)
+    sender.end(PATIENCE_S)
+
+
 def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
     queue = TaskQueue[int](10, weigh=lambda task: task)
     queue.put(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -156,3 +157,27 @@ def test_our_switch_is_pytorchs() -> None:
     names = {event.name for event in theirs.events()}
     assert "aten::cos" in names
     assert "aten::sin" not in names
+
+
+@pytest.mark.parametrize("switch_on", [otel_recfn.enable_record_function, torch.autograd._enable_record_function])
+def test_our_switch_hides_python_calls_too(switch_on: Callable[[bool], None]) -> None:
+    def called() -> None:
+        torch.ones(2).sin()
+
+    with otel_recfn.profile(python_calls=True) as prof:
+        otel_recfn.enable_record_function(False)
+        called()
+        switch_on(True)
+        called()
+    names = [event.name.rpartition(" ")[2] for event in prof.events()]
+    assert (names.count("called"), names.count("aten::sin")) == (1, 1)
+
+
+def test_ends_of_ranges_too_deep_to_be_recorded_are_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+    """As ends of ranges that began in other threads they would take the place of real ones."""
+    with otel_recfn.profile() as prof, ExitStack() as ranges:
+        for _ in range(16 * 1024 + 5000):
+            ranges.enter_context(torch.profiler.record_function("range"))
+    assert len(prof.events()) == 16 * 1024
+    assert "dropped.buffer_full=5000" in caplog.text
+    assert "incomplete" not in caplog.text

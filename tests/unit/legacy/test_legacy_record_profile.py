@@ -59,9 +59,17 @@ def test_dropped_it_ends_and_writes() -> None:
 
 def test_dropped_in_another_thread_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
     held = [RecordProfile(io.StringIO())]
-    thread = threading.Thread(target=held.clear)
+    of_thread: list[LegacyEvent] = []
+
+    def drop() -> None:
+        enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
+        held.clear()
+        of_thread.extend(*disable_profiler_legacy())
+
+    thread = threading.Thread(target=drop)
     thread.start()
     thread.join()
+    assert len(of_thread) == 2  # its run went on until it ended it
     assert "the profile could not be written" in caplog.text
     disable_profiler_legacy()
 

@@ -44,6 +44,8 @@ def test_again_after_being_called_off(site: Path) -> None:
         """
 for _ in range(100):
     when_torch_is_imported(note)()
+from otel_recfn.pytorch.late_import import _waiting
+assert len(_waiting["torch"]) == 1  # what was called off is not kept
 when_torch_is_imported(note)
 import torch
 assert ran == [True]

@@ -13,7 +13,7 @@ import pytest
 from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import check_laws
+from recording_helpers import LIMITS, check_laws
 
 from example_counts import examples
 from otel_recfn import _native
@@ -72,16 +72,20 @@ def test_what_was_on_the_stack_is_there_from_the_beginning(traced: Traced) -> No
     assert short(by_id[by_id[inside.parent].parent]) == "test_what_was_on_the_stack_is_there_from_the_beginning"
 
 
-@pytest.fixture
-def deep_recursion() -> Iterator[int]:
-    limit, most = sys.getrecursionlimit(), 5000
+@pytest.fixture(params=[5000, LIMITS["MAX_DEPTH"] + 1000] if sys.version_info >= (3, 11) else [5000])
+def deep_recursion(request: pytest.FixtureRequest) -> Iterator[int]:
+    limit, most = sys.getrecursionlimit(), request.param
     sys.setrecursionlimit(most)
     yield most
     sys.setrecursionlimit(limit)
 
 
-def test_recursion_to_a_high_limit_ends_every_call(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
+def test_recursion_to_a_high_limit_ends_or_counts_every_call(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
+    called, before = 0, recorder.counters().dropped
+
     def endless() -> None:
+        nonlocal called
+        called += 1
         endless()
 
     def program() -> None:
@@ -91,7 +95,8 @@ def test_recursion_to_a_high_limit_ends_every_call(traced: Traced, recorder: Rec
 
     rows = traced.run(program)
     calls = [row for row in rows if short(row) == "endless"]
-    assert len(calls) > deep_recursion - 500
+    assert called > deep_recursion - 500
+    assert len(calls) + recorder.counters().dropped - before == called
     assert not [row for row in calls if row.flags & EventFlag.PARTIAL]
     [after], by_id = [row for row in rows if short(row) == "leaf"], {row.event_id: row for row in rows}
     assert short(by_id[after.parent]) == "program"

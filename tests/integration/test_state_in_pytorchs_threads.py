@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 import otel_recfn
 from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
-from otel_recfn.callbacks.thread_locals import KEY, Carried, TorchState, debug_info_get
+from otel_recfn.callbacks.thread_locals import KEY, Carried, TorchState, _local, debug_info_get
 
 torch = pytest.importorskip("torch")
 
@@ -41,7 +42,7 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch._C, "_remove_obj_from_tls"), reason="this PyTorch gives nothing back")
-def test_nothing_is_left_in_a_thread_that_has_worked_for_another() -> None:
+def test_nothing_is_left_in_a_thread_that_has_worked_for_another_or_ends() -> None:
     """PyTorch takes the GIL for what is left as the thread ends, and a process that ends meanwhile is aborted."""
     left: list[bool] = []
     otel_recfn.add_thread_local_callback(noting([]))
@@ -50,11 +51,15 @@ def test_nothing_is_left_in_a_thread_that_has_worked_for_another() -> None:
     def work_for_another() -> None:
         work()
         left.append(torch._C._is_key_in_tls(KEY))
+        otel_recfn.add_thread_local_callback(noting([]))
+        left.append(torch._C._is_key_in_tls(KEY))
+        del _local.state  # as Python does at the end of a thread
+        left.append(torch._C._is_key_in_tls(KEY))
 
     thread = threading.Thread(target=work_for_another)
     thread.start()
     thread.join()
-    assert left == [True, False]
+    assert left == [True, False] * 2
 
 
 def in_autograds_thread(work: Callable[[], None]) -> None:
@@ -156,3 +161,27 @@ def test_our_switch_is_pytorchs() -> None:
     names = {event.name for event in theirs.events()}
     assert "aten::cos" in names
     assert "aten::sin" not in names
+
+
+@pytest.mark.parametrize("switch_on", [otel_recfn.enable_record_function, torch.autograd._enable_record_function])
+def test_our_switch_hides_python_calls_too(switch_on: Callable[[bool], None]) -> None:
+    def called() -> None:
+        torch.ones(2).sin()
+
+    with otel_recfn.profile(python_calls=True) as prof:
+        otel_recfn.enable_record_function(False)
+        called()
+        switch_on(True)
+        called()
+    names = [event.name.rpartition(" ")[2] for event in prof.events()]
+    assert (names.count("called"), names.count("aten::sin")) == (1, 1)
+
+
+def test_ends_of_ranges_too_deep_to_be_recorded_are_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+    """As ends of ranges that began in other threads they would take the place of real ones."""
+    with otel_recfn.profile() as prof, ExitStack() as ranges:
+        for _ in range(16 * 1024 + 5000):
+            ranges.enter_context(torch.profiler.record_function("range"))
+    assert len(prof.events()) == 16 * 1024
+    assert "dropped.buffer_full=5000" in caplog.text
+    assert "incomplete" not in caplog.text

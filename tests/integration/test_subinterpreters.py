@@ -12,7 +12,9 @@ PROGRAM = """
 import faulthandler, sys
 faulthandler.dump_traceback_later(60, exit=True)
 kind, main_records, code = sys.argv[1:]
+alive = []
 if main_records == "yes":
+    from opentelemetry import trace
     from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
     sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
     instrumentor.instrument(sinks=[sink])
@@ -31,16 +33,17 @@ def run(code):
         import _xxsubinterpreters as interpreters
         made = interpreters.create(isolated=kind == "isolated")
     interpreters.run_string(made, code)
-    interpreters.destroy(made)
+    alive.append(lambda: interpreters.destroy(made))
 
 
 run(code)
 if main_records == "yes":
-    with record_function("after"):
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, False))), record_function("after"):
         pass
     assert instrumentor.flush(300)
-    print(sorted(event.name for event in sink.events()))
+    print(sorted((event.name, event.context.trace_id) for event in sink.events()))
     instrumentor.uninstrument()
+[end() for end in alive]
 """
 RANGES = """
 from otel_recfn import record_function
@@ -74,7 +77,7 @@ def test_in_a_subinterpreter(run_program: Callable[..., Any], kind: str, main_re
         pytest.skip("wrapt breaks isolated interpreters here")
     said = run_program(PROGRAM, kind, main_records, code).stdout.splitlines()
     if main_records == "yes":
-        assert said.pop() == "['after', 'before']"
+        assert said.pop() == "[('after', 1), ('before', 0)]"
     if code == RANGES:
         assert said == ["ran 1"]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -222,6 +223,14 @@ class TestWhichRunsItSees:
         seen = here.calls()
         torch.ones(2)
         assert here.calls() == seen
+
+    def test_nothing_is_kept_of_each_switch(self) -> None:
+        handle = observing.add_thread_local_callback(Counting().callback())
+        kept = len(weakref.finalize._registry)  # type: ignore[attr-defined]
+        for _ in range(50):
+            observing.disable_callback(handle)
+            observing.reenable_callback(handle)
+        assert len(weakref.finalize._registry) == kept  # type: ignore[attr-defined]
 
     def test_removed_in_one_thread_it_goes_on_in_others(self, one: Any) -> None:
         counting, foreign = Counting(), Counting()

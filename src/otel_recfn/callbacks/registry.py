@@ -46,8 +46,7 @@ INVALID_CALLBACK_HANDLE = 0
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _lock = ForkSafeLock()
 _version = 0
-"""The version of the global callbacks. A cache reads it before them, so that a change in between is noticed.
-
+"""The version of the global callbacks, which caches read before them, so that a change in between is noticed.
 A new one ends what threads left unobserved."""
 _global_entries: Entries = ()
 _failed: set[int] = set()

@@ -47,11 +47,6 @@ Report: TypeAlias = Callable[[int, BaseException, str], bool]
 _library: Library | None = None
 
 
-def loaded() -> Library | None:
-    """The library, if it is loaded."""
-    return _library
-
-
 def load(report: Report) -> Library:
     """The library, built if needed and loaded once per process; torch must be imported.
 
@@ -101,7 +96,7 @@ class TorchCallbacks:
         self._warned = False
         self._global: dict[int, bool] = {}
         """The global callbacks in PyTorch, and whether each is enabled."""
-        self._placed: set[int] = set()
+        self._placed: dict[int, weakref.finalize[..., Any]] = {}
         """The callbacks of threads that PyTorch has: each until a thread removes it, or none has it any more."""
 
     def repeat_global(self) -> None:
@@ -126,14 +121,14 @@ class TorchCallbacks:
             return
         for entry in entries:
             if entry.handle not in self._placed and self._add(_library, entry, is_global=False):
-                self._placed.add(entry.handle)
-                weakref.finalize(entry.callback, self.release, {entry.handle}).atexit = False
+                finalizer = self._placed[entry.handle] = weakref.finalize(entry.callback, self.release, {entry.handle})
+                finalizer.atexit = False
         _library.set_thread(tuple([entry.handle for entry in entries if entry.enabled]))
 
     def release(self, handles: Set[int]) -> None:
         """Give up the places of callbacks of threads; a thread that still has one places it again at its next change."""
-        for handle in handles & self._placed:
-            self._placed.discard(handle)
+        for handle in handles & self._placed.keys():
+            self._placed.pop(handle).detach()
             if _library is not None:
                 _library.remove(handle)
 

@@ -100,12 +100,10 @@ def operators_of(path: Path) -> list[Operator]:
         import torchgen.gen as gen
         import yaml
     except ImportError as error:
-        raise GeneratorError(
-            f"schemas are read by torchgen, of torch, and PyYAML: {error}; pip install torch pyyaml"
-        ) from error
+        raise GeneratorError(f"torchgen, of torch, and PyYAML read schemas: {error}; pip install torch pyyaml") from error
     try:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=gen.LineLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, AssertionError) as error:  # the last one of a key that is there twice
         mark = getattr(error, "problem_mark", None)
         raise SchemaError(f"{path}:{mark.line + 1 if mark else 1}", f"not YAML: {error}") from error
     if not isinstance(entries, list):

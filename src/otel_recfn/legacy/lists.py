@@ -11,6 +11,7 @@ A range that ended on another thread has its pop in its own thread's list, with 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 from collections import UserList
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
@@ -55,7 +56,13 @@ class ThreadEvents(UserList[LegacyEvent]):
     @cached_property
     def data(self) -> list[LegacyEvent]:  # type: ignore[override]
         """The list that UserList works on."""
-        found = self._make()
+        collects = gc.isenabled()
+        gc.disable()  # Python's collector would go through millions of new objects again and again
+        try:
+            found = self._make()
+        finally:
+            if collects:
+                gc.enable()
         self._make = list[LegacyEvent]  # lets go of what the events were made of
         return found
 

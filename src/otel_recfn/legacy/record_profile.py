@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
@@ -46,7 +47,7 @@ class RecordProfile:
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
-        self._pid = os.getpid()
+        self._pid, self._thread = os.getpid(), threading.get_ident()
         self._out = out
         try:
             if isinstance(out, str | os.PathLike):
@@ -62,6 +63,8 @@ class RecordProfile:
             return
         self._running = False
         try:
+            if threading.get_ident() != self._thread:  # that one may have a run of its own
+                raise ProfilerError("a RecordProfile was dropped in another thread than it profiles: close it there")
             events = list(chain.from_iterable(disable_profiler_legacy()))
             if os.getpid() == self._pid:  # a forked child leaves the file to its parent
                 self._write(events)

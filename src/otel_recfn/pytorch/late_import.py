@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
 from types import ModuleType
 
 from otel_recfn.support.forks import ForkSafeLock
@@ -17,8 +16,8 @@ from otel_recfn.support.signal_handlers import raised_by_signal_handler
 log = logging.getLogger("otel_recfn")
 
 _lock = ForkSafeLock()
-_waiting: dict[str, list[Callable[[], None]]] = {}
-"""The functions that wait, by module, while wrapt has a hook of ours for it."""
+_waiting: dict[str, list[tuple[list[Callable[[], None]], str]]] = {}
+"""The functions that wait for a module, each in a list that cancelling empties, and what is lost, while wrapt has our hook."""
 _executed: set[str] = set()
 """The modules whose hook has run: their code has run, though for Python they are being imported until the hook returns."""
 
@@ -47,11 +46,10 @@ def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None],
     """
     left = [callback]
     for module in modules:
-        run = partial(_run_what_is_left, left, module, lost)
         if sys.modules.get(module) is None:
-            _wait_for_import(module, run)
+            _wait_for_import(module, left, lost)
         elif is_imported(module):
-            run()
+            _run_what_is_left(left, module, lost)
         else:  # too late for the hook
             log.warning("otel-recfn was asked for while %s is being imported: %s; ask before or after that", module, lost)
     return left.clear
@@ -68,10 +66,10 @@ def _run_what_is_left(left: list[Callable[[], None]], module: str, lost: str) ->
         log.exception("otel-recfn could not attach to %s; %s", module, lost)
 
 
-def _wait_for_import(module: str, run: Callable[[], None]) -> None:
+def _wait_for_import(module: str, left: list[Callable[[], None]], lost: str) -> None:
     with _lock:
         is_first = module not in _waiting
-        _waiting.setdefault(module, []).append(run)
+        _waiting[module] = [*(each for each in _waiting.get(module, ()) if each[0]), (left, lost)]  # many captures may pass
     if is_first:
         import wrapt  # late, as it takes 50 ms
 
@@ -82,5 +80,5 @@ def _was_imported(module: ModuleType) -> None:
     with _lock:
         _executed.add(module.__name__)
         ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
-    for run in ready:
-        run()
+    for left, lost in ready:
+        _run_what_is_left(left, module.__name__, lost)

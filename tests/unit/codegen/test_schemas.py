@@ -53,6 +53,7 @@ def test_the_base_of_a_type() -> None:
         ("- func: f(Tensor self) -> Tensor\n  autgen: f.out", 1, "autgen"),
         ("- func: a::b::f(Tensor self) -> Tensor", 1, "namespace"),
         ("- fun: f(Tensor self) -> Tensor", 1, "func"),
+        ("- func: f(Tensor self) -> Tensor\n  func: g(Tensor self) -> Tensor", 1, "duplicate key"),
         ("- f", 1, "func"),
         ("f: 1", 1, "list"),
         ("- func: f(Tensor self) -> Tensor\n- func: [", 3, "YAML"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -72,6 +73,16 @@ class TestEvents:
         lists = disable_profiler_legacy()
         expected = ["mark __start_profile", "push outer", "push inner", "pop inner", "pop outer", "mark __stop_profile"]
         assert words(lists) == [expected]
+
+    def test_the_collector_of_python_doesnt_go_through_them_as_they_are_made(self) -> None:
+        enable_profiler_legacy(CPU)
+        [record("range") for _ in range(3000)]
+        (events,) = disable_profiler_legacy()
+        collected: list[str] = []
+        gc.callbacks.append(lambda phase, _: collected.append(phase))
+        assert (len(list(events)), gc.isenabled()) == (6002, True)
+        gc.callbacks.pop()
+        assert collected in ([], ["start", "stop"])  # one where it is switched on again
 
     def test_what_a_record_function_says(self) -> None:
         enable_profiler_legacy(CPU)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,15 @@ def test_dropped_it_ends_and_writes() -> None:
 
 def test_dropped_in_another_thread_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
     held = [RecordProfile(io.StringIO())]
-    thread = threading.Thread(target=held.clear)
-    thread.start()
-    thread.join()
+
+    def drop() -> Any:
+        enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
+        held.clear()
+        return disable_profiler_legacy()
+
+    with ThreadPoolExecutor(1) as pool:
+        (of_thread,) = pool.submit(drop).result()
+    assert len(of_thread) == 2  # its run went on until it ended it
     assert "the profile could not be written" in caplog.text
     disable_profiler_legacy()
 

@@ -123,6 +123,7 @@ inline void pop(ThreadCalls& calls) {
 // `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or the stack is full.
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.shown += event_id_of(call.entry) != 0;
+  if (calls.stack.is_full() && calls.hidden_from == kNothingHidden && !is_deep_enough(calls)) count_dropped_begin(*calls.buffer);
   if (calls.stack.is_full() || calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.push(call);
 }

@@ -103,7 +103,8 @@ inline bool is_enabled(Globals& globals) {
 
 // Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
 [[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
-  if ((buffer.rests & kMuted) != 0) return true;
+  if ((buffer.rests & kMuted) != 0 || ((buffer.rests & kMutedInTorch) != 0 && !is_enabled(globals))) return true;
+  set_rest(buffer, kMutedInTorch, false);
   if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale |= kContextStale;
@@ -130,7 +131,7 @@ inline bool catch_up(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
 }
 
 inline void count_unsampled(ThreadBuffer& buffer) {
-  if ((buffer.rests & kMuted) != 0) return;
+  if ((buffer.rests & (kMuted | kMutedInTorch)) != 0) return;
   buffer.unsampled.store(buffer.unsampled.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -308,6 +309,7 @@ inline void look_around_calls(Globals& globals, ThreadBuffer& buffer) {
     if (ordinal != 0) put_end(globals, buffer, ordinal, flags, ending);  // the drain knows what above it was open still
     return;
   }
+  if (buffer.depth == kMaxDepth) return;  // its begin found no place
   globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
                            ending.error.data, ending.error.size);
 }

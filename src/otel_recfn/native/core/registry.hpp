@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "core/begin_end.hpp"

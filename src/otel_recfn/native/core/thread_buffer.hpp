@@ -82,7 +82,7 @@ enum ParentKind : uint8_t { kByContext, kByPlace, kByOrdinal };
 constexpr uint32_t kNoGeneration = 0;
 
 // Why a thread records nothing: somebody said so; nobody wants what lies in the span that is current.
-enum Rest : uint8_t { kMuted = 1, kUnsampled = 2 };
+enum Rest : uint8_t { kMuted = 1, kUnsampled = 2, kMutedInTorch = 4 };  // the last: until the switch is on again
 
 constexpr uint64_t kWordsAhead = 40;  // five cache lines: nearer ones come too late, farther ones gain nothing
 

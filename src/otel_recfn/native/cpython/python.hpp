@@ -68,16 +68,16 @@ class WithGil {
 };
 
 // Whether the calling thread works for a subinterpreter, whose GIL is another one: taking ours there would wait for ever, or enter
-// the wrong interpreter. Needs no GIL. Before CPython 3.12, which doesn't tell, each thread may, as long as there is one.
+// the wrong interpreter. Needs no GIL.
 inline bool in_subinterpreter() {
   PyInterpreterState* const main = PyInterpreterState_Main();
   if (PyInterpreterState_Head() == main) return false;  // the newest stands first: there are no others
-#if PY_VERSION_HEX >= 0x030C0000
-  PyThreadState* const own = PyGILState_GetThisThreadState();
-  return own != nullptr && PyThreadState_GetInterpreter(own) != main;
-#else
-  return true;
+  PyThreadState* own = PyGILState_GetThisThreadState();
+#if PY_VERSION_HEX < 0x030C0000  // that is the first one that the thread had, which may run another one now
+  PyThreadState* const running = _PyThreadState_UncheckedGet();  // by whichever thread has the GIL
+  if (running != nullptr && running->thread_id == PyThread_get_thread_ident()) own = running;
 #endif
+  return own != nullptr && PyThreadState_GetInterpreter(own) != main;
 }
 
 // Whether the calling thread may take the GIL: Python knows it, as one of the main interpreter's.

@@ -84,9 +84,8 @@ void Drain::read(bool close_open) {
 }
 
 void Drain::begin_clock() {
-  const bool cycles = globals_.use_cycle_counter;
-  if (!clock_) clock_.emplace(globals().ns_per_tick = nominal_ns_per_tick(cycles));
-  clock_->begin(read_clocks(cycles));
+  if (!clock_) clock_.emplace(globals().ns_per_tick = nominal_ns_per_tick(globals_.use_cycle_counter));
+  clock_->begin(read_clocks(globals_.use_cycle_counter));
 }
 
 void Drain::follow_clock() {

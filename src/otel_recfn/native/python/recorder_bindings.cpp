@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <mutex>
 #include <pthread.h>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -74,6 +73,7 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   const auto enable = globals().enable.load();
   if (enable != nullptr) enable(enabled != 0);
   if (buffer != nullptr) set_rest(*buffer, kMuted, enabled == 0 && enable == nullptr);
+  if (buffer != nullptr) set_rest(*buffer, kMutedInTorch, enabled == 0 && enable != nullptr);
   return PyBool_FromLong(before);
 }
 

@@ -1,6 +1,5 @@
 // A range that has ended, and where ranges stand in a list, by event id.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -78,11 +78,9 @@ class TestEvents:
         enable_profiler_legacy(CPU)
         [record("range") for _ in range(3000)]
         (events,) = disable_profiler_legacy()
-        collected: list[str] = []
-        gc.callbacks.append(lambda phase, _: collected.append(phase))
+        before = gc.get_stats()[0]["collections"]
         assert (len(list(events)), gc.isenabled()) == (6002, True)
-        gc.callbacks.pop()
-        assert collected in ([], ["start", "stop"])  # one where it is switched on again
+        assert gc.get_stats()[0]["collections"] - before <= 1  # where it is switched on again
 
     def test_what_a_record_function_says(self) -> None:
         enable_profiler_legacy(CPU)

@@ -220,7 +220,7 @@ int enter_c_slowly(ThreadCalls& calls, CFunction function) {
 }
 
 // What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in another order than that
-// of their begins, and the frame of the innermost stays open in place of the one that ends here.
+// of their begins.
 void leave_python_slowly(ThreadCalls& calls, const void* frame) {
   stack_leaf_of(calls);
   OpenCall* left = find_call(calls, frame);
@@ -229,7 +229,7 @@ void leave_python_slowly(ThreadCalls& calls, const void* frame) {
   const bool rest_is_over = left != &calls.stack.back() && !has_greenlets();
   while (rest_is_over && left != &calls.stack.back()) pop(calls);
   while ((calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
-  left->frame = calls.stack.back().frame;
+  std::rotate(left, left + 1, &calls.stack.back() + 1);
   pop(calls);
 }
 

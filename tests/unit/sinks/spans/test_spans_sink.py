@@ -213,7 +213,6 @@ class TestSpans:
         assert len(asked) == 1
 
     def test_it_is_known_to_be_the_programs_without_a_look_at_the_attributes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An exporter compares the two for every span of a batch that has some of the program's: 3 us each time."""
         program = the_programs()
         ours = Harness(resource=program).one().resource
         monkeypatch.delattr(BoundedAttributes, "__getitem__")

@@ -12,7 +12,7 @@ import pytest
 
 import otel_recfn
 from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
-from otel_recfn.callbacks.thread_locals import KEY, Carried, TorchState, debug_info_get
+from otel_recfn.callbacks.thread_locals import KEY, Carried, TorchState, _local, debug_info_get
 
 torch = pytest.importorskip("torch")
 
@@ -42,7 +42,7 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch._C, "_remove_obj_from_tls"), reason="this PyTorch gives nothing back")
-def test_nothing_is_left_in_a_thread_that_has_worked_for_another() -> None:
+def test_nothing_is_left_in_a_thread_that_has_worked_for_another_or_ends() -> None:
     """PyTorch takes the GIL for what is left as the thread ends, and a process that ends meanwhile is aborted."""
     left: list[bool] = []
     otel_recfn.add_thread_local_callback(noting([]))
@@ -51,11 +51,15 @@ def test_nothing_is_left_in_a_thread_that_has_worked_for_another() -> None:
     def work_for_another() -> None:
         work()
         left.append(torch._C._is_key_in_tls(KEY))
+        otel_recfn.add_thread_local_callback(noting([]))
+        left.append(torch._C._is_key_in_tls(KEY))
+        del _local.state  # as Python does at the end of a thread
+        left.append(torch._C._is_key_in_tls(KEY))
 
     thread = threading.Thread(target=work_for_another)
     thread.start()
     thread.join()
-    assert left == [True, False]
+    assert left == [True, False] * 2
 
 
 def in_autograds_thread(work: Callable[[], None]) -> None:

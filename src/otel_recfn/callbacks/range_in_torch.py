@@ -55,8 +55,8 @@ def _end(of_torch: Any) -> None:
 def _unseen_by_ours() -> Iterator[None]:
     from otel_recfn.pytorch.observer import look_away  # imported late, as programs with callbacks alone need no observer
 
-    look_away(True)
     try:
+        look_away(True)
         with RunningCallback():
             yield
     finally:

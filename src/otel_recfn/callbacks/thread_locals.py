@@ -50,6 +50,7 @@ class ThreadState:
         "carried",
         "generator",
         "is_handed_on",
+        "is_handed_over",
         "samplers",
         "tracer",
         "version",
@@ -57,8 +58,8 @@ class ThreadState:
 
     def __init__(self) -> None:
         self.carried = NOTHING
-        self.is_handed_on = False
-        """Whether ``carried`` is in PyTorch's thread-local state, too."""
+        self.is_handed_on = self.is_handed_over = False
+        """Whether ``carried`` is in PyTorch's thread-local state, too; and whether any was that another thread put there."""
         self.callbacks: Entries = ()
         """The callbacks that its samplers were made of."""
         self._in_callback = False
@@ -68,6 +69,10 @@ class ThreadState:
         self.version = -1
         self.tracer: Any = None
         """The graph that generated wrappers record calls into (``tracing/trace.py``); None if nothing is traced."""
+
+    def __del__(self) -> None:  # as the thread ends, or one of PyTorch's leaves Python, where its work goes on with what it has
+        if self.is_handed_on and not self.is_handed_over and _torch_state is not None and _torch_state.get() is self.carried:
+            _torch_state.put(None)
 
     @property
     def in_callback(self) -> bool:
@@ -135,7 +140,7 @@ class TorchState:
     """A place for one of our objects in PyTorch's thread-local state."""
 
     def __init__(self, has: Callable[[str], bool], get: Callable[[str], Any], stash: Callable[[str, Any], None]) -> None:
-        self._has, self._get, self._stash = has, get, stash
+        self._has, self._get, self._stash, self._remove = has, get, stash, details.find("carried_remove")
         self._takes_reference = True
         kept = Carried()
         before = sys.getrefcount(kept)
@@ -150,9 +155,9 @@ class TorchState:
 
     def put(self, state: Carried | None) -> None:
         """Put an object into the calling thread's state; None removes what is there."""
-        if state is None and (remove := details.find("carried_remove")) is not None:
+        if state is None and self._remove is not None:
             if self._has(KEY):  # PyTorch takes the GIL for an object as its thread ends, which aborts a process that ends, too
-                remove(KEY)
+                self._remove(KEY)
             return
         if not self._takes_reference:
             _take_reference(state)
@@ -173,7 +178,7 @@ def look() -> Carried:
     if _torch_state is not None:
         carried = _torch_state.get()
         if carried is not state.carried and (carried is not None or state.is_handed_on):
-            state.carried, state.is_handed_on = carried or NOTHING, carried is not None
+            state.carried, state.is_handed_on, state.is_handed_over = carried or NOTHING, carried is not None, True
     return state.carried
 
 

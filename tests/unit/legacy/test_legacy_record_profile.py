@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,14 @@ def test_dropped_it_ends_and_writes() -> None:
 
 def test_dropped_in_another_thread_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
     held = [RecordProfile(io.StringIO())]
-    of_thread: list[LegacyEvent] = []
 
-    def drop() -> None:
+    def drop() -> Any:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         held.clear()
-        of_thread.extend(*disable_profiler_legacy())
+        return disable_profiler_legacy()
 
-    thread = threading.Thread(target=drop)
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        (of_thread,) = pool.submit(drop).result()
     assert len(of_thread) == 2  # its run went on until it ended it
     assert "the profile could not be written" in caplog.text
     disable_profiler_legacy()

@@ -16,7 +16,7 @@ SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
 import logging, sys, threading
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
-from otel_recfn.pytorch.late_import import when_imported, when_torch_is_imported
+from otel_recfn.pytorch.late_import import _waiting, when_imported, when_torch_is_imported
 assert "torch" not in sys.modules
 ran = []
 def note(): ran.append(getattr(sys.modules["torch"], "complete", False))
@@ -44,7 +44,6 @@ def test_again_after_being_called_off(site: Path) -> None:
         """
 for _ in range(100):
     when_torch_is_imported(note)()
-from otel_recfn.pytorch.late_import import _waiting
 assert len(_waiting["torch"]) == 1  # what was called off is not kept
 when_torch_is_imported(note)
 import torch

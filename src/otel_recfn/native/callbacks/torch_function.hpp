@@ -10,9 +10,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include <functional>
 #include <sstream>
-#include <string>
 
 #include "cpython/python.hpp"
 #include "pytorch/features.hpp"

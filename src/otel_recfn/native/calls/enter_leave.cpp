@@ -219,8 +219,7 @@ int enter_c_slowly(ThreadCalls& calls, CFunction function) {
   return or_dropped(calls, [&] { return enter_c(calls, function), 0; });
 }
 
-// What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in another order than that
-// of their begins, and the frame of the innermost stays open in place of the one that ends here.
+// What began in a call that ends is over with it, but for what runs in other greenlets: these end calls in any order.
 void leave_python_slowly(ThreadCalls& calls, const void* frame) {
   stack_leaf_of(calls);
   OpenCall* left = find_call(calls, frame);
@@ -229,13 +228,17 @@ void leave_python_slowly(ThreadCalls& calls, const void* frame) {
   const bool rest_is_over = left != &calls.stack.back() && !has_greenlets();
   while (rest_is_over && left != &calls.stack.back()) pop(calls);
   while ((calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
-  left->frame = calls.stack.back().frame;
+  std::rotate(left, left + 1, &calls.stack.back() + 1);
   pop(calls);
 }
 
 void leave_c_slowly(ThreadCalls& calls) {
   stack_leaf_of(calls);
-  if (!calls.stack.empty() && (calls.stack.back().entry & ThreadCalls::kOfC) != 0) pop(calls);
+  size_t left = calls.stack.size();
+  while (left > 0 && (calls.stack[left - 1].entry & ThreadCalls::kOfC) == 0) left = has_greenlets() ? left - 1 : 0;
+  if (left == 0) return;
+  std::rotate(&calls.stack[left - 1], &calls.stack[left - 1] + 1, &calls.stack.back() + 1);
+  pop(calls);
 }
 
 ThreadCalls* meet(PyFrameObject* frame, const void* key) {

@@ -227,11 +227,8 @@ class SpanDelivery:
 
     def flush(self, timeout_s: float) -> bool:
         """Have the processors export."""
-        if not self._used:
-            return True
         self._since_flush = 0
-        target: SpanTarget = self._used[0]
-        return target.force_flush(timeout_s)
+        return not self._used or bool(self._target.force_flush(timeout_s))
 
     @property
     def has_failed(self) -> bool:

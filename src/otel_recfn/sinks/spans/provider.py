@@ -90,6 +90,9 @@ class HashedResource(Resource):
         vars(self).update(vars(known))
         self._recfn_hash = hash(known)
 
+    def __eq__(self, other: object) -> bool:  # exporters compare it with the program's, whose attributes it has
+        return getattr(other, "_attributes", None) is self._attributes or super().__eq__(other)
+
     def __hash__(self) -> int:
         return self._recfn_hash
 

@@ -140,9 +140,11 @@ def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(c
 
 def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 2 * PATIENCE_S)
-    ours = RequestSender(Scripted([Outcome(Verdict.AGAIN)]), 1 << 20)
+    ours = RequestSender(Scripted([Outcome(Verdict.AGAIN)] * 2), 1 << 20)
     ours.put(Request(b"1", 1))
     wait_until(lambda: ours.failures == 1)
+    assert not ours.flush(0.1)
+    wait_until(lambda: ours.failures == 2)  # the flush forgets none
     assert ours.flush(PATIENCE_S)
     theirs = RequestSender(Scripted([Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)]), 1 << 20)
     theirs.put(Request(b"1", 1))
@@ -162,16 +164,6 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypa
         sender.put(Request(b"1", 1))
         wait_until(lambda: transport.sent == attempts and (sender.failures >= delivery.FAILURES) is failed)  # noqa: B023 # called at once
         sender.end(PATIENCE_S)
-
-
-def test_a_server_that_failed_before_a_flush_and_after_it_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 2 * PATIENCE_S)
-    sender = RequestSender(Scripted([Outcome(Verdict.AGAIN)] * 2), 1 << 20)
-    sender.put(Request(b"1", 1))
-    wait_until(lambda: sender.failures == 1)
-    assert not sender.flush(0.1)
-    wait_until(lambda: sender.failures == delivery.FAILURES)
-    sender.end(PATIENCE_S)
 
 
 def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -210,6 +211,12 @@ class TestSpans:
         harness = Harness(resource=the_programs())
         assert encode_spans([harness.one(name=name) for name in "abc"]).resource_spans
         assert len(asked) == 1
+
+    def test_it_is_known_to_be_the_programs_without_a_look_at_the_attributes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = the_programs()
+        ours = Harness(resource=program).one().resource
+        monkeypatch.delattr(BoundedAttributes, "__getitem__")
+        assert {program: "program's"}[ours] == {ours: "program's"}[program] == "program's"
 
     def test_a_provider_may_be_given_another(self) -> None:
         """As in a forked child, where it says which process it is."""

@@ -47,8 +47,8 @@ class NumberedNames:
         self._torch_names = torch_names
         self.values = list[str]()
         self.shown, self.modules = array("I"), array("I")
-        """For each number that of the name in spans, which is the class of a module call and the node of a range around one;
-        and that of a module's path with ``*`` in place of numbers. Else the same."""
+        """The number of each name in spans, which is the class of a module call and the node of a range around one; and that of
+        a module's path with ``*`` in place of numbers. Else the same number."""
         self._number_of = dict[str, int]()
         self.seen: Sequence[str] = ()
         """The list that was numbered last."""

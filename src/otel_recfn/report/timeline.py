@@ -57,7 +57,7 @@ def timeline(seen: Recording, most: int) -> dict[str, Any]:
 
 
 def _lanes_in_order(seen: Recording, lanes: Numbers) -> Numbers:
-    """These lanes, given the busiest first, by process: lanes with steps come first, those of GPUs last."""
+    """The lanes, given the busiest first, by process: lanes with steps come first, those of GPUs last."""
     with_steps, of_gpus = (np.zeros(len(seen.lanes), np.bool_) for _ in range(2))
     with_steps[seen.lane[seen.step >= 0]] = True
     of_gpus[seen.lane[seen.kind == GPU]] = True

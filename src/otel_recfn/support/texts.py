@@ -191,7 +191,7 @@ UNUSABLE = "the endpoint or a header can't be used as it is (the error's text is
 
 
 def safe_text(text: object, hidden: Iterable[str] = ()) -> str:
-    """At most 200 printable characters of a text, without user info and queries, and without what is ``hidden``."""
+    """The first printable characters of a text, 200 at most, without user info and queries, and without what is ``hidden``."""
     found = str(text)
     for secret in hidden:
         found = found.replace(secret, HIDDEN)

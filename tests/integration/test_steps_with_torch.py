@@ -168,7 +168,7 @@ def test_what_is_not_recorded_is_counted_and_a_profile_sees_it(by_name: Traces) 
         train()
         first = unsampled(by_name, train)
         with profile() as prof:
-            assert unsampled(by_name, train) == 0
+            train()  # a drain in the middle counts what it recorded here, for the profile alone
         assert unsampled(by_name, train) == first
     seen = prof.events()
     assert len([event for event in seen if event.source == EventSource.TORCH]) == first > 10
